@@ -17,14 +17,13 @@ LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-has
 	--custom-compile-command 'make lock'
 STATIC = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 # What takes the machine to itself: other tests are strangers to what is judged there.
-ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/prescriptions/test_pairs.py \
-	tests/sampling/test_cadence.py tests/sampling/test_starvation.py
+ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/e2e/test_ledger.py tests/prescriptions/test_pairs.py
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 # Older ones, as Debian's, know no dependency groups.
 TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo check test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-slurm test-cgroup2 test-cluster grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
+.PHONY: help run demo check test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-slurm test-cgroup2 grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -42,7 +41,7 @@ check: $(VENV)/.developer  ## Check style, types and what tests can without proc
 
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel programs  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ALONE:%=--ignore %) --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/slurm/test_on_slurm.py --ignore tests/cgroup2 --ignore tests/cluster/test_cluster.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ALONE:%=--ignore %) --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/slurm/test_on_slurm.py --ignore tests/cgroup2 $(PYTEST_ARGS)
 
 test-python: $(VENV)/python-3.14/usr/bin/python3.14  ## Run the same tests on Python 3.14, from Debian's packages
 	$(MAKE) test VENV=$(VENV)/3.14 PYTHON=$<
@@ -78,15 +77,10 @@ test-cgroup2: $(VENV)/.tested-wheel  ## Test control groups of v2, quotas, limit
 	@command -v qemu-system-x86_64 >/dev/null || $(call apt,--no-install-recommends qemu-system-x86)
 	$(BIN)/python -m pytest tests/cgroup2 $(PYTEST_ARGS)
 
-# CLUSTER_IMAGE=name:tag, if the cluster does not get at the released image.
-test-cluster: $(VENV)/.tested-wheel programs  ## Test rollouts, a busy node and the kubelet's restart on the cluster of KUBECONFIG
-	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
-
 lint: $(VENV)/.developer  ## Check style, types and what is shipped
 	$(STATIC)
 	$(BIN)/python tests/supply/audit.py
 
-# By hand, as they take minutes and GBs: PYTHONPATH=tests:grafana python tests/bench/{dashboards_scale,rules_scale}.py
 bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTTP server
 	$(BIN)/python tests/bench/beside.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/flood.py

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -144,23 +143,6 @@ def test_sigterm_at_once_ends_it_cleanly(tmp_path: Path, command: str) -> None:
         assert server.url
         boards = server.boards()
         assert server.terminate() == 0
-        until(lambda: not server.session(), "the end of its processes")
-        assert not any(board.exists() for board in boards)
-
-
-@pytest.mark.parametrize("command", ["serve", "demo"])
-def test_more_sigterms_are_harmless(tmp_path: Path, command: str) -> None:
-    with serving(tmp_path, command, *ANY_PORT) as server:
-        assert server.get("/-/healthy")[0] == 200
-        boards = server.boards()
-
-        def ended() -> bool:
-            with suppress(ProcessLookupError):
-                server.process.send_signal(signal.SIGTERM)
-            return server.ended
-
-        until(ended, "the end")
-        assert server.process.returncode == 0
         until(lambda: not server.session(), "the end of its processes")
         assert not any(board.exists() for board in boards)
 

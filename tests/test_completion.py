@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.flags import PROGRAM
-from support.command import environment, run
+from support.command import environment
 from support.waiting import PATIENCE_SECONDS
 
 INSTALLED = Path(sys.executable).parent / PROGRAM
@@ -45,6 +45,7 @@ def completed(folder: Path, *words: str) -> list[str]:
         (("d",), ["diagnose", "demo", "dashboards"]),
         (("check", "--dia"), ["--diagnose"]),
         (("top", "--sort", "te"), ["temperature"]),
+        (("report", "--format", "m"), ["markdown"]),
         (("serve", "--log.level", "w"), ["warning"]),
         (("serve", "--no-collector.po"), ["--no-collector.power"]),
         (("dashboards", "fl"), ["fleet"]),
@@ -55,14 +56,3 @@ def completed(folder: Path, *words: str) -> list[str]:
 )
 def test_bash_completes(tmp_path: Path, words: tuple[str, ...], offered: list[str]) -> None:
     assert completed(tmp_path, *words) == offered
-
-
-@pytest.mark.parametrize(
-    ("shell", "words"),
-    [("zsh", f"compdef _gpu_bottleneck_exporter_completion {PROGRAM}"), ("fish", f" {PROGRAM} ")],
-)
-def test_other_shells_get_what_click_makes_for_them(tmp_path: Path, shell: str, words: str) -> None:
-    result = run(tmp_path, "completion", shell)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert words in result.stdout
-    assert f"{shell}_complete" in result.stdout

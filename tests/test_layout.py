@@ -56,22 +56,11 @@ def test_what_reads_the_host_could_be_a_package_of_its_own() -> None:
     assert not {one for module in host for one in imports(known[module], known)} - host
 
 
-MIDDLES = re.compile(
-    r"(As|By|For|From|How|If|In|Its?|Of|That|Them|They|Those|When|Where|Who|With)\b"
-)
-"""Words with which a sentence whose beginning is a name goes on."""
-
-
-def test_docstrings_begin_with_a_noun_a_verb_or_whether() -> None:
-    offenders = [
-        f"{path.relative_to(ROOT)}:{node.name}: {text.splitlines()[0]}"
-        for path in modules().values()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
-        and (text := ast.get_docstring(node))
-        and MIDDLES.match(text)
-    ]
-    assert not offenders
+def test_no_test_is_imported_by_another() -> None:
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                assert not re.search(r"(^|\.)test_", node.module), path
 
 
 def test_what_the_readme_names_of_the_code_is_there() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.cli import commands
-from gpu_bottleneck_exporter.settings import Settings
 from support.command import ANY_PORT, run
 
 
@@ -26,34 +23,17 @@ def refuse(folder: Path, *arguments: str, **variables: str) -> str:
 
 MISTAKES = {
     "servce": "No such command 'servce'.",
-    "--nonsense": "No such option",
-    "serve --nonsense": "No such option",
-    "serve nonsense": "Got unexpected extra argument",
-    "serve --no-collector.nonsense": "No such option",
-    "serve --sampling.interval": "Option '--sampling.interval' requires an argument.",
     "serve --log.level loud": "Invalid value for '--log.level'",
-    "serve --log.format xml": "Invalid value for '--log.format'",
     "serve --sampling.interval 10ms": "--sampling.interval must be 0.2 s to 5 s, not 0.01",
     "serve --sampling.deadline 2h": "--sampling.deadline must be 2 s (twice",
-    "serve --web.listen-address 10170": "The address '10170' is not of the form host:port",
-    "serve --web.runbook-base ftp://x": "Invalid value for '--web.runbook-base'",
     "serve --web.config.file missing.yml": "--web.config.file missing.yml: it cannot be read",
     "check --web.listen-address :0": "No such option",
     "check --diagnose 0": "Invalid value for '--diagnose': 0.0 is not in the range",
-    "check --diagnose -1": "Invalid value for '--diagnose': -1.0 is not in the range",
-    "check --diagnose x": "Invalid value for '--diagnose': 'x' is not a valid duration",
     "diagnose 2h": "Invalid value for '[SECONDS]': 7200.0 is not in the range",
-    "diagnose nan": "Invalid value for '[SECONDS]': 'nan' is not a valid duration",
     "diagnose 30sec": "Invalid value for '[SECONDS]': '30sec' is not a valid duration",
-    "diagnose 30 30": "Got unexpected extra argument (30)",
     "top --interval 0": "Invalid value for '--interval': 0.0 is not in the range",
-    "top --count 0": "Invalid value for '--count'",
-    "top --sort name": "Invalid value for '--sort'",
     "top --url http://": "Invalid value for '--url' (env var: 'GPU_EXPORTER_URL'): 'http://'",
-    "top --url file:///etc/passwd": "Invalid value for '--url'",
-    "top --url a:b:c": "Invalid value for '--url'",
     "top --url node7:99999": "Invalid value for '--url'",
-    "top --url=": "Invalid value for '--url'",
     "top --url https://x --ca-file /no/such/file": "Invalid value for '--ca-file'",
     "top --url https://x --ca-file /proc/self/stat": "--ca-file: cannot use /proc/self/stat",
     "rules --for-scale 0": "--for-scale must be 0.01 to 10000, not 0",
@@ -62,7 +42,6 @@ MISTAKES = {
     "dashboards fleet --output .": "--output writes all dashboards: omit the name",
     "runbook gpucputhrotled": "There is no runbook 'gpucputhrotled'. Did you mean 'GpuCpuT",
     "runbook ../alerts": "There is no runbook '../alerts'.",
-    "completion tcsh": "Invalid value for '{bash|zsh|fish}'",
 }
 """What users type, and how the line begins that tells them."""
 
@@ -77,7 +56,6 @@ def test_a_mistake_is_told_in_one_line(tmp_path: Path, typed: str) -> None:
 FAILURES = {
     "top --once --interval 500ms --url 127.0.0.1:1": "cannot read http://127.0.0.1:1/api/v1/node: ",
     "rules --output /proc/gpu": "--output: cannot write /proc/gpu: No such file",
-    "dashboards --output /proc/gpu": "--output: cannot write /proc/gpu: No such file",
     "serve --web.listen-address no.invalid:1": "Cannot listen on 'no.invalid:1'",
 }
 """What is rightly said, and fails."""
@@ -99,14 +77,10 @@ def test_a_password_is_not_repeated(tmp_path: Path) -> None:
     [
         ("serve --log.level DEBUG", "log_level", "debug"),
         ("serve --sampling.interval 500ms", "interval_seconds", 0.5),
-        ("serve --sampling.deadline 5", "deadline_seconds", 5.0),
         ("serve --stall.longest-answer 1m", "longest_answer_seconds", 60.0),
         ("serve --web.runbook-base wiki/gpu", "runbook_base", "http://wiki/gpu"),
         ("check --diagnose 30s", "seconds", 30.0),
-        ("diagnose", "seconds", 30.0),
         ("diagnose 1m30s", "seconds", 90.0),
-        ("diagnose 1.5m", "seconds", 90.0),
-        ("top --interval 2s", "seconds", 2.0),
         ("top --url node:10170", "url", "http://node:10170"),
         ("top --url alice:pw@[::1]:10170/gpu", "url", "http://alice:pw@[::1]:10170/gpu"),
         ("top --url HTTPS://node", "url", "HTTPS://node"),
@@ -173,19 +147,6 @@ def test_the_deadline_must_fit_the_interval(tmp_path: Path) -> None:
     assert "8 s" in said
 
 
-@pytest.fixture
-def occupied() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("command", ["serve", "demo"])
-def test_a_port_in_use(tmp_path: Path, occupied: str, command: str) -> None:
-    said = refuse(tmp_path, command, "--web.listen-address", occupied)
-    assert occupied in said
-    assert "already" in said
-
-
 @pytest.mark.parametrize("flag", ["--path.procfs", "--path.sysfs"])
 @pytest.mark.parametrize("command", ["serve", "demo", "check"])
 def test_folders_that_cannot_be_read(tmp_path: Path, command: str, flag: str) -> None:
@@ -207,22 +168,10 @@ def test_one_cannot_do_without_what_is_no_signal(tmp_path: Path, command: str) -
     ("variable", "value", "named"),
     [
         ("SAMPLING_INTERVAL", "abc", "GPU_EXPORTER_SAMPLING_INTERVAL"),
-        ("SAMPLING_INTERVAL", "99", "--sampling.interval"),
-        ("SAMPLING_INTERVAL", "nan", "--sampling.interval"),
-        ("SAMPLING_DEADLINE", "abc", "GPU_EXPORTER_SAMPLING_DEADLINE"),
         ("LOG_LEVEL", "loud", "GPU_EXPORTER_LOG_LEVEL"),
-        ("WEB_TELEMETRY_PATH", "/", "--web.telemetry-path"),
-        ("WEB_LISTEN_ADDRESS", "nonsense", "nonsense"),
-        ("PATH_PROCFS", "/nonexistent", "--path.procfs"),
         ("COLLECTOR_POWER", "maybe", "--collector.power"),
         ("DRIVER_WAKE_SUSPENDED", "maybe", "GPU_EXPORTER_DRIVER_WAKE_SUSPENDED"),
     ],
 )
 def test_bad_environment(tmp_path: Path, variable: str, value: str, named: str) -> None:
     assert named in refuse(tmp_path, "serve", **{f"GPU_EXPORTER_{variable}": value})
-
-
-@pytest.mark.parametrize(("interval", "deadline"), [(0.2, 0.4), (1.0, 5.0), (5.0, 10.0)])
-def test_sensible_settings(interval: float, deadline: float) -> None:
-    settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
-    assert (settings.interval_seconds, settings.deadline_seconds) == (interval, deadline)

@@ -44,11 +44,6 @@ def test_only_its_driver_names_a_vendor() -> None:
     assert {m: those for m, those in naming().items() if not m.startswith((*EXCEPTIONS,))} == {}
 
 
-def test_each_exception_is_one() -> None:
-    for place in EXCEPTIONS:
-        assert any(module.startswith(place) for module in naming()), place
-
-
 def test_collectors_name_it_in_help_texts_only() -> None:
     found = [w for m, those in naming().items() if m.startswith("collectors/") for w in those]
     assert all(" " in word for word in found)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
@@ -89,6 +90,7 @@ def serve(settings: Settings) -> None:
     from gpu_bottleneck_exporter.commands import serve as serving  # noqa: PLC0415
 
     serving.serve(settings, _driver(settings), *serving.listening(settings))
+    serving.leave()
 
 
 @commands.command
@@ -264,6 +266,108 @@ def once(settings: Settings, *, as_json: bool) -> None:
     click.echo(text, nl=False)
     if trouble:
         raise ExporterError(f"no GPU metrics: {trouble}")
+
+
+@commands.command
+@flag("job ID", help="Report this job: its Slurm number, or its id in a ledger.")
+@flag("pod NAMESPACE/NAME", help="Report the jobs of this pod.")
+@flag("gpu NAME", help="Report what jobs did with this GPU: node7/3, its index or its uuid.")
+@flag("owner NAME", help="Report the jobs of this user or namespace.")
+@flag(
+    "since DURATION",
+    type=Seconds(60, 10 * 365 * 86_400),
+    help="Report jobs that ran in this time, such as 12h or 30d: 7d if no job is named.",
+)
+@flag(
+    "url URL",
+    "urls",
+    multiple=True,
+    envvar="GPU_EXPORTER_URL",  # others cannot see a password in it
+    help="Read the ledger of the exporter at this URL, such as node7:10170; repeatable. Without "
+    "it: of this machine.",
+)
+@flag(
+    "nodes FILE",
+    type=click.Path(path_type=Path),
+    help="Read the ledgers at the addresses in this file, one per line.",
+)
+@flag(
+    "prometheus URL",
+    help="Read what the rules recorded in the Prometheus at this URL, in place of ledgers.",
+)
+@flag("verbose", "-v", is_flag=True, help="Print the queries to Prometheus on stderr.")
+@flag(
+    "ca-file FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CA certificates to trust, instead of the system's.",
+)
+@flag(
+    "deadline SECONDS",
+    type=Seconds(1, 3600),
+    default=20.0,
+    help="Report without what has not answered by then.",
+)
+@flag(
+    "cost-per-gpu-hour AMOUNT",
+    "hourly_cost",
+    type=click.FloatRange(0, 1e6),
+    help="Also report what lost GPU-hours cost.",
+)
+@flag("currency NAME", default="EUR", help="Currency of that amount.")
+@flag(
+    "limit N",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    help="List so many jobs, those that lost most; totals are of all.",
+)
+@flag(
+    "format",
+    "layout",
+    type=click.Choice(["text", "json", "markdown", "html"]),
+    default="text",
+    help="Print text, JSON (null is unknown), Markdown, or a page that needs nothing else.",
+)
+@click.pass_context
+def report(  # noqa: PLR0913 - one for each option
+    ctx: click.Context,
+    /,
+    urls: tuple[str, ...],
+    nodes: Path | None,
+    prometheus: str | None,
+    ca_file: Path | None,
+    *,
+    verbose: bool,
+    **wanted: Any,
+) -> None:
+    """Report what jobs lost, to what, and what would have helped.
+
+    Reads the ledgers that exporters keep of finished and running jobs, or what rules have recorded
+    in a Prometheus. What cannot be read is named on stderr, and the rest is reported.
+
+    \b
+    One Slurm job, on the nodes in a file:
+      $ gpu-bottleneck-exporter report --job 4711 --nodes nodes.txt
+    A week of a user's or a namespace's jobs, with their cost:
+      $ gpu-bottleneck-exporter report --owner ada --url node7:10170 --cost-per-gpu-hour 2.5
+    A month of the fleet, as a page:
+      $ gpu-bottleneck-exporter report --since 30d --prometheus prometheus:9090 --format html
+    The worst jobs of this machine since yesterday, for a script:
+      $ gpu-bottleneck-exporter report --since 1d --format json | jq '.jobs[] | {id, busy_ratio}'
+
+    \b
+    Exit status:
+      0  reported
+      1  a node, or a part of what it knows, is missing
+      2  an option is wrong, or there is no such job, owner or GPU
+    """
+    from gpu_bottleneck_exporter.commands import report as reporting  # noqa: PLC0415
+
+    choice = reporting.Wanted(**wanted)
+    if not prometheus:
+        sys.exit(reporting.report(choice, urls, nodes, ca_file))
+    if nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE:
+        raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
+    sys.exit(reporting.from_prometheus(choice, prometheus, ca_file, verbose=verbose))
 
 
 @commands.command(context_settings={"default_map": {"listen_address": "127.0.0.1:10170"}})

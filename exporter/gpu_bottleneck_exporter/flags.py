@@ -30,8 +30,8 @@ _SELDOM = frozenset({"ca-file", "diagnose", "for-scale", "no-keep-firing-for", "
 """Those without a dot that it does not show; --help-all does."""
 _ALL = f"{__name__}.all"
 """Whether --help-all was given."""
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
-_PART = r"(\d+(?:\.\d+)?)(ms|[smh])"
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PART = r"(\d+(?:\.\d+)?)(ms|[smhdw])"
 _URL = re.compile(r"https?://[^\s\"'<>{}]+", re.IGNORECASE)
 # Kubernetes sets variables for services in each pod: a service may be called gpu-exporter.
 _OF_A_SERVICE = r"\w*_(SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)=|\w*_PORT=\w+://"
@@ -53,7 +53,7 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-def _url(value: str) -> str:
+def url_of(value: str) -> str:
     """An address for HTTP; what has no scheme gets http."""
     url = value if "://" in value else f"http://{value}"
     with suppress(ValueError):
@@ -70,7 +70,7 @@ def _words(value: str | frozenset[str]) -> frozenset[str]:
 
 
 _LISTS = dict.fromkeys(("SIGNAL,...", "VARIABLE,..."), _words)
-_TYPES: Mapping[str, Any] = {"SECONDS": Seconds(), "URL": _url, **_LISTS}
+_TYPES: Mapping[str, Any] = {"SECONDS": Seconds(), "URL": url_of, **_LISTS}
 """By the word for a value."""
 
 

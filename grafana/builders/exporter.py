@@ -47,7 +47,7 @@ def _answers() -> list[Panel]:
                 )
             ],
             [mapped({"1": ("up", UP), "0": ("down", BAD)})],
-            width=16,
+            width=15,
             links=[runbook("GpuExporterDown")],
             no_value=NO_EXPORTER,
         ),
@@ -74,7 +74,7 @@ def _answers() -> list[Panel]:
                 "mappings": [mapped({"1": ("loaded", "text")})],
                 "color": {"mode": "fixed", "fixedColor": BAD},
             },
-            width=4,
+            width=5,
             links=[runbook("GpuThresholdsMissing")],
             no_value="Not loaded",
         ),

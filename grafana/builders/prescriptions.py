@@ -138,7 +138,7 @@ def track_record() -> list[Panel]:
     """How good predictions were, of the last change of a knob on each GPU."""
     size: Json = {"width": 8, "height": 5, "defaults": {"color": NEUTRAL}}
     error = f"abs(gpu:prescription:error{{{TARGETS}}} and {OWNED})"
-    inside = f"{error} <= bool 0.1 * gpu:prescription:scored_ratio{{{TARGETS}}}"
+    inside = f"{error} <= bool 0.12 * gpu:prescription:scored_ratio{{{TARGETS}}}"
     none = or_no_data("No change was noticed")
     return [
         stats(

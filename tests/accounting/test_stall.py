@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
+from gpu_bottleneck_exporter.accounting.bucket import (
+    Bucket,
+    CgroupCounters,
+    Counters,
+    History,
+    Part,
+    Role,
+)
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
@@ -28,7 +34,6 @@ from gpu_bottleneck_exporter.accounting.stall import (
     WAITING_ON,
     WORKER_CPU,
     Carry,
-    apportion,
     by_file_system,
     engaged,
     split,
@@ -108,10 +113,6 @@ def spent(user_ns: int, system_ns: int, io_bytes: int) -> Counters:
     return Counters(user_ns + system_ns, system_ns, user_ns + system_ns, read_bytes=io_bytes)
 
 
-def test_a_busy_gpu_waits_for_nothing() -> None:
-    assert split(windows(1.0), HELD, loader()) == {}
-
-
 @rows(
     "found, did, busy, holders",
     {
@@ -137,7 +138,6 @@ KERNEL = spent(SECOND // 100, SECOND // 2, 10**7)
 SEVERAL_THREADS = Counters(2 * SECOND, leader_cpu_ns=SECOND // 10)
 HALF: dict[str, Any] = {"main": {QUEUE: 5, RUN: 5}, "used_by_main": CPU}
 HALF_SEEN = {REQUEST: 5, Activity.UNKNOWN: 5}
-CHECKPOINT = spent(SECOND // 100, SECOND // 2, 500_000_000)
 SYSTEM = spent(SECOND // 50, 17 * SECOND // 10, 10**7)
 
 
@@ -224,30 +224,29 @@ def test_what_a_waiting_main_is_held_up_by(cause: str, did: Bucket) -> None:
         "a server": ({REQUESTS: 1.0}, 0.0, bucket({REQUEST: 10})),
         "its kin work": ({WORKER_CPU: 1.0}, 0.0, bucket({REQUEST: 10}, related=part({RUN: 10}))),
         "a server, half unseen": ({REQUESTS: 0.5, UNKNOWN: 0.5}, 0.0, bucket(HALF_SEEN)),
+        "a busy GPU": ({}, 1.0, loader()),
+        "a journal": ({STORAGE: 0.98, HOST_CODE: 0.02}, 0.0, bucket({RUN: 5, DISK: 6}, JOURNAL)),
+        "the kernel's": ({HOST_CODE: 0.86, STORAGE: 0.14}, 0.0, bucket({RUN: 6, DISK: 1}, KERNEL)),
+        "the largest of all helpers": (
+            {NETWORK: 0.8, ASLEEP: 0.2},
+            0.0,
+            loader({QUEUE: 20}, thread=threads(6, 10, NET), related=part({RUN: 20}, 0.2)),
+        ),
     },
 )
 def test_what_idle_time_is_split_into(found: dict[str, float], busy: float, did: Bucket) -> None:
     assert shares(did, busy) == found
 
 
-@rows(
-    "cause, least, did",
-    {
-        "workers that hardly work": (ASLEEP, 0.95, loader({RUN: 1, QUEUE: 99}, CPU)),
-        "one of kin": (ASLEEP, 0.85, bucket(related=part({RUN: 10, QUEUE: 90}, 1.0))),
-        "a thread that seldom works": (ASLEEP, 0.95, bucket(thread=threads(1, 100))),
-        "a checkpoint is written": (STORAGE, 0.95, bucket({RUN: 5, DISK: 5}, CHECKPOINT)),
-        "a journal is forced to the disk": (STORAGE, 0.95, bucket({RUN: 5, DISK: 6}, JOURNAL)),
-        "the kernel's time": (HOST_CODE, 0.8, bucket({RUN: 6, DISK: 1}, KERNEL)),
-        "the largest of all helpers": (
-            NETWORK,
-            0.85,
-            loader({QUEUE: 20}, thread=threads(6, 10, NET), related=part({RUN: 20}, 0.2)),
-        ),
-    },
-)
-def test_what_most_of_idle_time_is_put_down_to(cause: str, least: float, did: Bucket) -> None:
-    assert shares(did)[cause] >= least
+def test_counters_read_soon_after_a_window_belong_to_it() -> None:
+    history = History()
+    history.add_pass(Bucket(at_ns=SECOND, parts={Role.MAIN: part(RUNS)}))
+    for at_ns, used in ((2 * SECOND, CPU), (3 * SECOND, STARVED)):
+        second = Bucket(at_ns, SECOND, {Role.MAIN: Part(used=used)})
+        history.add_second(second)
+    found = history.explaining(0, SECOND)
+    assert found is not None
+    assert (found.of(Role.MAIN).used, found.elapsed_ns) == (CPU, SECOND)
 
 
 def test_time_of_threads_is_not_counted_twice() -> None:
@@ -255,14 +254,6 @@ def test_time_of_threads_is_not_counted_twice() -> None:
     assert WORKER_CPU not in shares(did)
     spins_while_the_gpu_works = loader(RUNS, CPU, main={RUN: 3, QUEUE: 7}, used_by_main=CPU)
     assert WORKER_CPU in shares(spins_while_the_gpu_works, 0.3)
-
-
-@pytest.mark.parametrize("seen", [Activity.RUN, Activity.QUEUE])
-def test_one_look_by_chance_does_not_make_eight_workers_run(seen: Activity) -> None:
-    """Each wakes now and then and does little: of ten looks at one of them, one may see it run."""
-    used = Counters(leader_cpu_ns=SECOND // 50, queue_ns=SECOND // 50)
-    workers = part({Activity.QUEUE: 9, seen: 1}, 8.0, used)
-    assert shares(bucket(worker=workers)) == {ASLEEP: 0.96, CPU_QUEUE: 0.04}
 
 
 @pytest.mark.parametrize(("throttled", "working"), [(0, 0.02), (1, 0.44)])
@@ -273,16 +264,6 @@ def test_while_a_quota_throttles_only_samples_tell_how_long_workers_were_runnabl
     held = CgroupCounters(periods=10, throttled_periods=throttled)
     did = bucket(worker=part({QUEUE: 19, RUN: 1}, 8.0, used), held=held)
     assert shares(did)[ASLEEP] == pytest.approx(1 - working, abs=0.01)
-
-
-@given(st.lists(st.booleans(), min_size=10, max_size=10))
-def test_chance_in_the_samples_charges_no_sleep_of_a_main_that_waits_for_its_gpu_only(
-    sleeps: list[bool],
-) -> None:
-    seen = {Activity.SLEEP: sum(sleeps), Activity.RUN: 10 - sum(sleeps)}
-    feeders = bucket(seen, runnable=0.85)
-    likely = sum(sleeps) <= 5
-    assert (ASLEEP not in shares(feeders, 0.15)) is likely
 
 
 @rows(
@@ -304,21 +285,6 @@ def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
     assert found[STORAGE] == found[ASLEEP] == (1 - host_code) / 2
 
 
-@rows("io, cause", {"network": (NET, NETWORK), "disk": (DISK, STORAGE)})
-def test_over_many_ticks_chance_takes_nothing_from_io(io: Activity, cause: str) -> None:
-    def asleep(carry: Carry | None) -> float:
-        draw, parts = random.Random(1), Counter[str]()  # noqa: S311 - no secret
-        for _ in range(300):
-            sleeps = sum(draw.random() < 0.5 for _ in range(10))
-            feeders = bucket({Activity.SLEEP: sleeps, io: 10 - sleeps})
-            parts.update(split(windows(0.5), HELD, feeders, carry))
-        assert parts.keys() == {cause, ASLEEP}
-        return parts[ASLEEP] / parts.total()
-
-    assert asleep(None) > 0.1, "of the idle time, as each tick is charged by itself"
-    assert asleep({}) < 0.04
-
-
 @pytest.mark.parametrize("state", Activity)
 def test_what_a_main_does_while_its_gpu_works_hardly_changes_what_it_is_charged_for_later(
     state: Activity,
@@ -331,23 +297,6 @@ def test_what_a_main_does_while_its_gpu_works_hardly_changes_what_it_is_charged_
         parts.update(split(windows(0.0), HELD, bucket({Activity.SLEEP: 10}), carry))
     assert parts[ASLEEP] >= 9 * SECOND
     assert state in (Activity.NETWORK, Activity.DISK) or parts[ASLEEP] == 10 * SECOND
-
-
-@rows(
-    "peer, workers, cause",
-    {
-        "its workers have nothing to do": (1.0, {Activity.QUEUE: 20}, PEER),
-        "they prepare the next batch": (1.0, {Activity.RUN: 2, Activity.QUEUE: 18}, PEER),
-        "its own workers are what it waits for": (1.0, RUNS, WORKER_CPU),
-        "the other is hardly engaged": (0.4, RUNS, WORKER_CPU),
-        "nobody is engaged": (0.0, {Activity.QUEUE: 20}, ASLEEP),
-    },
-)
-def test_a_rank_waits_for_a_peer_unless_it_has_a_cause_of_its_own(
-    peer: float, workers: dict[Activity, int], cause: str
-) -> None:
-    found = shares(loader(workers, CPU, peer=peer))
-    assert found[cause] >= 0.9
 
 
 @rows(
@@ -411,13 +360,6 @@ def test_idle_time_is_split_exactly(
         active = sum(window.active_ns for window in of_tick)
         assert active <= engaged(active, parts) <= active + idle
         assert all(0 <= ns <= SECOND for ns in carry.values())
-
-
-@given(st.integers(1, 10**12), st.dictionaries(st.sampled_from(WAITING_ON), st.floats(0, 1e9)))
-def test_apportioning_loses_nothing(total: int, weights: dict[str, float]) -> None:
-    parts = apportion(total, weights)
-    assert sum(parts.values()) == total
-    assert all(part > 0 for part in parts.values())
 
 
 @given(st.integers(0, 10 * SECOND), st.dictionaries(st.sampled_from(Place), st.integers(1, 40)))

@@ -4,10 +4,11 @@
     python tests/bench/beside.py --crowds
 
 Each row is one run of all three, at the same time, on one stand-in for the driver's library: the
-exporter with its default settings, nvitop-exporter with its own (both read once a second), and
-`floor.py`. Each GPU has its own real main process and workers (`crowd.py`). CPU time is that of the
-whole process as the kernel counts it, without start-up, with a scrape of both every 4 s. Shares
-vary by half with the machine's other load; the ratios within a row do not.
+exporter with its default settings, nvitop-exporter with its own (both read once a second), and a
+loop that only wakes, a thread per GPU once a second. Each GPU has its own real main process and
+workers (`crowd.py`). CPU time is that of the whole process as the kernel counts it, without
+start-up, with a scrape of both every 4 s. Shares vary by half with the machine's other load; the
+ratios within a row do not.
 
 With --crowds, it is the exporter alone, scraped once a second, next to a job with many processes or
 threads whose GPUs starve: it looks closely at all of them, and finds nothing.
@@ -40,6 +41,13 @@ from gpu_bottleneck_exporter.sampling.watching import STEADY_PASS_SECONDS
 from support.board_exporter import over_nvml
 from support.daemon import HOST, daemon, free_port, get
 
+FLOOR = """
+import sys, threading, time
+def wake(seconds):
+    while True: time.sleep(seconds)
+for _ in range(int(sys.argv[1])): threading.Thread(target=wake, args=[1.0], daemon=True).start()
+wake(float(sys.argv[2]))
+"""
 NVITOP = "nvitop-exporter==1.7.2"
 WARM_UP_SECONDS = 20.0
 """A GPU must stay the same for 10 s before its feeders are read less often."""
@@ -193,9 +201,9 @@ def _resident_bytes(pid: int) -> int:
 
 @contextlib.contextmanager
 def _floor(gpus: int) -> Iterator[int]:
-    program = f"{Path(__file__).with_name('floor.py')}"
-    command = [sys.executable, program, f"{gpus}", f"{STEADY_PASS_SECONDS}"]
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", FLOOR, f"{gpus}", f"{STEADY_PASS_SECONDS}"]
+    ) as process:
         try:
             yield process.pid
         finally:

@@ -1,6 +1,6 @@
 """The exporter of one node, with time running faster.
 
-    python tests/causes/node.py BOARD PORT FOLDER
+    python tests/causes/node.py PORT FOLDER
 
 What the exporter normally reads every two or ten seconds, it reads at every tick here: a rule
 window with many readings lasts two and a half seconds. The kubelet's socket may be in FOLDER.
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.serve import ExporterContent
+from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
-from support.board import Board, FaultyDriver
 
 HOST = "127.0.0.1"
 SOCKET = "kubelet.sock"
@@ -28,7 +28,7 @@ _TICK_SECONDS = 0.5
 _DEADLINE_SECONDS = 2.0
 
 
-def main(board: str, port: str, folder: str) -> None:
+def main(port: str, folder: str) -> None:
     """Serve until killed."""
     listening = bind(f"{HOST}:{port}")
     sys.stderr.write(f"serving on http://{HOST}:{listening.getsockname()[1]}/metrics\n")
@@ -40,8 +40,7 @@ def main(board: str, port: str, folder: str) -> None:
         container_logs=Path(folder),
     )
     collectors = [replace(collector, every_seconds=0.0) for collector in ALL]
-    driver = FaultyDriver(Board(Path(board)))
-    sampler = Sampler(lambda: driver, collectors, settings, sys.exit)
+    sampler = Sampler(NvmlDriver, collectors, settings, sys.exit)
     sampler.start()
     content = ExporterContent(sampler, settings, Ledger(settings, document))
     WebServer(content, listening).serve()

@@ -42,6 +42,11 @@ class Node:
     exporter_ended: bool = False
 
     @property
+    def library(self) -> Path:
+        """The folder of the stand-in for the driver's library, which all nodes share."""
+        return self.folder.with_name("library")
+
+    @property
     def target(self) -> str:
         """What Prometheus scrapes."""
         return self.exporter.target
@@ -91,8 +96,9 @@ def start(one: Node, cleanup: ExitStack) -> None:
 @contextmanager
 def exporter(one: Node, port: int = 0) -> Iterator[Exporter]:
     """An exporter of its board; port 0 lets the kernel choose."""
-    command = [sys.executable, node.__file__, f"{one.board.path}", f"{port}", f"{one.folder}"]
-    with started(command, {"PYTHONPATH": os.pathsep.join(sys.path)}) as exporter:
+    command = [sys.executable, node.__file__, f"{port}", f"{one.folder}"]
+    places = {"LD_LIBRARY_PATH": f"{one.library}", "FAKE_NVML_BOARD": f"{one.board.path}"}
+    with started(command, places | {"PYTHONPATH": os.pathsep.join(sys.path)}) as exporter:
         yield exporter
 
 

@@ -11,6 +11,7 @@ from causes.cases import BLIND_FOR_JOBS, CLUSTERS, DAY, JUDGED_SECONDS, Case, Ex
 from causes.crowd import Crowd, gathered
 from causes.heard import FREE, HELD, LOOKED_AT, SCRAPED, Heard, Told, Whose
 from causes.nodes import Node, Place, change, exporter, nodes_of, start
+from fake_nvml.build import build
 from support.prometheus import Prometheus, prometheus
 from support.quickrules import MODEST, await_rules, quick_rules
 
@@ -22,6 +23,7 @@ def staged(cases: Sequence[Case], folder: Path) -> list[Heard]:
     """What Prometheus reported about each GPU of `cases`, then about the nodes."""
     with ExitStack() as cleanup:
         nodes = nodes_of(cases, folder)
+        build(nodes[0].library)
         for each in nodes:
             start(each, cleanup)
         rules = cleanup.enter_context(quick_rules(folder, DAY))

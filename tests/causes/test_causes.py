@@ -9,7 +9,6 @@ import pytest
 
 from causes.cases import CASES, CLUSTERS, NOT_QUITE, Case
 from causes.heard import Heard
-from causes.matrix import table
 from causes.stage import staged
 from rules.parsed import rules
 from scenarios.cases import CASES as SCENARIOS
@@ -25,6 +24,7 @@ wait for one disk need a slow disk."""
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, list[str]], bool]:
     """What is wrong twice, by case, and whether strangers disturbed it; all run side by side."""
     require("prometheus", "prometheus")
+    require("cc", "gcc libc6-dev")
     others = Strangers()
     found = _wrong(staged(CASES, tmp_path_factory.mktemp("causes")))
     # Alerts come hundreds of times as fast as in use, and a node may be scraped late: by chance.
@@ -47,7 +47,7 @@ def test_each_gpu_is_said_to_have_what_it_has_and_nothing_else(
 
 def _wrong(heard: Sequence[Heard]) -> Mapping[str, list[str]]:
     """What is wrong, by case; prints everything."""
-    print(table(heard))  # noqa: T201 - for `pytest -s` and for failures
+    print(*heard, sep="\n")  # noqa: T201 - for `pytest -s` and for failures
     found: dict[str, list[str]] = defaultdict(list)
     for one in heard:
         if one.wrong:
@@ -71,11 +71,6 @@ def test_each_cause_has_a_healthy_twin() -> None:
     of_twins = {cause for case in with_twin for _, cause in _alerts(case)}
     here = {cause for case in CASES if not case.alone for _, cause in _alerts(case)}
     assert of_twins == here
-
-
-def test_names_tell_situations_apart() -> None:
-    names = [case.name for case in CASES]
-    assert len(names) == len({*names})
 
 
 def _staged_alerts() -> set[tuple[str, str]]:

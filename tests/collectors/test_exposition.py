@@ -62,12 +62,8 @@ def names(gpu: GpuSnapshot) -> set[str]:
 @rows(
     "accept, content_type",
     {
-        "nothing": ("", TEXT),
         "text": ("text/plain;version=1.0.0;escaping=nonsense", TEXT),
-        "nonsense": (";;;,,,===", TEXT),
-        "a strange byte": ("\xff", TEXT),
         "OpenMetrics": (ASKS_OPENMETRICS, OPENMETRICS),
-        "UTF-8": ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8", OPENMETRICS),
         "an unknown version": ("application/openmetrics-text;version=1.x;q=0.5", OPENMETRICS),
     },
 )
@@ -96,20 +92,7 @@ def test_both_formats_say_the_same() -> None:
     assert len({(name, *sorted(labels.items())) for name, labels, _ in in_text}) == len(in_text)
 
 
-HOSTILE = [
-    '"',
-    "\n",
-    "\\",
-    "\\n",
-    '\\"',
-    'a"b\\c\nd',
-    "}",
-    '",x="',
-    "# HELP",
-    " ",
-    "größer",
-    "\t\r",
-]
+HOSTILE = ['a"b\\c\nd', "\\n", '",x="', "# HELP", " ", "größer", "\t\r"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.check import _blamed, lines_of
+from gpu_bottleneck_exporter.commands.check import Blamed, _blamed, lines_of
 from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.feeders.group import Busiest
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.prescription.model import Outlook
-from support.command import COMMAND, environment
 from support.nodes import node, waiting
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
-from support.waiting import PATIENCE_SECONDS
 
 SECOND = 10**9
-
-
-def test_a_terminal_sees_that_it_watches(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "diagnose", "1"],
-        env=environment(tmp_path),
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-    ) as process:
-        os.close(theirs)
-        shown = os.read(ours, 100).decode()
-        process.wait(PATIENCE_SECONDS)
-    os.close(ours)
-    assert shown == "watching for 1 s\r\n"
 
 
 def lines_with(outlook: Outlook) -> list[str]:
     """The lines of a GPU that waits for its workers."""
     gpu = waiting({"worker_cpu": 996 * SECOND, "peer": 4 * SECOND}, busy_ns=0)
     shown = replace(gpu, feeding=replace(feeding(), outlook=outlook))
-    return list(lines_of(node(state(shown)).gpus[0], ["4713  python train.py", "4714  python"]))
+    blamed = [Blamed(4713, "python train.py"), Blamed(4714, "")]
+    return list(lines_of(node(state(shown)).gpus[0], blamed))
 
 
 def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> None:
@@ -50,8 +31,8 @@ def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> 
         Outlook(PRESCRIBED, SCORED)
     )
     assert (blamed, other) == (
-        "  most to blame 4713  python train.py",
-        "                4714  python",
+        "  most to blame 4713    python train.py",
+        "                4714",
     )
     assert heading == "GPU 0  NVIDIA H100 80GB HBM3  held by process 4711, 4712"
     assert busy.split() == ["busy", "0.0%"]
@@ -65,20 +46,21 @@ def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> 
 @pytest.mark.parametrize(
     ("cause", "busiest", "pids"),
     [
-        ("worker_cpu", ((1,), (3, 2)), ["3", "2"]),
-        ("network", ((1,), (3,)), ["3"]),
-        ("storage", ((1,), ()), ["1"]),
-        ("host_code", ((1, 2), (3,)), ["1", "2"]),
-        ("asleep", ((1,), (3,)), ["1"]),
+        ("worker_cpu", ((1,), (3, 2)), [3, 2]),
+        ("network", ((1,), (3,)), [3]),
+        ("storage", ((1,), ()), [1]),
+        ("host_code", ((1, 2), (3,)), [1, 2]),
+        ("asleep", ((1,), (3,)), [1]),
         (None, ((1,), (3,)), []),
     ],
 )
 def test_whom_a_verdict_blames(
-    tmp_path: Path, cause: str | None, busiest: Busiest, pids: list[str]
+    tmp_path: Path, cause: str | None, busiest: Busiest, pids: list[int]
 ) -> None:
     shown = replace(hopper(), feeding=replace(feeding(), busiest=busiest))
     gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause=cause)
-    assert list(_blamed(gpu, state(shown), tmp_path)) == pids, "all of them have ended"
+    ended = [(pid, "") for pid in pids]
+    assert list(_blamed(gpu, state(shown), tmp_path)) == ended
 
 
 def test_commands_are_bounded_and_move_no_cursor(tmp_path: Path) -> None:
@@ -86,9 +68,10 @@ def test_commands_are_bounded_and_move_no_cursor(tmp_path: Path) -> None:
     (tmp_path / "1/cmdline").write_bytes(b"python\0tr\x1b[2Jain\n.py\0" + 500 * b"x" + b"\0")
     shown = replace(hopper(), feeding=replace(feeding(), busiest=((1,), ())))
     gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause="asleep")
-    (line,) = _blamed(gpu, state(shown), tmp_path)
-    assert line.startswith("1       python tr?[2Jain?.py xxx")
-    assert len(line) == 8 + 100
+    ((pid, command),) = _blamed(gpu, state(shown), tmp_path)
+    assert pid == 1
+    assert command.startswith("python tr?[2Jain?.py xxx")
+    assert len(command) == 100
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,11 @@ def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:
 
 
 def documented(table: str) -> set[str]:
-    """The documented fields of a JSON document, in the row that starts with `table`."""
+    """The documented fields of a JSON document, in the line that starts with `table`."""
     in_brackets = re.compile(r"\([^)]*\)")
     section = REFERENCE.read_text().partition("\n## JSON output\n")[2].partition("\n## ")[0]
-    (row,) = (line for line in section.splitlines() if line.startswith(f"| {table} |"))
-    return set(re.findall(r"`(\w+)`", in_brackets.sub("", row.split("|")[2])))
+    (line,) = (line for line in section.splitlines() if line.startswith(f"- {table}: "))
+    return set(re.findall(r"`(\w+)`", in_brackets.sub("", line.removeprefix(f"- {table}: "))))
 
 
 def test_check_says_the_same_as_to_people(
@@ -110,14 +110,10 @@ def test_check_and_diagnose_without_a_driver(tmp_path: Path, arguments: str) -> 
 
 
 def test_the_web_config_is_part_of_the_document(tmp_path: Path) -> None:
-    config = tmp_path / "web.yml"
-    config.write_text("http_server_config:\n  http2: false\n")
-    arguments = ("check", "--web.config.file", str(config))
+    (tmp_path / "web.yml").write_text("http_server_config: {http2: false}\n")
+    arguments = ("check", "--web.config.file", "web.yml")
     (document,) = documents(run(tmp_path, *arguments, "--json"))
-    assert f"{config}: {document['web_config']}\n" in run(tmp_path, *arguments).stdout
-    config.write_text("nonsense: 1\n")
-    broken = run(tmp_path, *arguments, "--json")
-    assert (broken.returncode, broken.stdout, broken.stderr.count("\n")) == (2, "", 1)
+    assert f"web.yml: {document['web_config']}\n" in run(tmp_path, *arguments).stdout
 
 
 def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_path: Path) -> None:
@@ -129,7 +125,10 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
     known = documented("`check`, also") | documented("the node")
     assert document.keys() == known - {"driver", "switched_off"}
     for gpu in document["gpus"]:
-        assert gpu.keys() == documented("each of `gpus`")
+        more = documented("`diagnose`, also in each of `gpus`")
+        assert gpu.keys() == documented("each of `gpus`") | more
+        assert all(one.keys() == documented("each of `blamed`") for one in gpu["blamed"])
+        assert len(gpu["blamed"]) in ((1, 2) if gpu["holder_pids"] and gpu["cause"] else (0,))
         assert len(gpu["holder_pids"]) == (gpu["cause"] != "unallocated")
         assert_shares(gpu)
         assert gpu["meaning"] == MEANINGS.get(gpu["cause"])
@@ -204,13 +203,3 @@ def test_prescriptions_have_the_fields_that_are_documented() -> None:
     assert refused["prescription_refused"].keys() == documented("`prescription_refused`")
     assert prescribed["last_change"].keys() == documented("`last_change`")
     assert [without[name] for name in names] == [None] * 3
-
-
-def test_once_gives_the_node(gpus: dict[str, str], tmp_path: Path) -> None:
-    result = run(tmp_path, "once", "--json", **gpus)
-    assert (result.returncode, result.stderr) == (0, "")
-    (found,) = documents(result)
-    assert found.keys() == documented("the node")
-    assert [gpu["gpu"] for gpu in found["gpus"]] == [*map(str, range(GPUS))]
-    for gpu in found["gpus"]:
-        assert_shares(gpu)

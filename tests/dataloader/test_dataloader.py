@@ -10,7 +10,7 @@ import os
 import pytest
 
 from stacks.cases import Case
-from stacks.test_stacks import found_in, judge
+from stacks.judged import found_in, judge
 
 CROWD = 3 * (os.cpu_count() or 2)
 

@@ -6,6 +6,7 @@ but ours (Debian's would empty /tmp, as at every boot), and can write nowhere bu
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 import gpu_bottleneck_exporter
 from support.rights import _usable
 from support.tools import _missing, require
@@ -26,6 +29,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "exporter/deploy"
 NAME = "gpu-bottleneck-exporter"
 UNIT = DEPLOY / f"systemd/{NAME}.service"
+README = (DEPLOY / "README.md").read_text(encoding="utf-8")
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 PREFIX = f"/opt/{NAME}"
 """Where the unit expects the program."""
 BASE = "/opt/python"
@@ -45,6 +50,24 @@ _CONSOLE = f"""#!{PREFIX}/bin/python
 from gpu_bottleneck_exporter.cli import main
 main()
 """
+
+
+def setting(name: str) -> str:
+    """The value of the unit's only line with `name`."""
+    (value,) = re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
+    return str(value)
+
+
+def fleets_configuration() -> str:
+    """Prometheus' configuration for a fleet, as documented."""
+    (config,) = re.findall(r"```yaml\n(global:.*?)```", README, re.DOTALL)
+    return str(config)
+
+
+def recorded_names() -> re.Pattern[str]:
+    """Names that a Prometheus sends that evaluates the rules itself."""
+    (rule,) = yaml.safe_load(fleets_configuration())["remote_write"][0]["write_relabel_configs"]
+    return re.compile(rule["regex"])
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from deploy.machine import UNIT
+from deploy.machine import README, UNIT, fleets_configuration
 from support.tools import require
-
-README = Path(__file__).resolve().parents[2] / "exporter/deploy/README.md"
-
-
-def fleets_configuration() -> str:
-    (config,) = re.findall(r"```yaml\n(global:.*?)```", README.read_text("utf-8"), re.DOTALL)
-    return str(config)
 
 
 def test_the_configuration_for_a_fleet_is_one(tmp_path: Path) -> None:
@@ -27,7 +20,7 @@ def test_the_configuration_for_a_fleet_is_one(tmp_path: Path) -> None:
 
 
 def test_the_unit_is_no_more_exposed_than_is_said() -> None:
-    (said,) = re.findall(r"scores it (\d\.\d)", " ".join(README.read_text("utf-8").split()))
+    (said,) = re.findall(r"scores it (\d\.\d)", " ".join(README.split()))
     analyze = require("systemd-analyze", "systemd")
     command = [analyze, "security", "--offline=true", "--no-pager", f"{UNIT}"]
     report = subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from deploy.machine import REPOSITORY, UNIT
-from deploy.test_unit import setting
+from deploy.machine import REPOSITORY, UNIT, setting
 from helm.chart import rendered
-from helm.test_pod import environment
 from tables.splice import section
 
 TEXT = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
@@ -35,7 +33,7 @@ def of_chart() -> dict[str, str]:
     for volume in pod["volumes"]:
         read_only = mounts[volume["name"]].get("readOnly")
         asked[volume["hostPath"]["path"]] = "read-only" if read_only else "yes"
-    told = environment(rendered())
+    told = rendered().environment
     return asked | {name: v for name, v in told.items() if name.startswith("NVIDIA_")}
 
 

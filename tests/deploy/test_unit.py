@@ -12,24 +12,16 @@ import click
 import pytest
 from packaging.requirements import Requirement
 
-from deploy.machine import DEPLOY, NAME, PREFIX, REPOSITORY, UNIT
+from deploy.machine import DEPLOY, DOCKERFILE, NAME, PREFIX, README, REPOSITORY, UNIT, setting
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.settings import Settings
 from support.options import options_of
 
-README = (DEPLOY / "README.md").read_text()
-DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 ENVIRONMENT = (DEPLOY / f"systemd/{NAME}.env").read_text()
 PROJECT = (REPOSITORY / "pyproject.toml").read_text()
 SHIPPED_EXTRAS = ("kubernetes", "web-config")
-
-
-def setting(name: str) -> str:
-    """The value of the unit's only line with `name`."""
-    (value,) = re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
-    return str(value)
 
 
 def test_the_unit_starts_a_command_that_exists() -> None:

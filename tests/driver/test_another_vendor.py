@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,15 +22,6 @@ from support.samplers import sampling
 from support.waiting import until
 
 BUSY_PERCENT = 75
-WITH_ITS_DRIVER = """
-import sys
-from test_another_vendor import AcmeDriver
-from gpu_bottleneck_exporter import cli
-from gpu_bottleneck_exporter.driver import open as opening
-holder = int(sys.argv.pop())
-opening.open_driver = lambda sysfs, *, wake_suspended: AcmeDriver(holder)
-cli.main()
-"""
 
 
 class AcmeDevice(Device):
@@ -137,21 +125,6 @@ def test_without_it_the_remedy_is_its_own(settings: Settings) -> None:
     assert report.status == WITH_GAPS
     assert report.lines == ("GPU metrics     none: no Acme here", "  remedy        modprobe acme")
     assert check(settings, no_driver).lines[1] == f"  remedy        {REMEDY}"
-
-
-@pytest.mark.parametrize(
-    ("command", "words"), [("once", "acme-1"), ("check -v", "acme-1"), ("top --once", "nobody")]
-)
-def test_commands_open_it_in_one_place(command: str, words: str, holder: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_ITS_DRIVER, *command.split(), f"{holder}"],
-        env={**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[1]}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stderr, done.returncode) == ("", WITH_GAPS if command == "check -v" else 0)
-    assert words in done.stdout
 
 
 def test_the_kubelet_names_its_gpus_as_it_says(settings: Settings) -> None:

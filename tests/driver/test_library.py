@@ -99,19 +99,6 @@ def cut_short(tmp_path: Path, libraries: Libraries) -> Path:
     return tmp_path
 
 
-def test_check_and_once_on_a_library_that_was_cut_short(cut_short: Path) -> None:
-    checked = run(cut_short, "check")
-    assert (checked.returncode, checked.stderr) == (1, "")
-    found, remedy = checked.stdout.splitlines()
-    assert found.startswith("GPU metrics     none: ")
-    assert f"{cut_short / loader.LIBRARY}: cut short" in found
-    assert "reinstall the driver's libraries" in remedy
-    once = run(cut_short, "once")
-    assert once.returncode == 1
-    (error,) = [line for line in once.stderr.splitlines() if not line.startswith("time=")]
-    assert "cut short" in error
-
-
 def test_serve_lives_on_with_it_and_takes_the_whole_one_once_it_is_there(
     cut_short: Path, libraries: Libraries, make_board: Callable[..., Board]
 ) -> None:

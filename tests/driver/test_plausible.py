@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.accounting.stall import split
 from gpu_bottleneck_exporter.driver.plausible import plausible
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
@@ -91,56 +87,6 @@ def test_what_can_be_passes(reading: Reading) -> None:
 def test_means_may_overshoot_a_little() -> None:
     found = clean(Activity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
     assert found == (Activity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0}), [])
-
-
-garbage = st.one_of(
-    st.floats(allow_nan=True, allow_infinity=True),
-    st.integers(-(2**64), 2**64),
-    st.floats(0, 1),
-    st.integers(0, 100),
-)
-stamps = st.one_of(st.integers(0, 10**9), st.integers(0, 2**63), st.just(0))
-samples = st.lists(
-    st.builds(RingSample, stamps, st.one_of(st.none(), st.integers(0, 100))), max_size=8
-).map(lambda found: tuple(sorted(found, key=lambda sample: sample.timestamp_us)))
-rings = st.one_of(st.none(), samples)
-anything = st.one_of(
-    st.builds(Utilization, rings, rings, garbage, garbage),
-    st.builds(
-        Activity,
-        st.integers(200_000_000, 10 * SECOND),
-        garbage,
-        garbage,
-        pipes=st.dictionaries(st.sampled_from(["fp16", "fp32"]), garbage),
-        traffic_bytes=st.dictionaries(st.just("pcie_receive"), garbage),
-    ),
-    st.just(None),
-)
-
-
-@given(st.lists(st.tuples(st.integers(100_000_000, 12 * SECOND), anything), max_size=40))
-@settings(max_examples=300)
-def test_the_books_balance_whatever_the_driver_says(
-    history: list[tuple[int, Utilization | Activity | None]],
-) -> None:
-    ledger = GpuLedger(HOPPER, System(None, None), SECOND)
-    began = now = 50 * SECOND
-    for passed, reading in history:
-        now += passed
-        if reading is None:  # the driver says that it samples no utilization
-            ledger.without_utilization()
-            continue
-        if isinstance(reading, Activity):
-            reading = replace(reading, interval_ns=passed)  # noqa: PLW2901
-        windows = ledger.add(now, 5 * SECOND, clean(reading)[0])
-        ledger.add_stall(split(windows, None, None), {})
-        totals = ledger.snapshot(now).totals
-        assert all(math.isfinite(value) for value in totals.traffic_bytes.values())
-        assert all(0 <= value <= now - began for value in totals.active_ns.values())
-        if totals.observed_ns is not None:
-            assert totals.stall_ns is not None
-            assert totals.busy_ns + sum(totals.stall_ns.values()) == totals.observed_ns
-            assert totals.observed_ns + totals.unobserved_ns <= now - began
 
 
 def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:

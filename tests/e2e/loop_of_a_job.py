@@ -13,9 +13,13 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 
+CONTEXT_SECONDS = 0.25
+"""CUDA takes longer to create a context: no process works in the window in which it started."""
+
 
 def main(board: str, seconds: str) -> None:
     gpu = Board(Path(board)).gpus[0]
+    time.sleep(CONTEXT_SECONDS)
     gpu.hold(os.getpid(), 2**30)
     end, busy = time.monotonic() + float(seconds), 0.0
     while time.monotonic() < end:

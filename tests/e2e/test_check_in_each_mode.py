@@ -21,11 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.machine import UNIT
-from deploy.test_unit import DOCKERFILE, README
+from deploy.machine import DOCKERFILE, README, UNIT
 from gpu_bottleneck_exporter.settings import CONTAINER_LOGS, KUBELET_SOCKET
 from helm.chart import CHART, rendered
-from helm.test_pod import environment, hosts_folders
 from scenarios.cgroups import Limits
 from support.drivers import Libraries
 from support.kubelet import Kubelet, with_gpus
@@ -75,7 +73,7 @@ def of_chart(values: Mapping[str, object]) -> Mode:
     user = pod["securityContext"]["runAsUser"]
     assert context["allowPrivilegeEscalation"] is False
     assert context["capabilities"]["drop"] == ["ALL"]
-    folders = hosts_folders(pod)
+    folders = release.hosts_folders
     assert all(path == mounted for path, mounted in folders.items())
     mounts = release.container.get("volumeMounts", [])
     return Mode(
@@ -86,7 +84,7 @@ def of_chart(values: Mapping[str, object]) -> Mode:
         lent=frozenset(map(Path, folders)),
         sealed=frozenset(Path(m["mountPath"]) for m in mounts if "recursiveReadOnly" in m),
         arguments=tuple(release.container["args"]),
-        variables={**IN_A_POD, **environment(release)},
+        variables={**IN_A_POD, **release.environment},
     )
 
 

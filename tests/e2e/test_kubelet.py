@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -142,30 +140,6 @@ def test_who_runs_on_a_gpu_that_another_was_given(
             link_log(logs, "intruder", CONTAINER)
             expected = [{**names("intruder"), **OF_PROCESS}, names("train-0")]
             until(lambda: workloads(exporter, 0) == expected, "both")
-
-
-def test_whose_a_gpu_is_that_placeholders_hold(
-    exporting: Exporting, board: Board, kubelet: Kubelet, logs: Path, tmp_path: Path
-) -> None:
-    """Reserved by KAI for a pod with a fraction, which computes through MPS."""
-    first = board.gpus[0].record.uuid.decode()
-    reservation = replace(with_gpus("reservation", first), namespace="kai-resource-reservation")
-    kubelet.pods = (reservation, *kubelet.pods[1:])
-    link_log(logs, "train-0", CONTAINER)
-    server = shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server")
-    with (
-        in_pod(UID) as process,
-        subprocess.Popen([server, "600"]) as daemon,
-        exporting() as exporter,
-    ):
-        reserved = {**names("reservation"), "workload_namespace": reservation.namespace}
-        until(lambda: workloads(exporter, 0) == [reserved], "the reservation")
-        board.gpus[0].hold(daemon.pid, GIB)
-        board.gpus[0].hold(process.pid, 4 * GIB)
-        expected = [{**names("train-0"), **OF_PROCESS}]
-        until(lambda: workloads(exporter, 0) == expected, "its only tenant")
-        assert held(exporter)["0"] == 1
-        daemon.kill()
 
 
 def test_a_job_that_has_not_opened_its_gpu(

@@ -1,4 +1,4 @@
-"""An agent with the documented configuration feeds a central engine, and outlives its absence.
+"""An agent with the documented configuration feeds a central engine.
 
 Prometheus in agent mode and VictoriaMetrics are the real ones. Of the document only addresses
 are replaced, and the scrape interval, for which nobody would wait.
@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
-import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.test_documents import README, fleets_configuration
+from deploy.machine import README, fleets_configuration, recorded_names
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from grafana.boards import asked
@@ -36,9 +32,6 @@ from support.waiting import until
 NODE = "localhost"
 """Has a name, as nodes do: the part before the port becomes the instance."""
 INTERVAL_SECONDS = 1.0
-AWAY_SCRAPES = 5
-RETRIED = "prometheus_remote_storage_samples_retried_total"
-SCRAPES = "prometheus_target_interval_length_seconds_count"
 OBSERVED = "gpu_observed_seconds_total"
 
 
@@ -99,44 +92,8 @@ SENT = re.compile(r'regex: "(gpu:.*?)"$', re.MULTILINE | re.DOTALL)
 
 def of_agents() -> str:
     """The names that an agent sends: all."""
-    (pattern,) = re.findall(r'^ *regex: "(gpu\[.*)"$', README.read_text("utf-8"), re.MULTILINE)
+    (pattern,) = re.findall(r'^ *regex: "(gpu\[.*)"$', README, re.MULTILINE)
     return str(pattern)
-
-
-def recorded_names() -> re.Pattern[str]:
-    """Names that a Prometheus sends that evaluates the rules itself."""
-    config = yaml.safe_load(fleets_configuration())
-    (rule,) = config["remote_write"][0]["write_relabel_configs"]
-    return re.compile(rule["regex"])
-
-
-def end(pid: int) -> None:
-    """Ask it to end, and wait until it has: the kernel knows, whoever looks and however late."""
-    os.kill(pid, signal.SIGTERM)
-    with suppress(ChildProcessError):  # somebody has waited for it already
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-
-def told(port: int) -> Callable[[str], float]:
-    """What the agent says of itself: sums by name, 0 for what has not happened yet."""
-    status, body = get(port, "/metrics")
-    assert status == http.client.OK
-    samples = re.findall(r"^(\w+)(?:\{.*\})? (\S+)$", body.decode(), re.MULTILINE)
-    return lambda name: sum(float(value) for each, value in samples if each == name)
-
-
-def is_even(engine: Prometheus, port: int, since: float = 0.0) -> bool:
-    """Whether all has arrived that was scraped and is not withheld or yet to be sent.
-
-    `since`: Unix time of which something is to be there.
-    """
-    said = told(port)
-    sent = said("prometheus_agent_samples_appended_total")
-    for what in ("dropped_total", "pending"):
-        sent -= said(f"prometheus_remote_storage_samples_{what}")
-    arrived = found(engine, 'sum(count_over_time({__name__!=""}[1h]))')
-    newest = found(engine, f"timestamp({OBSERVED}) > {since}")
-    return [value for _, value in arrived] == [sent] and len(newest) > 0
 
 
 def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_path: Path) -> None:
@@ -159,14 +116,6 @@ def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_
         until(lambda: [value for _, value in found(engine, "gpu_up")] == [1, 1], "GPUs that are up")
         until(lambda: found(engine, "up") == [({"__name__": "up", **place}, 1)], "a scrape")
 
-        begun: dict[str, float] = {}
-
-        def grows() -> bool:
-            now = {labels["gpu"]: value for labels, value in found(engine, OBSERVED)}
-            since = [now[gpu] - begun.setdefault(gpu, now[gpu]) for gpu in now]
-            return len(since) == len(of_gpus) and min(since) > 1
-
-        until(grows, "a counter that grows")
         _, exposed = get(exporter.port, "/metrics")
         kept = re.compile(of_agents())
         families = [*text_string_to_metric_families(exposed.decode())]
@@ -177,27 +126,6 @@ def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_
         # Something is left out: else nothing would have been tried.
         assert "process_open_fds" in exposed_names
         assert "process_open_fds" not in names(engine)
-
-
-def test_nothing_is_lost_while_the_central_engine_is_away(
-    make_board: Callable[..., Board], tmp_path: Path
-) -> None:
-    board, port = make_board(gpus=[H100]), free_port()
-    with (
-        over_board(board.path) as exporter,
-        agent(tmp_path, of_an_agent(tmp_path, exporter, port)) as agents,
-    ):
-        with central_engine(tmp_path, port) as engine:
-            until(lambda: is_even(engine, agents), "all that was scraped")
-            end(engine.pid)
-        left, before = time.time(), told(agents)(SCRAPES)
-        until(lambda: told(agents)(SCRAPES) >= before + AWAY_SCRAPES, "scrapes meanwhile")
-        until(lambda: told(agents)(RETRIED) > 0, "what could not be sent")
-        back = time.time()
-        with central_engine(tmp_path, port) as engine:
-            until(lambda: is_even(engine, agents, back), "all that was scraped meanwhile")
-            meanwhile = [at for at, _ in engine.samples(OBSERVED) if left < at < back]
-    assert len(meanwhile) > 1, "more than what was under way"
 
 
 def test_all_that_rules_and_dashboards_ask_for_is_sent() -> None:
@@ -213,5 +141,5 @@ def test_what_is_recorded_is_enough_for_the_fleets_dashboard() -> None:
     sent = recorded_names()
     assert {name for name in wanted if not sent.fullmatch(name)} == set()
     recorded = {rule.name for rule in rules() if rule.file == "recording.yml"}
-    assert 10 < sum(bool(sent.fullmatch(name)) for name in recorded) < 30
+    assert 10 < sum(bool(sent.fullmatch(name)) for name in recorded) < 40
     assert not [name for name in recorded if name.startswith("gpu:stall") and sent.fullmatch(name)]

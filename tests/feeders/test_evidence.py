@@ -116,9 +116,3 @@ def test_a_job_cannot_write_to_our_terminal(tmp_path: Path, point: str, kind: st
     for said in evidence.storage(tmp_path, [7]):
         assert said.isprintable()
         assert len(said) < 200
-
-
-def test_of_those_that_ended_nothing_is_said() -> None:
-    with program("") as one:
-        pass
-    assert list(evidence.storage(PROC, [one.pid])) == []

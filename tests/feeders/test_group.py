@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, less, plus
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role, less, plus
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
@@ -18,13 +16,9 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
-from support.children import Parent
 from support.trees import cgroup_v2, end, lay, process
-from support.waiting import until
 
-PROC = Path("/proc")
 SECOND = 1_000_000_000
-BURN_SECONDS = 0.3
 PSI = "some avg10=0 avg60=0 avg300=0 total={total}\n"
 JOB = {
     "job/cpu.stat": "throttled_usec 1000\n",
@@ -36,14 +30,15 @@ JOB = {
 }
 
 
-class Watched:
-    """The feeders of one GPU as the watching thread drives them; no sum of theirs ever falls."""
+class Recorded:
+    """Recorded feeders of one GPU as the watching thread drives them; no sum ever falls."""
 
-    def __init__(self, proc: Path, sysfs: Path, now_ns: int = 0) -> None:
-        self._groups = Cgroups(sysfs)
-        self.feed = FeederGroup(proc, self._groups)
-        self._reader = FeedingReader(Networks(proc))
-        self._now_ns = now_ns
+    def __init__(self, root: Path) -> None:
+        self.proc, self.sysfs = root / "proc", root / "sys"
+        self._groups = Cgroups(self.sysfs)
+        self.feed = FeederGroup(self.proc, self._groups)
+        self._reader = FeedingReader(Networks(self.proc))
+        self._now_ns = 0
         self._before: dict[str, int] = {}
         self.current = False
         """Whether, at the last tick, the tree was up to date."""
@@ -79,14 +74,6 @@ def sums(feeding: Feeding) -> dict[str, int]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-class Recorded(Watched):
-    """The same of recorded files."""
-
-    def __init__(self, root: Path) -> None:
-        self.proc, self.sysfs = root / "proc", root / "sys"
-        super().__init__(self.proc, self.sysfs)
-
-
 @pytest.fixture
 def recorded(tmp_path: Path) -> Recorded:
     cgroup_v2(tmp_path / "sys", JOB)
@@ -96,24 +83,6 @@ def recorded(tmp_path: Path) -> Recorded:
 
 def main_read(feeding: Feeding) -> int | None:
     return feeding.counters["main"].read_bytes
-
-
-def test_what_a_real_main_and_its_worker_use_is_counted(start: Callable[[], Parent]) -> None:
-    main = start()
-    worker = main.fork(BURN_SECONDS)
-    watched = Watched(PROC, Path("/sys"), time.monotonic_ns())
-    watched.adopt(main.pid)
-    before = watched.tick()
-    assert not watched.current, "a child calls for a discovery"
-    watched.adopt(main.pid, workers=(worker,))
-    main.burn(BURN_SECONDS)
-    main.let_burn(worker)
-    used = watched.tick().counters["main"].cpu_ns - before.counters["main"].cpu_ns
-    assert used >= BURN_SECONDS * 1e9 - 2 * TICK_NS
-    until(lambda: watched.tick().counters["worker"].cpu_ns >= 0.8e9 * BURN_SECONDS, "its CPU time")
-    main.end_child(worker)
-    watched.tick()
-    assert not watched.current
 
 
 @pytest.mark.parametrize(("after_ns", "known"), [(300_000_000, True), (2_000_000_000, False)])
@@ -154,6 +123,31 @@ def test_workers_come_and_go(recorded: Recorded) -> None:
         assert now.counters["worker"].read_bytes is not None
 
 
+def test_what_a_worker_used_is_not_told_again_by_its_parent(recorded: Recorded) -> None:
+    process(recorded.proc, 8)
+    recorded.adopt(7, workers=(8,))
+    recorded.tick()
+    process(recorded.proc, 8, cpu_ticks=45)
+    recorded.tick()
+    end(recorded.proc, 8)
+    process(recorded.proc, 7, ended_ticks=50)
+    recorded.adopt(7)
+    recorded.tick()
+    told = recorded.feed.history.total.of(Role.MAIN).used.children_ns
+    assert told == 5 * TICK_NS, "of which nobody knew before"
+
+
+def test_who_sleeps_by_itself_does_not_wait_for_its_next_task(recorded: Recorded) -> None:
+    for worker, channel in ((8, "futex_wait"), (9, "hrtimer_nanosleep")):
+        process(recorded.proc, worker)
+        lay(recorded.proc, {f"{worker}/wchan": channel})
+    recorded.adopt(7, workers=(8, 9))
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    recorded.tick()
+    seen = recorded.feed.history.total.of(Role.WORKER).seen
+    assert seen == {Activity.QUEUE: 1, Activity.TIMER: 1}
+
+
 def test_many_workers_are_counted_in_turn_and_none_is_left_out(recorded: Recorded) -> None:
     workers = tuple(range(11, 18))
     for worker in workers:
@@ -175,32 +169,11 @@ def test_the_busiest_are_those_that_run(recorded: Recorded) -> None:
     assert (mains, {*others}) == ((7,), {12, 13})
 
 
-def test_a_process_on_two_gpus_feeds_both(recorded: Recorded, tmp_path: Path) -> None:
-    both = (recorded, Recorded(tmp_path))
-    for watched in both:
-        watched.adopt(7)
-    process(recorded.proc, 7, cpu_ticks=45)
-    for watched in both:
-        feeding = watched.tick()
-        assert feeding.counters["main"].cpu_ns == 30 * TICK_NS
-        assert feeding.processes == {"main": 1}
-    recorded.feed.close()
-    both[1].tick()
-    assert both[1].current, "its descriptors are its own"
-
-
 def test_a_main_that_started_another_has_no_worker_in_it(recorded: Recorded) -> None:
     process(recorded.proc, 7, children=[8])
     recorded.adopt(7, others=(8,))
     assert recorded.tick().processes == {"main": 1}
     assert recorded.current
-
-
-def test_nobody_feeds(recorded: Recorded) -> None:
-    feeding = recorded.tick()
-    assert feeding.processes == {"main": 0}
-    assert main_read(feeding) is None
-    assert (feeding.throttled_ns, feeding.refault_bytes) == (None, None)
 
 
 def test_bytes_are_unknown_while_one_main_denies_them(recorded: Recorded) -> None:
@@ -288,9 +261,12 @@ def test_limits(recorded: Recorded) -> None:
     assert (limits.cpus_allowed, limits.cpu_cores) == (4, None)
     assert (limits.memory_used_bytes, limits.memory_bytes) == (1000, 2000)
     assert limits.shared_memory is None  # /proc/PID/root is not there
+    assert limits.interactive is False
     lay(recorded.sysfs, {"fs/cgroup/job/memory.current": "1500\n"})
-    assert recorded.tick().job.limits.memory_used_bytes == 1000
-    assert recorded.tick(seconds=10).job.limits.memory_used_bytes == 1500, "after a while"
+    lay(recorded.proc, {"7/cmdline": "python\0-m\0ipykernel_launcher\0"})
+    assert recorded.tick().job.limits == limits
+    later = recorded.tick(seconds=10).job.limits
+    assert (later.memory_used_bytes, later.interactive) == (1500, True), "after a while"
 
 
 def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path) -> None:
@@ -320,18 +296,6 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
     assert limits(1, 2) == (3.0, 900, 1000)
     assert limits(1, 3) == (None, 900, 1000)
     assert limits(3) == (None, None, None)
-
-
-def test_two_real_mains_in_one_place_count_it_once() -> None:
-    mains = {pid: Process(PROC, pid) for pid in (os.getpid(), os.getppid())}
-    found = facts_of(PROC, mains, [], Groups(PROC), time.monotonic_ns())
-    for main in mains.values():
-        main.close()
-    size = os.statvfs("/dev/shm")  # noqa: S108 - looked at only
-    assert found.limits.shared_memory is not None
-    assert found.limits.shared_memory.size_bytes == size.f_blocks * size.f_frsize
-    assert found.limits.cpus_allowed == len(os.sched_getaffinity(0))
-    assert found.started_ns is not None
 
 
 def test_a_network_that_many_share_is_read_once_a_tick(tmp_path: Path) -> None:

@@ -178,16 +178,6 @@ def test_a_holder_that_ended_has_no_kin() -> None:
     assert kin(one.pid) == set()
 
 
-def test_a_sibling_that_ends_meanwhile_is_no_kin() -> None:
-    with program(f"{FAMILY}ready(child(pair), child(pair)); told(); os.wait(); locked()") as one:
-        holder, sibling = map(int, one.words)
-        finder = KinFinder(PROC, (holder,))
-        os.kill(sibling, 9)
-        assert finder.of(holder, ()) <= {one.pid, sibling}
-        one.tell()
-        until(lambda: kin(holder) == {one.pid}, "the broker alone")
-
-
 def test_we_and_who_started_us_feed_nobody_whatever_pipe_all_inherited() -> None:
     """As from a shell with `exec 9> >(tee log)` that has started both the job and us."""
     code = """

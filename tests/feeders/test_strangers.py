@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -146,28 +145,6 @@ def test_both_may_be_in_another_network_namespace_than_we(watch: Watch) -> None:
     code += "c, _ = s.accept(); ready(int(c.recv(9))); c.recv(1)"
     with program(code, require("ip", "iproute2"), way=with_a_network_of_its_own()) as main:
         assert watch(main).finds(int(main.words[0]))
-
-
-def test_it_may_be_in_another_network_namespace_than_the_holder(watch: Watch) -> None:
-    ip, way = require("ip", "iproute2"), with_a_network_of_its_own()
-    there = f"{ip} addr add 198.51.100.2/30 dev theirs; {ip} link set theirs up"
-    ask = f"ready(); told(); subprocess.run({there!r}, shell=True, check=True)\n"
-    ask += "c = connect(int(sys.argv[1]), host='198.51.100.1'); ready(); told()"
-    serve = "s = socket.create_server(('', 0)); ready(s.getsockname()[1])\n"
-    with (
-        program(f"{serve}c, _ = s.accept(); c.recv(1)") as main,
-        program(ask, main.words[0], way=way) as one,
-    ):
-        link = f"stranger{one.pid}"
-        for words in (
-            f"link add {link} type veth peer name theirs netns {one.pid}",
-            f"addr add 198.51.100.1/30 dev {link}",
-            f"link set {link} up",
-        ):
-            subprocess.run([ip, *words.split()], check=True)
-        one.tell()
-        one.hear()
-        assert watch(main).finds(one.pid)
 
 
 def test_it_may_connect_anew_for_each_request(watch: Watch) -> None:

@@ -6,14 +6,6 @@ from hypothesis import strategies as st
 from gpu_bottleneck_exporter.feeders.job import Sums
 
 
-def test_what_was_counted_before_is_not_ours() -> None:
-    sums: Sums[str] = Sums()
-    sums.advance({("a", "in"): 1000})
-    assert sums.known(sources=True) == {"in": 0}
-    sums.advance({("a", "in"): 1010})
-    assert sums.known(sources=True) == {"in": 10}
-
-
 def test_sources_come_and_go() -> None:
     sums: Sums[str] = Sums()
     sums.advance({("a", "in"): 0})

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders import timeouts
 from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
 from gpu_bottleneck_exporter.feeders.tcp import Course, TcpTracker, Verdict, judge
 from gpu_bottleneck_exporter.feeders.timeouts import PATIENCE_MS, AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
 from gpu_bottleneck_exporter.schedule import LATELY_MS
-from support.programs import Program, descriptors, program
 from support.rows import rows
-from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
 LONGEST_MS = 30_000
-OF_TESTS_MS = int(PATIENCE_SECONDS * 1000)
-"""Until then nothing is too old on real sockets, however long the machine stands still."""
 OURS, STORE = Endpoint(bytes([10, 0, 0, 1]), 50_000), Endpoint(bytes([10, 0, 0, 2]), 443)
 LONG_AGO = 4_000_000_000
 """What the kernel says of what never happened."""
@@ -204,15 +199,6 @@ def test_a_connection_that_is_being_made_is_told_by_no_age(monkeypatch: pytest.M
     talk = Talk(monkeypatch, now=replace(NEVER_USED, state=TcpState.SYN_SENT))
     assert talk.look() is ANSWER
     assert talk.tcp.owed is None
-
-
-def test_a_stream_arrives_though_nothing_is_asked(talk: Talk) -> None:
-    talk.sends()
-    talk.waits(50)
-    for _ in range(5):
-        talk.look()
-        talk.hears(10_000)
-        assert talk.look() is ANSWER
 
 
 def test_who_is_sent_data_again_and_again_waits_for_more_of_it(talk: Talk) -> None:
@@ -405,6 +391,20 @@ def test_a_poll_that_brings_nothing_new_is_no_slow_answer(talk: Talk) -> None:
         assert (STORE in talk.timeouts.polled) is polled
 
 
+def test_who_asks_its_job_or_itself_waits_for_no_network(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk.sends()
+    talk.waits(100)
+    assert talk.look() is ANSWER
+    assert talk.tcp.inspect((3,), {(STORE, OURS)}) == {3: Verdict.OURS}
+    assert talk.tcp.inspect((3,), {(OURS, STORE)}) == {3: ANSWER}
+    answering = replace(ASKS_US, fd=4, cookie=2)
+    itself = Talk(monkeypatch, answering, now=ASKED)
+    assert itself.tcp.inspect((), whole=True)[3] is Verdict.OURS
+    assert itself.tcp.ends == {(OURS, STORE), (STORE, OURS)}
+
+
 def test_whether_it_waits_for_the_same_machine(talk: Talk) -> None:
     for remote in (STORE, Endpoint(OURS.address, 443)):
         talk.now = replace(NEVER_USED, remote=remote, cookie=remote.port)
@@ -420,93 +420,3 @@ def test_what_is_remembered_is_bounded(talk: Talk) -> None:
         talk.look()
         kept = [value for value in vars(talk.tcp).values() if value is not talk]
         assert len(pickle.dumps(kept)) < 250 * MOST_REMEMBERED
-
-
-CLIENT = """
-server = socket.create_server(("127.0.0.1", 0))
-ready(server.getsockname()[1])
-a, _ = server.accept()
-for line in iter(told, ""):
-    a.recv(10)
-    a.sendall(bytes(int(line)))
-    ready()
-"""
-ASK = """
-c = connect(int(sys.argv[1])); ready(c.fileno())
-for line in iter(told, ""):
-    if line == "ask":
-        c.send(bytes(10))
-    elif line == "half":
-        c.shutdown(socket.SHUT_WR)
-    else:
-        c.recv(int(line), socket.MSG_WAITALL)
-    ready()
-"""
-ITSELF = """
-server = socket.create_server(("127.0.0.1", 0))
-s = connect(server.getsockname()[1]); other, _ = server.accept()
-s.send(b"question"); ready(s.fileno()); told()
-"""
-"""A notebook's kernel has such a connection between two of its threads."""
-
-
-def does(one: Program, what: str) -> None:
-    one.tell(what)
-    one.hear()
-
-
-def watch(one: Program) -> TcpTracker:
-    return TcpTracker(PROC, one.pid, AnswerTimeouts(OF_TESTS_MS))
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(timeouts, "PATIENCE_MS", OF_TESTS_MS)
-    before = descriptors()
-    yield
-    assert descriptors() <= before, "all descriptors are given back"
-
-
-@pytest.mark.usefixtures("patient")
-def test_both_sides_of_a_real_connection() -> None:
-    with program(CLIENT) as server, program(ASK, server.words[0]) as client:
-        ours, theirs = watch(client), watch(server)
-        number, port = int(client.words[0]), int(server.words[0])
-
-        def said(tcp: TcpTracker) -> set[Verdict]:
-            return {*tcp.inspect((), whole=True).values()}
-
-        assert said(ours) == {IDLE}
-        assert ours.owed is None
-        assert ours.inspect((number, 0, 999)).keys() == {number}
-        assert ours.inspect(()) == {}
-        until(lambda: said(theirs) == {Verdict.LISTENS, SERVED}, "a client")
-        assert theirs.ports == {port}
-        ((local, remote),) = ours.ends
-        assert theirs.ends == {(remote, local)}
-        for size in (100, 5_000):  # a kept connection is idle until it is asked again
-            does(client, "ask")
-            assert said(ours) == {ANSWER}
-            assert ours.inspect((), theirs.ends, whole=True) == {number: Verdict.OURS}
-            until(lambda: REQUEST in said(theirs), "its question")
-            assert ours.owed is not None
-            assert ours.owed.remote.port == port
-            does(server, f"{size}")
-            does(client, f"{size}")
-            until(lambda: said(ours) == {IDLE}, "an idle connection")
-        does(client, "ask")
-        does(client, "half")
-        assert said(ours) == {ANSWER}, "half closed, it may still be answered"
-        server.end()
-        until(lambda: said(ours) == {IDLE}, "the end")
-        client.end()
-        assert said(ours) == set()
-        assert ours.refused is None
-
-
-@pytest.mark.usefixtures("patient")
-def test_who_asks_itself_waits_for_no_network() -> None:
-    with program(ITSELF) as one:
-        tcp, number = watch(one), int(one.words[0])
-        assert tcp.inspect((number,), whole=True)[number] is Verdict.OURS
-        assert tcp.inspect((number,))[number] is Verdict.OURS

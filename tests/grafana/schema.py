@@ -83,10 +83,7 @@ def _unknown(error: ValidationError) -> list[str]:
 
 @cache
 def _validator(version: str, part: tuple[str, ...]) -> Draft7Validator:
-    whole = json.loads((FOLDER / f"{version}.json").read_text(encoding="utf-8"))
-    definitions, found = whole["$defs"], whole
+    found = json.loads((FOLDER / f"{version}.json").read_text(encoding="utf-8"))
     for name in part:
         found = found[name]
-        while "$ref" in found:
-            found = definitions[found["$ref"].rpartition("/")[2]]
-    return Draft7Validator({**found, "$defs": definitions})
+    return Draft7Validator(found)

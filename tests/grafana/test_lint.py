@@ -7,13 +7,11 @@ import re
 
 import promql_parser as promql
 
-from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from grafana.boards import (
     EVERYTHING,
     NAMES,
     Asked,
     Json,
-    asked,
     board,
     each_board,
     each_panel,
@@ -34,7 +32,6 @@ OF_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 OF_PROMETHEUS = {"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scraped"}
 KNOWN = RECORDED | set(LABELS) | OF_PROCESS | OF_PROMETHEUS
 OF_TARGET = {"cluster", "job", "instance"}
-COUNTERS = {family.name for family in metrics.families() if family.kind == "counter"}
 WHOLE_JOB = "GPUs of the same job are on other nodes, too"
 EXEMPT = {
     "exporter: Rules A": "thresholds are the rules' own: they have no target",
@@ -114,15 +111,6 @@ def test_nothing_is_not_zero_and_an_empty_panel_claims_no_health(panel: Json) ->
 
 
 # --- Queries --------------------------------------------------------------------------------------
-@each_query
-def test_a_query_reads_what_is_exported_or_recorded(query: Asked) -> None:
-    """target-promql-rule; target-logql-rule and -auto-rule have nothing to check here."""
-    assert selectors(query.text())
-    for selector in selectors(query.text()):
-        assert selector.name in KNOWN
-        asks = matched(selector)
-        assert selector.name not in LABELS or set(asks) - OF_TARGET <= LABELS[selector.name]
-        assert set(asks.get("waiting_on", "").lstrip("=~").split("|")) <= {"", *WAITING_ON}
 
 
 OF_NONE = {"cluster": "=~chosen|", "job": "=", "instance": "="}
@@ -141,12 +129,6 @@ def test_a_query_keeps_to_the_targets_chosen(query: Asked) -> None:
             assert asks.get(label) == (OF_NONE[label] if of_none else "=~chosen"), label
 
 
-def test_no_exemption_is_left_over() -> None:
-    text = {f"{query}": query.text({**EVERYTHING, "instance": "chosen"}) for query in asked()}
-    for name in EXEMPT:
-        assert {matched(one).get("instance") for one in selectors(text[name])} != {"=~chosen"}, name
-
-
 @each_query
 def test_a_rate_is_over_the_interval_of_the_scrapes(query: Asked) -> None:
     """target-rate-interval-rule."""
@@ -155,21 +137,6 @@ def test_a_rate_is_over_the_interval_of_the_scrapes(query: Asked) -> None:
             (matrix,) = call.args
             assert isinstance(matrix, promql.MatrixSelector)
             assert matrix.range.total_seconds() == 77
-
-
-@each_query
-def test_a_counter_is_shown_as_a_rate(query: Asked) -> None:
-    """target-counter-agg-rule."""
-    text = query.text()
-    read = [one.name for one in selectors(text) if one.name in COUNTERS]
-    rated = [
-        matrix.vector_selector.name
-        for call in nodes(text, promql.Call)
-        if call.func.name in {"rate", "increase"}
-        for matrix in call.args
-        if isinstance(matrix, promql.MatrixSelector)
-    ]
-    assert sorted(read) == sorted(one for one in rated if one in COUNTERS)
 
 
 @each_board
@@ -214,27 +181,6 @@ def test_overrides_are_of_columns_that_there_are(panel: Json) -> None:
             assert any(pattern.search(column) for column in there), matcher
         else:
             assert matcher["options"] in there, matcher
-
-
-def linked(panel: Json) -> set[str]:
-    """The columns that its links read."""
-    return set(re.findall(r"__data\.fields\.(\w+)", json.dumps(panel)))
-
-
-@each_table
-def test_columns_in_order_sorted_by_or_linked_are_there(panel: Json) -> None:
-    """But for the name that a value has while other queries have no answer."""
-    steps = [one["options"].get("indexByName", {}) for one in panel["transformations"]]
-    assert {column for step in steps for column in step} - {"Value"} <= columns(panel) | {
-        "Value #A"
-    }
-    properties = [prop for one in rules_of(panel) for prop in one["properties"]]
-    titles = {prop["value"] for prop in properties if prop["id"] == "displayName"}
-    assert {one["displayName"] for one in panel["options"]["sortBy"]} <= titles
-    assert linked(panel) <= columns(panel)
-    assert linked(panel) >= (
-        {"job", "instance", "uuid", "page"} if panel["title"] == "Verdicts" else set()
-    )
 
 
 def test_links_in_heads_lead_to_runbooks() -> None:

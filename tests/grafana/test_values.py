@@ -255,54 +255,6 @@ def test_an_alert_of_a_node_counts_nodes(tmp_path: Path) -> None:
     fleet.check(tmp_path)
 
 
-# --- What is recorded for the dashboards ----------------------------------------------------------
-STARVED = Gpu(busy=0.2, stalls={"storage": 0.8}, disk_busy=0.9, owner=NLP)
-
-
-def test_who_has_a_gpu(tmp_path: Path) -> None:
-    fleet = Fleet(60)
-    add_gpu(fleet, "pod", Gpu(owner=NLP))
-    add_gpu(fleet, "nobody-known", Gpu())
-    add_gpu(fleet, "shared", Gpu(owners=[NLP, {"user": "eve"}]))
-    add_gpu(fleet, "assigned", Gpu(busy=0.0, processes=0, memory=0.0, feeders=False, owner=NLP))
-    add_gpu(fleet, "free", Gpu(busy=0.0, processes=0, memory=0.0, feeders=False))
-    by = "instance, workload_namespace, workload_pod"
-    owned = 'workload_namespace="nlp",workload_pod="train-0"'
-    held = [f'instance="{name}",{owned}' for name in ("pod", "assigned")]
-    held += ['instance="nobody-known"', 'instance="shared"']
-    expected = {f"{{{labels}}}": 1.0 for labels in held}
-    fleet.expect(30, f"sum by ({by}) (gpu:held:info)", expected)
-    fleet.check(tmp_path)
-
-
-def test_since_when(tmp_path: Path) -> None:
-    """It stays while the cause does, and is told anew for the next one."""
-    fleet = Fleet(60)
-    changes = {"storage": [(25, 0.8), (99, 0.0)], "network": [(25, 0.0), (99, 0.8)]}
-    add_gpu(fleet, "steady", STARVED)
-    add_gpu(fleet, "changing", Gpu(busy=0.2, stalls=changes, disk_busy=0.9))
-    add_gpu(fleet, "well", Gpu())
-    since = "sum by (instance, cause) (gpu:bottleneck:since_timestamp)"
-    steady = '{instance="steady",cause="local_storage_bound"}'
-    before = '{instance="changing",cause="local_storage_bound"}'
-    after = '{instance="changing",cause="network_storage_bound"}'
-    began = {steady: 180.0, before: 180.0}
-    fleet.expect(20, since, began)
-    fleet.expect(59, since, {steady: 180.0, after: 29 * 60.0})
-    fleet.check(tmp_path)
-
-
-def test_the_loss_by_node_and_namespace(tmp_path: Path) -> None:
-    fleet = Fleet(60)
-    add_gpu(fleet, "two", STARVED)
-    add_gpu(fleet, "two", STARVED, 1)
-    labels = 'cause="local_storage_bound",instance="two",job="gpu",workload_namespace="nlp"'
-    fleet.expect(30, "round(instance:lost_gpu_seconds:rate, 0.01)", {f"{{{labels}}}": 1.6})
-    lost = "sum(cause:lost_gpu_seconds:rate) - sum(instance:lost_gpu_seconds:rate)"
-    fleet.expect(30, lost, {"{}": 0.0})
-    fleet.check(tmp_path)
-
-
 # --- What is shown where nothing is known: silence is no good news --------------------------------
 def test_that_no_thresholds_are_loaded_is_shown(tmp_path: Path) -> None:
     """Whatever targets are chosen: the alert is of none, and no other one can fire."""

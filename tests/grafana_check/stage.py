@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import dashboards_scale
+from bench import fleet_day
 from grafana.boards import board
 from grafana.live import DEMO, filled_prometheus
 from support.daemon import HOST
@@ -63,12 +63,12 @@ def filled(folder: Path) -> Iterator[tuple[Source, Source]]:
         one.mkdir()
     with (
         filled_prometheus(folders[0], FASTER, _SCRAPED_SECONDS) as staged,
-        dashboards_scale.filled(folders[1], _GPUS_OF_FLEET) as (fleet, end, _),
+        fleet_day.filled(folders[1], _GPUS_OF_FLEET) as (fleet, end),
     ):
         _await_causes(staged)
         now = time.time()
         yield (
-            Source(fleet, "60s", end - dashboards_scale.DAY_SECONDS, end),
+            Source(fleet, "60s", end - fleet_day.DAY_SECONDS, end),
             Source(staged, f"{_SCRAPED_SECONDS:g}s", now - SHOWN_SECONDS, now),
         )
 

@@ -53,6 +53,23 @@ class Rendered:
         return dict(container)
 
     @property
+    def environment(self) -> dict[str, str]:
+        """The container's variables."""
+        return {one["name"]: one["value"] for one in self.container.get("env", [])}
+
+    @property
+    def hosts_folders(self) -> dict[str, str]:
+        """Mount path in the container by path on the node."""
+        mounted = {one["name"]: one["mountPath"] for one in self.container.get("volumeMounts", [])}
+        volumes = [volume for volume in self.pod.get("volumes", []) if "hostPath" in volume]
+        return {volume["hostPath"]["path"]: mounted[volume["name"]] for volume in volumes}
+
+    @property
+    def labels(self) -> Object:
+        """Of the DaemonSet's pods."""
+        return dict(self.one("DaemonSet")["spec"]["template"]["metadata"]["labels"])
+
+    @property
     def pods(self) -> list[Object]:
         """Also that of `helm test`."""
         return [self.pod, *(pod["spec"] for pod in self.of("Pod"))]
@@ -91,10 +108,9 @@ def rendered_for(
     values: Mapping[str, Any] | None = None,
     *,
     of: Any = None,  # noqa: ANN401 - a chart of the engine
-    namespace: str = NAMESPACE,
 ) -> Rendered:
     """The chart, or another, as Helm renders it for a cluster of that version of Kubernetes."""
-    options = {"name": RELEASE, "namespace": namespace, "kube_version": version}
+    options = {"name": RELEASE, "namespace": NAMESPACE, "kube_version": version}
     arguments = [json.dumps(each) for each in (values or {}, options)]
     # Chart.render leaves out this one of the engine's options.
     text = helm._native.call_string("helm_render", (of or chart())._raw(), *arguments)

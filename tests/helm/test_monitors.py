@@ -7,7 +7,6 @@ from typing import Any
 
 from helm import chart
 from helm.chart import Object, rendered
-from helm.test_pod import labels_of_pods
 from support.offenders import each
 from support.rows import rows
 
@@ -64,8 +63,8 @@ def test_a_pod_monitor() -> None:
     found = rendered(chart.case("pod-monitor"))
     monitor = found.one("PodMonitor")
     assert found.of("Service") == found.of("Pod") == []
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels_of_pods(found).items()
-    assert monitor["spec"]["jobLabel"] in labels_of_pods(found)
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= found.labels.items()
+    assert monitor["spec"]["jobLabel"] in found.labels
     assert endpoint(monitor)["port"] == found.container["ports"][0]["name"]
     assert endpoint(monitor)["honorLabels"] is True
     assert relabeled(monitor) == {"node": NODE}
@@ -109,7 +108,7 @@ def test_the_test_asks_a_port_that_answers(service: Object, port: int) -> None:
 def test_a_network_policy_lets_scrapes_in_and_nothing_out() -> None:
     found = rendered(chart.case("network-policy-open"))
     spec = found.one("NetworkPolicy")["spec"]
-    assert spec["podSelector"]["matchLabels"].items() <= labels_of_pods(found).items()
+    assert spec["podSelector"]["matchLabels"].items() <= found.labels.items()
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert spec["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}]
     assert spec["egress"] == []

@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_bottleneck_exporter.errors import ExporterError
 from helm import chart, commented
 
 README = chart.CHART / "README.md"
 LINKS = {"rules": "../../rules", "dashboards": "../../grafana"}
 OWN = {"Chart.yaml", "README.md", "files/fetch.py", "values.schema.json", "values.yaml"}
-LARGEST_SECRET = 1_000_000
-"""Helm keeps a release, chart and manifests, compressed in a secret."""
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +45,11 @@ def test_it_has_rules_and_dashboards_as_files_and_nothing_else(package: Path) ->
     assert {name for name in others if not name.startswith("templates/")} == OWN
 
 
-def test_a_release_fits_into_its_secret(package: Path) -> None:
-    # Base64 twice makes 16/9 of it; the manifests are there beside the chart.
-    assert package.stat().st_size * 2 * 16 / 9 < LARGEST_SECRET
-
-
-def test_the_package_renders_what_the_folder_does(package: Path) -> None:
-    values = {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}
-    with chart.helm.Chart.load(package) as packed:
-        assert packed.render(values, name="gpu") == chart.chart().render(values, name="gpu")
-
-
 def test_every_value_is_documented() -> None:
     rows = commented.keys(commented.VALUES.read_text())
     assert len(rows) == len(set(rows))
     paths = [".".join(path) for path, _ in chart.leaves(dict(chart.chart().values))]
     assert [one for one in paths if not any(f"{one}.".startswith(f"{row}.") for row in rows)] == []
-
-
-def test_a_value_without_a_word_is_an_error() -> None:
-    with pytest.raises(ExporterError, match=r"says nothing about a\.b"):
-        commented.keys("a:\n\n  b: 1\n")
 
 
 def test_examples_in_the_readme_are_values() -> None:

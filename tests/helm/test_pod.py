@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter import cli
-from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.flags import ENVIRONMENT_PREFIX
 from gpu_bottleneck_exporter.settings import CDI, KUBELET_SOCKET
 from helm import chart
@@ -59,14 +58,6 @@ def violations(pod: Object) -> Iterator[str]:
         yield from (rule for rule, is_broken in broken.items() if is_broken)
 
 
-def hosts_folders(pod: Object) -> dict[str, str]:
-    """Mount path in the container by path on the node."""
-    (container,) = pod["containers"]
-    mounted = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
-    volumes = [volume for volume in pod.get("volumes", []) if "hostPath" in volume]
-    return {volume["hostPath"]["path"]: mounted[volume["name"]] for volume in volumes}
-
-
 def flags(container: Object) -> dict[str, str]:
     """What it is told on the command line."""
     command, *given = container["args"]
@@ -98,7 +89,7 @@ def test_full_without_capabilities() -> None:
     found = rendered(chart.case("without-capabilities"))
     assert found.container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert found.pod["hostPID"] is True
-    assert hosts_folders(found.pod) == {"/sys/fs/cgroup": "/sys/fs/cgroup"}
+    assert found.hosts_folders == {"/sys/fs/cgroup": "/sys/fs/cgroup"}
     assert "SYS_PTRACE" in found.notes
 
 
@@ -131,7 +122,7 @@ def test_no_gpu_is_ever_requested_and_what_the_node_lends_cannot_be_written_to(c
     writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
     # Opening a device takes no write access to its folder, but the runtime makes files in /dev.
     allowed = {"/dev"} if case.stem == "privileged-values" else set()
-    assert writable & {*hosts_folders(found.pod).values()} <= allowed
+    assert writable & {*found.hosts_folders.values()} <= allowed
 
 
 @each(product(chart.CASES, [("1.29.9", None), ("1.30.0-gke.1", "IfPossible")]))
@@ -148,12 +139,12 @@ def test_nor_what_is_mounted_below_it(of: tuple[Path, tuple[str, str | None]]) -
 
 
 def test_full_sees_cgroups_the_kubelet_and_names_of_logs() -> None:
-    pod = rendered().pod
-    folders = hosts_folders(pod)
+    found = rendered()
+    folders = found.hosts_folders
     assert folders == {path: path for path in folders}
     assert set(folders) == {"/sys/fs/cgroup", f"{KUBELET_SOCKET.parent}", "/var/log/containers"}
-    assert {volume["hostPath"]["type"] for volume in pod["volumes"]} == {"Directory"}
-    told = environment(rendered())
+    assert {volume["hostPath"]["type"] for volume in found.pod["volumes"]} == {"Directory"}
+    told = found.environment
     assert told["GPU_EXPORTER_KUBELET_SOCKET"] == f"{KUBELET_SOCKET}"
     assert told["GPU_EXPORTER_KUBELET_CONTAINER_LOGS"] == "/var/log/containers"
 
@@ -162,8 +153,8 @@ def test_another_kubelet() -> None:
     values = chart.case("everything-else")
     folder = values["kubelet"]["podResourcesPath"]
     found = rendered(values)
-    assert set(hosts_folders(found.pod)) == {"/sys/fs/cgroup", folder, f"{CDI}"}
-    told = environment(found)
+    assert set(found.hosts_folders) == {"/sys/fs/cgroup", folder, f"{CDI}"}
+    told = found.environment
     assert told["GPU_EXPORTER_KUBELET_CDI"] == f"{CDI}"
     assert told["GPU_EXPORTER_KUBELET_SOCKET"] == f"{folder}/kubelet.sock"
     assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in told
@@ -188,23 +179,15 @@ def test_the_command_knows_every_flag_and_check_needs_none(case: Path) -> None:
 def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -> None:
     case, command = of
     known = {f"{option.envvar}": option for option in options_of(command)}
-    for name, value in environment(rendered(chart.loaded(case))).items():
+    for name, value in rendered(chart.loaded(case)).environment.items():
         if name.startswith(ENVIRONMENT_PREFIX):
             known[name].type.convert(value, known[name], None)
-
-
-@each(product(["serve", "check"], [collector.name for collector in ALL]))
-def test_every_collector_can_be_switched_off(of: tuple[str, str]) -> None:
-    command, name = of
-    told = environment(rendered(exporter={"disabledCollectors": [name]}))
-    (option,) = [one for one in options_of(command) if one.name == f"collector_{name}"]
-    assert option.type.convert(told[f"{option.envvar}"], option, None) is False
 
 
 def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = {"disabledCollectors": ["power", "host"], "extraArgs": ["--collector.power"]}
     found = rendered(exporter=exporter)
-    for name, value in environment(found).items():
+    for name, value in found.environment.items():
         monkeypatch.setenv(name, value)
     command, *given = found.container["args"]
     with cli.commands.commands[command].make_context(command, given) as context:
@@ -218,20 +201,12 @@ def test_ports_and_paths_agree(case: Path) -> None:
     (port,) = found.container["ports"]
     assert flags(found.container)["--web.listen-address"] == f":{port['containerPort']}"
     selector = found.one("DaemonSet")["spec"]["selector"]["matchLabels"].items()
-    assert selector <= labels_of_pods(found).items()
+    assert selector <= found.labels.items()
     for service in found.of("Service"):
         assert [p["targetPort"] for p in service["spec"]["ports"]] == [port["name"]]
-        assert service["spec"]["selector"].items() <= labels_of_pods(found).items()
+        assert service["spec"]["selector"].items() <= found.labels.items()
     for test in found.of("Pod"):  # it is none of the exporters
         assert not selector <= test["metadata"]["labels"].items()
-
-
-def labels_of_pods(found: chart.Rendered) -> Mapping[str, str]:
-    return dict(found.one("DaemonSet")["spec"]["template"]["metadata"]["labels"])
-
-
-def environment(found: chart.Rendered) -> dict[str, str]:
-    return {variable["name"]: variable["value"] for variable in found.container.get("env", [])}
 
 
 MOUNTED = "/var/run/nvidia-container-devices"
@@ -252,7 +227,7 @@ WAYS: Mapping[str, tuple[str | None, Mapping[str, str]]] = {
 def test_ways_to_the_gpus(name: str) -> None:
     found, (runtime, variables) = rendered(chart.case(name)), WAYS[name]
     assert found.pod.get("runtimeClassName") == runtime
-    of_the_gpus = {k: v for k, v in environment(found).items() if not k.startswith("GPU_EXPORTER_")}
+    of_the_gpus = {k: v for k, v in found.environment.items() if not k.startswith("GPU_EXPORTER_")}
     assert of_the_gpus == variables
 
 
@@ -265,8 +240,8 @@ def test_the_nri_plugin_is_asked_for_this_container() -> None:
 
 def test_privileged_has_the_library_where_it_is_looked_for() -> None:
     found = rendered(chart.case("privileged"))
-    folders = hosts_folders(found.pod)
-    assert folders["/home/kubernetes/bin/nvidia/lib64"] == environment(found)["LD_LIBRARY_PATH"]
+    folders = found.hosts_folders
+    assert folders["/home/kubernetes/bin/nvidia/lib64"] == found.environment["LD_LIBRARY_PATH"]
     assert folders["/dev"] == "/dev"
     assert "privileged" in found.notes
 
@@ -334,11 +309,6 @@ def test_taints() -> None:
     assert not tolerated(pod, "node.kubernetes.io/out-of-service", "NoExecute")
 
 
-def test_resources_leave_room_over_what_was_measured() -> None:
-    wanted = rendered().container["resources"]
-    assert wanted == {"requests": {"cpu": "200m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
-
-
 def test_no_probe_comes_before_the_exporter_can_answer() -> None:
     """One that does would be an event at each start; measured in values.yaml."""
     startup = rendered().container["startupProbe"]
@@ -359,7 +329,7 @@ NO_KUBELET = {"kubelet": {"enabled": False}}
     },
 )
 def test_what_the_values_switch_off_is_not_expected(values: Object, without: str | None) -> None:
-    assert environment(rendered(values)).get("GPU_EXPORTER_WITHOUT") == without
+    assert rendered(values).environment.get("GPU_EXPORTER_WITHOUT") == without
 
 
 def asks(path: str, scheme: str = "HTTP") -> Object:

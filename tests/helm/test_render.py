@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import re
 import shutil
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-import kubernetes_validate
 import pytest
 
 from gpu_bottleneck_exporter import __version__
 from helm import chart, commented
-from helm.chart import Object, each_case, rendered, rendered_for
+from helm.chart import each_case, rendered, rendered_for
+from helm.schemas import VERSIONS, assert_valid
 from support.offenders import each
 
-VERSIONS = ("1.25", "1.29", "1.30", "1.33", "1.37")
-"""The oldest that the chart takes, to the newest."""
 WARNING = 2
 LONGEST_NAME = 63
-CUSTOM = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
-KINDS = {*("ServiceAccount", "DaemonSet", "Service", "Secret", "ConfigMap", "NetworkPolicy", "Pod")}
 OLDER = sorted(Path(__file__).parent.glob("values-*.yaml"))
 """The defaults of each release, as they were."""
-
-
-@functools.cache
-def validate(text: str, version: str) -> None:
-    """Raises where Kubernetes would refuse the object, unknown fields included."""
-    kubernetes_validate.validate(json.loads(text), version, strict=True)
-
-
-def assert_valid(found: Object, version: str) -> None:
-    if found["kind"] not in CUSTOM:
-        validate(json.dumps(found, sort_keys=True), version)
 
 
 @each_case
@@ -64,47 +46,6 @@ def test_objects_are_told_apart_and_say_whose_they_are(case: Path) -> None:
         labels = found["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == chart.RELEASE
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
-
-
-def test_each_version_is_asked_by_its_own_schema() -> None:
-    newer = rendered_for("1.30").one("DaemonSet")
-    with pytest.raises(kubernetes_validate.ValidationError, match="recursiveReadOnly"):
-        assert_valid(newer, "1.29")
-
-
-def test_every_kind_of_object_has_a_case() -> None:
-    kinds = {o["kind"] for case in chart.CASES for o in rendered(chart.loaded(case)).objects}
-    assert kinds == KINDS | CUSTOM
-
-
-def test_every_value_has_a_case() -> None:
-    cases = [chart.loaded(case) for case in chart.CASES]
-    paths = [path for path, _ in chart.leaves(dict(chart.chart().values))]
-    unused = [path for path in paths if not any(has(values, path) for values in cases)]
-    assert [one for one in map(".".join, unused) if not WITHOUT_A_CASE.fullmatch(one)] == []
-
-
-WITHOUT_A_CASE = re.compile(
-    # a name like others that have one
-    r"image\.tag|gpu\.(visibleDevices|cdiDevice|libraryPath)"
-    r"|serviceMonitor\.(honorLabels|jobLabel|nodeAsInstance)"
-    r"|probes\.(startup\.period|(readiness|liveness)\.(period|timeout))Seconds"
-    r"|probes\.(readiness|liveness)\.failureThreshold"
-    # the same template as the ServiceMonitor's
-    r"|podMonitor\.(namespace|labels|annotations|interval|scrapeTimeout|jobLabel|relabelings"
-    r"|metricRelabelings|tlsConfig|basicAuth)"
-)
-
-
-def has(values: Any, path: tuple[str, ...]) -> bool:  # noqa: ANN401
-    """Whether the path, or one above it, is set."""
-    for key in path:
-        if not isinstance(values, dict) or not values:
-            return True
-        if key not in values:
-            return False
-        values = values[key]
-    return True
 
 
 def test_chart_and_package_have_one_version_and_a_digest_wins_over_a_tag() -> None:

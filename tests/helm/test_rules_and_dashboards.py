@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,6 @@ from support.tools import require
 
 RULES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DASHBOARDS = sorted((chart.ROOT / "grafana").glob("*.json"))
-LARGEST_OBJECT = 1_000_000
-"""Kubernetes takes a little more than a million bytes."""
 CHANGED = chart.case("rules")
 WANTED = CHANGED["prometheusRule"]
 
@@ -109,8 +106,3 @@ def test_dashboards_are_where_grafanas_chart_looks_for_them() -> None:
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert found["metadata"]["namespace"] == chart.NAMESPACE
     assert "annotations" not in found["metadata"]
-
-
-def test_nothing_is_too_large() -> None:
-    everything = {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}
-    assert all(len(json.dumps(o)) < LARGEST_OBJECT for o in rendered(everything).objects)

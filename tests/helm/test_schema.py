@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,35 +41,6 @@ def refused(values: Mapping[str, Any]) -> str:
     with pytest.raises(chart.helm.HelmError) as error:
         rendered(values)
     return str(error.value)
-
-
-EMPTY: Sequence[Mapping[str, Any]] = (
-    {"key": "a", "operator": "In"},
-    {"key": "a", "operator": "In", "values": []},
-    {"key": "a", "operator": "NotIn"},
-    {"key": "a", "operator": "Exists", "values": ["b"]},
-)
-"""Match expressions that Kubernetes refuses."""
-FULL: Sequence[Mapping[str, Any]] = (
-    {"key": "a", "operator": "In", "values": ["b"]},
-    {"key": "a", "operator": "NotIn", "values": ["b"]},
-    {"key": "a", "operator": "DoesNotExist"},
-)
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-
-
-def wherever(expressions: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Affinities: each expression in every place that takes some."""
-    for expression, part in product(expressions, ("matchExpressions", "matchFields")):
-        term = {part: [expression]}
-        yield {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}
-        yield {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": term}]}}
-    for expression, part in product(expressions, ("labelSelector", "namespaceSelector")):
-        near = {"topologyKey": "zone", part: {"matchExpressions": [expression]}}
-        for kind in ("podAffinity", "podAntiAffinity"):
-            yield {kind: {REQUIRED: [near]}}
-            yield {kind: {PREFERRED: [{"weight": 1, "podAffinityTerm": near}]}}
 
 
 @each(sections(DEFAULTS))
@@ -120,8 +90,10 @@ SENSELESS: Sequence[tuple[str, object]] = (
     ("grafanaUrl", "grafana.example.org"),
     ("gpuNodeLabels", [{"key": "a"}]),
     ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
-    *(("gpuNodeLabels", [expression]) for expression in EMPTY),
-    *(("affinity", need) for need in wherever(EMPTY)),
+    # Kubernetes refuses them.
+    ("gpuNodeLabels", [{"key": "a", "operator": "In"}]),
+    ("gpuNodeLabels", [{"key": "a", "operator": "In", "values": []}]),
+    ("gpuNodeLabels", [{"key": "a", "operator": "Exists", "values": ["b"]}]),
     ("tolerations", [{"key": "a", "effect": "NoStart"}]),
     ("probes.type", "exec"),
     ("imagePullSecrets", ["registry"]),
@@ -135,12 +107,6 @@ SENSELESS: Sequence[tuple[str, object]] = (
 def test_a_value_that_makes_no_sense(given: tuple[str, object]) -> None:
     path, value = given
     assert path.rpartition(".")[2] in refused(below(tuple(path.split(".")), value))
-
-
-def test_expressions_that_kubernetes_takes() -> None:
-    for given in wherever(FULL):
-        assert rendered(affinity=given).pod["affinity"] == given
-    assert rendered(gpuNodeLabels=FULL)
 
 
 ON = {"enabled": True}

@@ -9,7 +9,6 @@ import yaml
 from gpu_bottleneck_exporter.web.config import parse
 from helm import chart
 from helm.chart import rendered
-from helm.test_pod import environment
 
 INLINE = chart.case("web-config")
 SECRET = chart.case("web-config-secret")
@@ -24,7 +23,7 @@ def sources(found: chart.Rendered) -> list[str]:
 
 def file(found: chart.Rendered) -> PurePosixPath:
     (mount,) = [m for m in found.container["volumeMounts"] if m["name"] == "web-config"]
-    path = PurePosixPath(environment(found)["GPU_EXPORTER_WEB_CONFIG_FILE"])
+    path = PurePosixPath(found.environment["GPU_EXPORTER_WEB_CONFIG_FILE"])
     assert mount["mountPath"] == f"{path.parent}"
     return path
 
@@ -60,11 +59,6 @@ def test_a_secret_of_ones_own() -> None:
     assert found.of("Secret") == []
     assert sources(found) == ["exporter-web"]
     assert file(found).name == "web.yml"
-
-
-def test_nothing_is_mounted_without_one() -> None:
-    assert "GPU_EXPORTER_WEB_CONFIG_FILE" not in environment(rendered())
-    assert "web-config" not in {volume["name"] for volume in rendered().pod["volumes"]}
 
 
 def test_who_is_no_root_may_read_it() -> None:

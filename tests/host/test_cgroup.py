@@ -162,17 +162,6 @@ def test_limits_of_ancestors_hold_too(tmp_path: Path) -> None:
     assert (level.folder, level.used_bytes, level.limit_bytes) == (mount / POD, 3000, 8000)
 
 
-def test_nested_containers_are_each_their_own(tmp_path: Path) -> None:
-    outer = "system.slice/docker-aa.scope"
-    inner = f"{outer}/docker/bb"
-    limits = {f"{inner}/cpu.max": "max 100000\n", f"{outer}/cpu.max": "100000 100000\n"}
-    mount = cgroup_v2(tmp_path, limits)
-    group = cgroup_of(f"0::/{inner}\n", tmp_path)
-    assert group.unified == mount / inner
-    assert group.cpu_limit() == (mount / outer, 1.0)
-    assert group != cgroup_of(f"0::/{outer}\n", tmp_path)
-
-
 def test_a_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
     mount = cgroup_v2(tmp_path, V2_FILES)
     group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)

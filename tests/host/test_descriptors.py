@@ -11,7 +11,7 @@ import pytest
 from gpu_bottleneck_exporter.host import aside, descriptors
 from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.sockets import Sockets
-from support.hangs import never_flushed
+from support.hangs import FLUSH, unanswering
 from support.programs import Program, program
 from support.waiting import until
 
@@ -29,7 +29,7 @@ os.dup2(f, s.fileno()); ready(); told()
 def job(mount: Path) -> Iterator[tuple[Program, Program]]:
     """One with two sockets, one of which becomes a file on `mount` when told so; and its server."""
     mount.mkdir()
-    with never_flushed(mount) as server, program(BECOMES_A_FILE, mount / "file") as one:
+    with unanswering(mount, FLUSH) as server, program(BECOMES_A_FILE, mount / "file") as one:
         try:
             yield one, server
         finally:

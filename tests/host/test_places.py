@@ -15,8 +15,7 @@ from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.threads import Threads
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.hangs import LOOKUP, READ, unanswering
-from support.programs import program, words
-from support.rights import as_nobody
+from support.programs import program
 from support.rows import rows
 from support.trees import lay, links
 from support.waiting import until
@@ -100,12 +99,6 @@ def test_no_more_is_kept_of_many_processes(tmp_path: Path) -> None:
 
 
 READER = "f = os.open(sys.argv[1] + '/file', os.O_RDONLY); ready()\n"
-ASKS = """
-from pathlib import Path
-from gpu_bottleneck_exporter.host.mounts import Places
-pid, tid = map(int, sys.argv[1:])
-ready(Places(Path("/proc")).of(pid, tid, 0).value)
-"""
 HANGS = {
     "a path": "ready(); os.stat(sys.argv[1] + '/file')",
     "a read": READER + "os.read(f, 9)",
@@ -143,15 +136,3 @@ def test_who_waits_for_fuse(tmp_path: Path, how: str, subtype: str, place: Place
     with waiting(HANGS[how], tmp_path, request, subtype) as (pid, tid):
         # It may have been caught in a passing wait for the disk, from which it loads a module.
         until(lambda: Places(PROC).of(pid, tid, 0) is place, "the place of its file")
-
-
-@rows(
-    "capabilities, place",
-    {"none": ((), UNKNOWN), "to trace": (("sys_ptrace", "dac_read_search"), REMOTE)},
-)
-def test_without_rights_no_place_is_known(
-    tmp_path: Path, capabilities: tuple[str, ...], place: Place
-) -> None:
-    way = as_nobody(*capabilities, files=[])
-    with waiting(HANGS["a read"], tmp_path, READ) as (pid, tid):
-        assert words(ASKS, pid, tid, way=way) == [place.value]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,36 +10,10 @@ import pytest
 from gpu_bottleneck_exporter.host.process import TICK_NS, ProcessReader, allowed_cpus, parse_stat
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import program
-from support.rights import with_pids_of_its_own
 from support.trees import lay
 from support.waiting import until
 
 PROC = Path("/proc")
-SUCCESSOR = """
-import os, subprocess, sys, time
-from pathlib import Path
-from gpu_bottleneck_exporter.host import files
-from gpu_bottleneck_exporter.host.process import TICK_NS, ProcessReader
-
-proc = Path("/proc")
-free = os.open("/dev/null", os.O_RDONLY)
-files._most_kept = lambda: free + int(sys.argv[1])
-os.close(free)
-with subprocess.Popen(["sleep", "60"]) as child:
-    readers = [ProcessReader(proc, child.pid) for _ in range(4)]
-    child.kill()
-time.sleep(2 * TICK_NS / 1e9)  # starts are told apart by the clock's tick
-try:
-    (proc / "sys/kernel/ns_last_pid").write_text(str(child.pid - 1))
-except OSError as error:
-    raise SystemExit(f"unable: {error}")
-with subprocess.Popen(["sleep", "60"]) as successor:
-    assert successor.pid == child.pid
-    other = ProcessReader(proc, successor.pid).started_ticks != readers[0].started_ticks
-    first, second, third, fourth = readers
-    print(first.stat(), second.wait(), third.leader_ns(), fourth.io(), other)
-    successor.kill()
-"""
 STAT = (
     "77 ({comm}) {state} 5 77 77 0 -1 4194304 900 0 6 0 250 50 0 0 20 0 3 0 {start} 1000 10 "
     "18446744073709551615 1 1 0 0 0 0 0 16781312 2 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
@@ -138,16 +110,6 @@ def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
     reader.close()  # what is opened from here on is another process's
     assert all_of(reader) == GONE
     reader.close()
-
-
-@pytest.mark.parametrize("kept", [0, 3, 100])
-def test_a_real_successor_of_a_pid_is_never_shown(kept: int) -> None:
-    """Where nobody else takes pids, nor gets those that others had; so many files stay open."""
-    command = [*with_pids_of_its_own(), sys.executable, "-c", SUCCESSOR, str(kept)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.stderr.startswith("unable"):
-        pytest.skip(f"pids cannot be chosen here: {done.stderr}")
-    assert done.stdout.split() == ["None", "Wait.GONE", "None", "None", "True"], done.stderr
 
 
 def test_what_is_not_told_is_unknown(tmp_path: Path) -> None:

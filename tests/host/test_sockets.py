@@ -16,8 +16,8 @@ from gpu_bottleneck_exporter.host.sockets import (
     TcpState,
     same_pids,
 )
-from support.programs import Program, program, words
-from support.rights import AS_WE_ARE, Way, as_nobody, with_a_network_of_its_own
+from support.programs import Program, program
+from support.rights import AS_WE_ARE, Way
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -25,17 +25,6 @@ PROC = Path("/proc")
 IPV6 = Path("/proc/net/if_inet6")
 SERVER = 'server = socket.create_server(("127.0.0.1", 0)); port = server.getsockname()[1]\n'
 CONNECTED = f"{SERVER}c = connect(port); a, _ = server.accept()\n"
-LOOPBACK_UP = """
-import fcntl
-with socket.socket() as s:
-    fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x41))  # SIOCSIFFLAGS: up, running
-"""
-LOOK = """
-from pathlib import Path
-from gpu_bottleneck_exporter.host.sockets import Sockets
-try: ready(len(Sockets(Path("/proc"), int(sys.argv[1])).all()))
-except OSError: ready("refused")
-"""
 
 
 @contextmanager
@@ -180,15 +169,6 @@ def test_of_a_crowd_so_many_are_asked_in_turn() -> None:
         assert len(sockets.of(sorted(seen))) == MOST_SOCKETS
 
 
-def test_in_another_network_namespace() -> None:
-    way = with_a_network_of_its_own()
-    with job(f"{LOOPBACK_UP}{CONNECTED}ready()", way=way) as (_, sockets):
-        found = sockets.all()
-        assert sorted(each.listens for each in found) == [False, False, True]
-        port = next(each.local for each in found if each.listens)
-        assert port in {each.remote for each in found}
-
-
 def test_the_job_does_not_notice() -> None:
     """What it closes is closed at once, too."""
     code = """
@@ -215,19 +195,6 @@ def test_a_process_that_ended_has_none() -> None:
         one.process.wait()
         assert sockets.all() == sockets.of([number]) == []
     assert Sockets(PROC, one.pid).all() == []
-
-
-@rows(
-    "capabilities, said",
-    {
-        "none": ((), "refused"),
-        "to read": (("dac_read_search",), "refused"),
-        "to trace": (("sys_ptrace", "dac_read_search"), "3"),
-    },
-)
-def test_without_rights_it_is_refused(capabilities: tuple[str, ...], said: str) -> None:
-    with job(f"{CONNECTED}ready()") as (one, _):
-        assert words(LOOK, one.pid, way=as_nobody(*capabilities, files=[])) == [said]
 
 
 def test_our_own_proc_numbers_processes_as_we_do(tmp_path: Path) -> None:

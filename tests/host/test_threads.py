@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.threads import MOST_ASKED, MOST_THREADS, SCAN_NS, Thread, Threads
+from gpu_bottleneck_exporter.host.threads import MOST_THREADS, SCAN_NS, Thread, Threads
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, ended, program
 from support.rows import rows
@@ -157,10 +157,3 @@ def test_of_a_crowd_so_many_are_watched_and_it_is_said() -> None:
 
         # Among the others, in turn, it would hardly be there so often.
         until(lambda: all(stays() for _ in range(10)), "that one that moves stays")
-
-
-def test_a_process_with_few_is_watched_in_full() -> None:
-    with watching(f"for _ in range({MOST_ASKED}): named('n', locked)") as (_, watched):
-        watched.scan()
-        assert watched.threads.complete
-        assert len(watched.threads.look(0)) == MOST_ASKED

@@ -204,7 +204,7 @@ def test_energy_is_charged_by_time_and_memory_to_who_is_alone() -> None:
     two = gpu.come(2.0, 2.1)
     gpu.book.power(at(4.0), 500.0)
     gpu.book.memory(at(4.0), 200, 1000)
-    assert (one.joules, two.joules) == (pytest.approx(200.0), pytest.approx(200.0))
+    assert [one.joules, two.joules] == pytest.approx([200.0, 200.0])
     gpu.come(4.0, 4.0, pid=3)
     gpu.book.memory(at(5.0), 900, 1000)
     assert (one.peak_bytes, two.peak_bytes, two.total_bytes) == (300, 200, 1000)

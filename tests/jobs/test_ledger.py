@@ -61,8 +61,12 @@ def process(variables: Mapping[str, str] | None = None) -> Iterator[subprocess.P
     with subprocess.Popen(
         ["sleep", "600"], env={**os.environ, **(variables or {})}, start_new_session=True
     ) as one:
-        yield one
-        one.kill()
+        # For a moment after it was started, its environment is empty.
+        until(Path(f"/proc/{one.pid}/environ").read_bytes, "its environment")
+        try:
+            yield one
+        finally:
+            one.kill()
 
 
 def hold(ledger: Ledger, *pids: int, gpu: Identity = GPU, pod: Pod | None = None) -> None:
@@ -154,6 +158,15 @@ def test_a_job_is_known_by_the_best_name_of_its_owner(owner: Owner, name: str | 
     assert _name_of(owner) == name
 
 
+def test_another_user_who_claims_a_slurm_job_gets_one_of_their_own() -> None:
+    with keeping() as ledger:
+        ada = ledger._job((1, 1), Owner(slurm_job_id="7", user="ada"), 1, 0)
+        eve = ledger._job((2, 2), Owner(slurm_job_id="7", user="eve"), 2, 0)
+        assert (ada.id, ada.owner["user"]) == ("slurm-7", "ada")
+        assert eve.id.startswith("user-eve-")
+        assert ledger._job((3, 3), Owner(slurm_job_id="7", user="ada"), 3, 0) is ada
+
+
 def test_claims_are_those_that_are_asked_for_and_cut() -> None:
     variables = {"WANDB_RUN_ID": "7\x1b[2J" * 100, "SECRET": "no", "EMPTY": ""}
     asked = frozenset({"WANDB_RUN_ID", "EMPTY"})
@@ -220,9 +233,8 @@ def test_a_clock_that_is_set_back_moves_no_job(monkeypatch: pytest.MonkeyPatch) 
 def test_an_answer_is_bounded_and_says_what_it_leaves_off() -> None:
     with keeping(jobs_keep=100_000) as ledger, process() as one:
         hold(ledger, one.pid)
-        job = next(iter(ledger._jobs.values()), None) or until(
-            lambda: jobs(ledger) and next(iter(ledger._jobs.values())), "it"
-        )
+        assert jobs(ledger)
+        (job,) = ledger._jobs.values()
         job.owner["rendezvous"] = "x" * 200_000
         job.uses["GPU-1"].held = 0
         rows = [ledger._row(replace_id(job, number)) for number in range(100)]

@@ -14,7 +14,6 @@ from support.nodes import node
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 
 WORKERS = "loader workers: 6: 93 % busy (88–95); now 2"  # noqa: RUF001 - the dash of an interval
-GIB = 2**30
 
 
 def of(**changes: Any) -> Prescription:  # noqa: ANN401 - fields of any type
@@ -53,20 +52,8 @@ def test_what_a_job_gains_and_whose_workers_are_counted() -> None:
     [
         ({"needs_cores": 0.0}, "; uses 2.1 of 40 GiB"),
         ({"needs_memory_bytes": None}, "; uses 4 of 7 free cores"),
-        ({"needs_cores": 0.01, "needs_memory_bytes": None}, ""),
-        (
-            {"needs_cores": 2.5, "free_cores": 2.75, "needs_memory_bytes": None},
-            "; uses 2.5 of 2.8 free cores",
-        ),
         ({"free_cores": None, "needs_memory_bytes": None}, "; uses 4 cores"),
-        ({"needs_cores": 1.0, "free_cores": None, "needs_memory_bytes": None}, "; uses 1 core"),
         ({"needs_cores": 0.0, "free_memory_bytes": None}, "; uses 2.1 GiB"),
-        ({"needs_cores": 0.0, "needs_memory_bytes": 30 * 2**20}, ""),
-        (
-            {"needs_cores": 0.0, "needs_memory_bytes": 12 * GIB, "free_memory_bytes": 9.5 * GIB},
-            "; uses 12 of 9.5 GiB",
-        ),
-        ({"needs_cores": 0.0, "needs_memory_bytes": 0.0}, ""),
         ({"needs_cores": 0.0, "needs_bytes_per_second": 119.6e6}, "; uses 2.1 of 40 GiB, 120 MB/s"),
         ({"needs_cores": 0.0, "needs_memory_bytes": 0.0, "needs_bytes_per_second": 9e5}, ""),
     ],
@@ -80,19 +67,7 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
     [
         ("num_workers", 0.0, 4.0, "loader workers: 4: up to 64 % busy; now 0"),
         ("cpu_limit", 0.5, 2.0, "CPU limit: 2: up to 64 % busy; now 0.5"),
-        ("cpu_cores", 1.2345, 3.96, "CPU cores: 4: up to 64 % busy; now 1.2"),
-        (
-            "host_code",
-            0.314,
-            0.0,
-            "less Python code: up to 64 % busy; now 31 % of the time",
-        ),
-        (
-            "checkpoints",
-            0.06,
-            0.0,
-            "less checkpoint time: up to 64 % busy; now 6 % of the time",
-        ),
+        ("host_code", 0.314, 0.0, "less Python code: up to 64 % busy; now 31 % of the time"),
         ("later", 1.0, 2.0, "later: 2: up to 64 % busy; now 1"),
     ],
 )

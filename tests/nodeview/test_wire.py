@@ -12,7 +12,6 @@ import pytest
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.nodeview.wire import document, node_in
-from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from support.nodes import node, with_gpu
 from support.states import NO_DRIVER, mixed_state
 
@@ -32,48 +31,6 @@ def read(found: object) -> None:
 def test_what_is_written_is_read(now: Any) -> None:  # noqa: ANN401 - a state
     found = node(now)
     assert node_in(dumps(document(found)).encode()) == found
-
-
-def test_a_prescription_has_its_figures_in_base_units() -> None:
-    gpu, refused = written()["gpus"][:2]
-    text = "loader workers: 6: 93 % busy (88–95); now 2; "  # noqa: RUF001 - the dash of an interval
-    job = "if only this rank is changed, the job's 2 GPUs go from 40 % to 62 %"
-    limit = "after that, Python code is the limit"
-    assert gpu["prescription"] == {
-        "text": f"{text}{job}; uses 4 of 7 free cores, 2.1 of 40 GiB; {limit}",
-        "cause": "worker_cpu",
-        "knob": "num_workers",
-        "current_value": 2,
-        "value": 6,
-        "current_busy_ratio": 0.44,
-        "busy_ratio": 0.93,
-        "busy_low_ratio": 0.88,
-        "busy_high_ratio": 0.95,
-        "at_most": False,
-        "job_gpus": 2,
-        "job_current_busy_ratio": 0.4,
-        "job_busy_ratio": 0.62,
-        "processes": 1,
-        "needs_cores": 4,
-        "free_cores": 7,
-        "needs_memory_bytes": 2.1 * 2**30,
-        "free_memory_bytes": 40 * 2**30,
-        "needs_bytes_per_second": None,
-        "then": "host_code",
-        "pytorch": False,
-    }
-    assert gpu["last_change"] == {
-        "text": "loader workers from 1 to 2: predicted 46 % (42–50), measured 44 %",  # noqa: RUF001
-        "knob": "num_workers",
-        "value_before": 1,
-        "value_after": 2,
-        "predicted_busy_ratio": 0.46,
-        "predicted_low_ratio": 0.42,
-        "predicted_high_ratio": 0.5,
-        "busy_ratio": 0.44,
-        "error_ratio": pytest.approx(-0.02),
-    }
-    assert refused["prescription_refused"] == {"text": REFUSALS["mixed"], "reason": "mixed"}
 
 
 def test_fields_of_other_versions_are_passed_over_or_unknown() -> None:

@@ -43,13 +43,9 @@ def _groups(told: Sequence[Sequence[Mapping[str, Any]]]) -> Groups:
 
 
 _TOLD = yaml.safe_load(Path(__file__).with_name("cases.yml").read_text(encoding="utf-8"))
-TRIED = _groups(_TOLD["tried"])
-GROUPS = (*_groups(_TOLD["new"]), *TRIED)
+GROUPS = (*_groups(_TOLD["new"]), *_groups(_TOLD["tried"]))
 CHAINS = tuple(chain for group in GROUPS for chain in group)
 FITTED = frozenset(
-    chain.title
-    for group in TRIED
-    for chain in group
-    if hashlib.sha256(chain.title.encode()).digest()[0] % 2 == 0
+    chain.title for chain in CHAINS if hashlib.sha256(chain.title.encode()).digest()[0] % 3 == 0
 )
-"""Those on which the interval (`ERROR`) was fitted."""
+"""Those on which the interval (`ERROR`) was fitted: a third, drawn by their titles' hash."""

@@ -35,7 +35,9 @@ from scenarios.measure import end_group, make_data
 from stacks.measure import free_port, unmount
 from stacks.venvs import python
 from support.judging import Strangers
+from support.rights import _after
 from support.samplers import sampling
+from support.tools import WITH_US
 from support.waiting import until
 
 HOST = "127.0.0.1"
@@ -222,9 +224,9 @@ class Stage:
 
         `venv`: the environment of `stacks.venvs` whose libraries it has; `more`: variables.
         """
-        keep = ("-m", "stacks.keep", f"{os.getpid()}", ":".join(map(str, cgroups)))
+        enter = _after(*(f"echo $$ >'{group}/cgroup.procs'" for group in cgroups))
         interpreter = f"{python(venv)}" if venv else sys.executable
-        command = [sys.executable, *keep, interpreter, "-W", "ignore", *arguments]
+        command = [*WITH_US, *enter, interpreter, "-W", "ignore", *arguments]
         environment = {**self._environment, **more}
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
@@ -236,7 +238,7 @@ class Stage:
     def serving(self, name: str, *arguments: str) -> Iterator[None]:
         """Server `name` of the suite with the loading libraries."""
         announced = self.folder / f"{name}.port"
-        server = ("-m", f"stacks.servers.{name}", name, *arguments)
+        server = ("-m", "stacks.servers", name, name, *arguments)
         with self.running((), *server, venv="light") as process:
             until(announced.exists, f"{name} listens", unless=lambda: process.poll() is not None)
             yield

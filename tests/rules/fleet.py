@@ -12,9 +12,10 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook, Prescription, Refusal
@@ -195,6 +196,16 @@ def _lean_text(file: Path) -> str:
     return json.dumps({"groups": found})  # JSON is YAML
 
 
+def gauge(value: Signal | None, family: str) -> Any:  # noqa: ANN401 - a field
+    """A field that is shown as it is, by family and label."""
+    return field(default=value, metadata={"gauge": family})
+
+
+def counter(rate: Signal | None, families: str) -> Any:  # noqa: ANN401 - a field
+    """The same, as what counters grow by."""
+    return field(default=rate, metadata={"counters": families})
+
+
 @dataclass(slots=True, kw_only=True)
 class Gpu:
     """What one GPU and its feeders do. The defaults are a healthy H100 training job.
@@ -202,23 +213,23 @@ class Gpu:
     Rates are per second, shares 0-1. None: the signal is not there.
     """
 
-    busy: Signal = 0.98
+    busy: Signal = counter(0.98, "gpu_busy_seconds_total")
     stalls: Mapping[str, Signal] = field(default_factory=dict)
     """Seconds of each second, by `waiting_on`; what is left to one is asleep."""
     storage_remote: float | None = None
     """Share of those of storage that are for remote file systems; None: that is not known."""
-    sm: Signal | None = 0.85
-    occupancy: Signal | None = 0.5
-    dram: Signal | None = 0.5
+    sm: Signal | None = counter(0.85, "gpu_sm_active_seconds_total")
+    occupancy: Signal | None = counter(0.5, "gpu_sm_occupancy_seconds_total")
+    dram: Signal | None = counter(0.5, "gpu_dram_active_seconds_total")
     pipes: Mapping[str, Signal] | None = field(
         default_factory=lambda: {"tensor": 0.5, "fp32": 0.1, "fp64": 0.0, "fp16": 0.0, "int": 0.1}
     )
-    memory_controller: Signal | None = 0.4
-    power_watts: Signal | None = 560.0
-    energy_watts: Signal | None = None
+    memory_controller: Signal | None = counter(0.4, "gpu_memory_controller_busy_seconds_total")
+    power_watts: Signal | None = gauge(560.0, "gpu_power_watts")
+    energy_watts: Signal | None = counter(None, "gpu_energy_joules_total")
     """What the energy counter grows by."""
     power_limit_watts: Signal = 700.0
-    power_default_watts: Signal | None = None
+    power_default_watts: Signal | None = gauge(None, "gpu_power_default_limit_watts")
     """What the board was made for; None: it is not known."""
     clock: Signal | None = 1.0
     """SM clock as a share of the highest."""
@@ -227,26 +238,28 @@ class Gpu:
     """Found at each scrape: 0 or 1 by reason."""
     memory: Signal = 0.7
     """Used share of 80 GiB."""
-    processes: Signal = 1
-    celsius: Signal | None = 65
+    processes: Signal = gauge(1, "gpu_processes")
+    celsius: Signal | None = gauge(65, "gpu_temperature_celsius sensor=gpu")
     """It slows down at 90."""
-    memory_celsius: Signal | None = 75
-    pcie_bytes: Signal | None = 2e8
+    memory_celsius: Signal | None = gauge(75, "gpu_temperature_celsius sensor=memory")
+    pcie_bytes: Signal | None = counter(2e8, "gpu_pcie_receive_bytes_total")
     """Received; a tenth of it is sent."""
-    nvlink_bytes: Signal | None = 1e9
-    link_width: Signal = 16
-    link_generation: Signal = 5
-    replays: Signal = 0.0
+    nvlink_bytes: Signal | None = counter(
+        1e9, "gpu_nvlink_receive_bytes_total gpu_nvlink_transmit_bytes_total"
+    )
+    link_width: Signal = gauge(16, "gpu_pcie_link_width")
+    link_generation: Signal = gauge(5, "gpu_pcie_link_generation")
+    replays: Signal = counter(0.0, "gpu_pcie_replays_total")
     xids: Mapping[str, Signal] = field(default_factory=dict)
     """Counter values, not rates: by code."""
-    row_remap_failed: Signal = 0
-    row_remap_pending: Signal = 0
-    up: Signal = 1
+    row_remap_failed: Signal = gauge(0, "gpu_row_remap_failed")
+    row_remap_pending: Signal = gauge(0, "gpu_row_remap_pending")
+    up: Signal = gauge(1, "gpu_up")
     feeders: bool = True
     """Whether the exporter sees who feeds the GPU."""
     age_seconds: Signal | None = None
     """Of the oldest main; None: two hours at the beginning, growing."""
-    interactive: Signal = 0
+    interactive: Signal = gauge(0, "gpu_feeder_interactive")
     workers: Signal | None = 4
     """None: the job has never had one."""
     worker_cpu: Signal = 0.2
@@ -255,11 +268,13 @@ class Gpu:
     main_read_bytes: Signal = 0.0
     worker_read_bytes: Signal = 2e7
     main_written_bytes: Signal = 1e4
-    network_bytes: Signal = 1e5
-    worker_starts: Signal = 0.0
-    throttled: Signal | None = 0.0
-    cpu_limit_cores: Signal | None = None
-    cpus_allowed: Signal | None = 32
+    network_bytes: Signal = counter(
+        1e5, "gpu_feeder_network_receive_bytes_total gpu_feeder_network_transmit_bytes_total"
+    )
+    worker_starts: Signal = counter(0.0, "gpu_feeder_worker_starts_total")
+    throttled: Signal | None = counter(0.0, "gpu_feeder_throttled_seconds_total")
+    cpu_limit_cores: Signal | None = gauge(None, "gpu_feeder_cpu_limit_cores")
+    cpus_allowed: Signal | None = gauge(32, "gpu_feeder_cpus_allowed")
     shm_size_bytes: Signal | None = 6.4e10
     shm_used: Signal = 0.1
     host_cpus: Signal | None = 32
@@ -307,42 +322,6 @@ def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
     )
 
 
-GAUGES = {
-    "gpu_up": "up",
-    "gpu_power_watts": "power_watts",
-    "gpu_power_default_limit_watts": "power_default_watts",
-    "gpu_processes": "processes",
-    "gpu_pcie_link_width": "link_width",
-    "gpu_pcie_link_generation": "link_generation",
-    "gpu_row_remap_failed": "row_remap_failed",
-    "gpu_row_remap_pending": "row_remap_pending",
-    "gpu_temperature_celsius sensor=gpu": "celsius",
-    "gpu_temperature_celsius sensor=memory": "memory_celsius",
-}
-COUNTERS = {
-    "gpu_busy_seconds_total": "busy",
-    "gpu_memory_controller_busy_seconds_total": "memory_controller",
-    "gpu_sm_active_seconds_total": "sm",
-    "gpu_sm_occupancy_seconds_total": "occupancy",
-    "gpu_dram_active_seconds_total": "dram",
-    "gpu_energy_joules_total": "energy_watts",
-    "gpu_pcie_receive_bytes_total": "pcie_bytes",
-    "gpu_nvlink_receive_bytes_total": "nvlink_bytes",
-    "gpu_nvlink_transmit_bytes_total": "nvlink_bytes",
-    "gpu_pcie_replays_total": "replays",
-}
-FEEDER_GAUGES = {
-    "gpu_feeder_interactive": "interactive",
-    "gpu_feeder_cpu_limit_cores": "cpu_limit_cores",
-    "gpu_feeder_cpus_allowed": "cpus_allowed",
-}
-FEEDER_COUNTERS = {
-    "gpu_feeder_worker_starts_total": "worker_starts",
-    "gpu_feeder_throttled_seconds_total": "throttled",
-    "gpu_feeder_network_receive_bytes_total": "network_bytes",
-    "gpu_feeder_network_transmit_bytes_total": "network_bytes",
-}
-"""Fields of `Gpu` that are shown as they are, by family and labels."""
 PRESCRIBED = ("value", "current_value", "busy_ratio", "busy_low_ratio", "busy_high_ratio")
 REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
 NAME = "NVIDIA H100 80GB HBM3"
@@ -367,21 +346,26 @@ class _Writer:
     def write(self) -> None:
         for family, value in CONSTANTS.items():
             self._g(family, value)
-        self._fields(GAUGES, COUNTERS)
+        self._fields()
         self._device()
         if self._gpu.feeders:
-            self._fields(FEEDER_GAUGES, FEEDER_COUNTERS)
             self._stalls()
             self._feeders()
             self._outlook()
         if self._index == 0:
             self._host()
 
-    def _fields(self, gauges: Mapping[str, str], counters: Mapping[str, str]) -> None:
-        for family, field_name in gauges.items():
-            self._g(family, getattr(self._gpu, field_name))
-        for family, field_name in counters.items():
-            self._c(family, getattr(self._gpu, field_name))
+    def _fields(self) -> None:
+        for one in fields(self._gpu):
+            value, shown = getattr(self._gpu, one.name), one.metadata
+            counters = shown.get("counters", "").split()
+            if "gauge" in shown and self._is_shown(shown["gauge"]):
+                self._g(shown["gauge"], value)
+            for family in filter(self._is_shown, counters):
+                self._c(family, value)
+
+    def _is_shown(self, family: str) -> bool:
+        return self._gpu.feeders or not family.startswith("gpu_feeder_")
 
     def _g(self, family: str, signal: Signal | None, /, **labels: str) -> None:
         name, *given = family.split()

@@ -32,10 +32,7 @@ OF_TARGET = {"job", "instance"}
 KNOWN = RECORDED | set(LABELS) | {"up"}
 NAME = re.compile(r"\b(?:gpu|instance|cause|cluster|workload|owner|helper):[a-z0-9_]+:[a-z0-9_]+")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 TOLD = re.compile(r"`(gpu:threshold:\w+(?:\{[^}]*\})?)` (\d[\d.]*\b)")
-INTERNAL = re.compile(r"\b(feeders?|kin|knobs?|prescri\w+|closer look)\b", re.IGNORECASE)
-"""Words for the code, and not for people."""
 
 
 def read(page: Path) -> str:
@@ -74,16 +71,6 @@ def test_a_runbook_and_the_alert_give_the_same_advice(alert: str) -> None:
     assert advice.startswith(first)
     # Of the milder ones: some say less, or something else.
     assert [remedy for remedy in others if remedy.rstrip(".") not in advice] == []
-
-
-TEXTS = {page.stem: FENCE.sub("", read(page)) for page in PAGES}
-TEXTS |= {f"{rule}": " ".join(rule.annotations.values()) for rule in RULES if rule.is_alert}
-
-
-@each(TEXTS)
-def test_no_word_of_the_code_is_for_people(name: str) -> None:
-    said = re.sub(r"`[^`]*`|\]\([^)]*\)|\{\{.*?\}\}", "", TEXTS[name])
-    assert INTERNAL.findall(said) == []
 
 
 # --- Queries ---------------------------------------------------------------------------------
@@ -179,25 +166,3 @@ def test_a_page_tells_the_thresholds_of_its_rules_as_they_are(page: Path) -> Non
     read_by_them = {name for rule in rules_of(page) for name in rule.reads}
     needed = {name for name in read_by_them if name.startswith("gpu:threshold:")}
     assert needed - {one.partition("{")[0] for one, _ in told} == set()
-
-
-def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
-    headings = re.findall(r"^#+ (.+)$", read(page), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
-
-
-@each(PAGES)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target, anchor in LINK.findall(read(page)):
-        if not target.startswith("https://"):
-            to = (page.parent / target).resolve() if target else page
-            assert to.exists()
-            assert not anchor or anchor in anchors(to)
-
-
-def test_the_table_has_a_row_for_each_cause_in_order() -> None:
-    _, _, *rows = causes_table.table("runbooks").splitlines()
-    ordered = [rule.labels["cause"] for rule in RULES if rule.name == "gpu:cause:order"]
-    assert [row.split("|")[1].strip(" `") for row in rows] == ordered
-    assert all(cell.strip() for row in rows for cell in row.split("|")[1:-1])

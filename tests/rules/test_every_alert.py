@@ -5,16 +5,14 @@ When each fires, and when it must not, is in the tables that its GPU is taken fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rules.cases import alert, alerts, firing, gpu_of, gpus, of_gpu, rows
+from rules.cases import alerts, firing, of_gpu
+from rules.firing import ALERTS, HOST, LASTS, Firing, owner, stage
 from rules.fleet import FILES, Fleet, Gpu, add_gpu, changed, fired, group_names, told_of
-from rules.series import Labels
 
 RESTART = 1
 """The exporter is restarted this many minutes after the alert fires."""
@@ -24,55 +22,8 @@ FAILURE = (20, 23)
 """Then scrapes fail: all series have ended."""
 UNSEEN = 22
 """In the middle of that, its cause is known all the same."""
-ASKED = (0, 2, 6, 10, 14, 18, 22, 26, 30)
+ASKED = (0, 2, 6, 10, 14, 18, 22, 26, LASTS)
 """Before, during and after each of them."""
-HOST = 18
-"""Minutes after which alerts of 10 minutes fire."""
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """GPUs of one job, the first of which is guilty; and after how many minutes that is told."""
-
-    after: int
-    gpu: Gpu
-    siblings: Sequence[Gpu] = ()
-    alike: bool = False
-    """Whether the siblings are guilty, too."""
-    lasts: int = ASKED[-1]
-    """For so many minutes more; then another alert follows."""
-    beside: Sequence[Gpu] = ()
-    """GPUs that nobody has."""
-    labels: Labels = field(default_factory=dict)
-    """More that the alert has."""
-
-
-def owner(node: str) -> dict[str, str]:
-    """All labels that an owner can have."""
-    names = ("workload_namespace", "workload_pod", "workload_container", "pod_uid")
-    return {name: f"{node}-{name}" for name in (*names, "container_id", "slurm_job_id", "user")}
-
-
-def host_of(guilty: Gpu) -> dict[str, Any]:
-    """What a node tells of itself, which is written with its first GPU."""
-    names = ("host_cpus", "host_busy_cores", "host_iowait_cores", "disk_busy")
-    return {name: getattr(guilty, name) for name in names}
-
-
-BESIDE_GPU = ("after", "siblings", "alike", "lasts", "beside", "labels")
-
-
-def firing_of(row: Mapping[str, Any]) -> Firing:
-    given = {name: row[name] for name in BESIDE_GPU if name in row}
-    for others in ("siblings", "beside"):
-        given[others] = [gpu_of(one) for one in row.get(others, ())]
-    return Firing(gpu=gpu_of(row, *BESIDE_GPU), **given)
-
-
-ALERTS = {
-    **{name: firing_of(row) for name, row in rows("alerts").items()},
-    **{alert(f"{cause}/warning"): Firing(HOST, gpu) for cause, gpu in gpus("starving").items()},
-}
 OF_STARTS = ("workload_container", "pod_uid", "container_id")
 SHORT = dict.fromkeys(("GpuRestartLoop", "GpuUnderused"), OF_STARTS)
 """Labels that change with each start are left out of what tells of an hour."""
@@ -117,19 +68,7 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
         of_cause = f'gpu:cause:likely{{instance="{node}",cause="{alerts()[name].labels["cause"]}"}}'
         here = {f'{{gpu="{at}"}}': 1.0 for at in guilty}
         fleet.expect(case.after + UNSEEN, f"count by (gpu) ({of_cause})", here)
-    fleet.end(node, case.after + ASKED[-1])
-
-
-def stage(fleet: Fleet, name: str, case: Firing, **fields: object) -> tuple[str, range]:
-    """A node with a healthy GPU of somebody else as its first; the numbers of the guilty ones."""
-    node = name.replace("/", "-")
-    seen = changed(gpu_of(rows("bases")["seen"]), owner=owner("healthy-" + node), **fields)
-    add_gpu(fleet, node, replace(seen, target=case.gpu.target, **host_of(case.gpu)))
-    whose, job = owner(node), (case.gpu, *case.siblings)
-    for index, one in enumerate((*job, *case.beside), 1):
-        owned = None if one.owners or index > len(job) else whose
-        add_gpu(fleet, node, changed(one, owner=owned, **fields), index)
-    return node, range(1, 1 + (len(job) if case.alike else 1))
+    fleet.end(node, case.after + LASTS)
 
 
 EVERY_GROUP = group_names(*FILES)
@@ -142,7 +81,7 @@ PARTS = 4
 def test_it_names_the_guilty_gpu_and_its_owner_whatever_happens(part: int, tmp_path: Path) -> None:
     ordered = sorted(ALERTS.items(), key=lambda item: item[1].after)
     chosen = ordered[part * len(ordered) // PARTS : (part + 1) * len(ordered) // PARTS]
-    last = max(case.after for _, case in chosen) + ASKED[-1]
+    last = max(case.after for _, case in chosen) + LASTS
     fleet = Fleet(last, groups=EVERY_GROUP, evaluation_interval="2m")
     for name, case in chosen:
         add(fleet, name, case)

@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from rules.fleet import Fleet
+from rules.notifier import Alertmanager, alertmanager_running
 from rules.scenes import add_scenes
-from rules.test_alertmanager import Alertmanager, alertmanager_running
 
 MINUTE = 0.2
 """Seconds that a minute takes in the Alertmanager: all durations of the example shrink so."""

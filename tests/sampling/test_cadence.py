@@ -17,14 +17,12 @@ from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
-from support.judging import decide
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
 MakeBoard = Callable[..., Board]
 FAST = Settings(interval_seconds=0.2, deadline_seconds=5.0)
 TICKS = 6
-PARTS_SECONDS = 0.05
 
 
 @pytest.fixture
@@ -51,61 +49,6 @@ def reading(driver: Driver, *watches: HostSampler | None) -> Iterator[list[GpuWo
         for worker in workers:
             worker.stop()
         assert all(worker.join(PATIENCE_SECONDS) for worker in workers)
-
-
-class Ticks:
-    """Counts those of some workers while half of the time of their GPUs is work."""
-
-    def __init__(self, board: Board, workers: list[GpuWorker]) -> None:
-        self.board, self.workers = board, workers
-
-    def run(self, meanwhile: Callable[[], None] = lambda: None) -> tuple[float, float]:
-        """Until one of the workers has had many; the ratio of the first's to the second's.
-
-        And the share of the first's time that it missed.
-        """
-        before = accounted(self.workers[0])
-        seen: list[set[int]] = [set() for _ in self.workers]
-        while max(map(len, seen)) < TICKS:
-            meanwhile()
-            for gpu in self.board.gpus:
-                if gpu.record.free_at_ns < time.monotonic_ns():
-                    gpu.launch(PARTS_SECONDS)
-            time.sleep(2 * PARTS_SECONDS)
-            for worker, ticks in zip(self.workers, seen, strict=True):
-                ticks.update(gpu.at_ns for gpu in worker.snapshots(time.monotonic_ns()))
-        after = accounted(self.workers[0])
-        observed, missed = (now - then for now, then in zip(after, before, strict=True))
-        return len(seen[0]) / max(len(seen[1]), 1), missed / observed if observed > 0 else 1.0
-
-
-def accounted(worker: GpuWorker) -> tuple[int, int]:
-    """What it has observed, and what it has not; neither while its thread is late."""
-    known = [gpu.totals for gpu in worker.snapshots(time.monotonic_ns())]
-    return sum(one.observed_ns or 0 for one in known), sum(one.unobserved_ns for one in known)
-
-
-def test_a_gpu_that_goes_on_as_before_is_read_less_often_and_is_seen_whole(
-    make_board: MakeBoard, watch: HostSampler
-) -> None:
-    board = make_board(gpus=[H100, H100])
-    with reading(VirtualDriver(board), watch, None) as workers:
-        ticks = Ticks(board, workers)
-        uuid = board.gpus[0].record.uuid.decode()
-        feed = until(lambda: watch.feed(uuid), "its feeders")
-        until(lambda: workers[0].reader.interval() > FAST.interval_seconds, "it goes on as before")
-
-        def left_out() -> list[float]:
-            ratio, missed = ticks.run()
-            return [0.7 - ratio, 0.05 - missed]
-
-        decide(left_out, "readings are left out, no time")
-        decide(lambda: [ticks.run(feed.steady.restart)[0] - 0.8], "something is new: often again")
-
-        def known() -> list[int]:
-            return [sum(accounted(worker)) for worker in workers]
-
-        until(lambda: min(known()) > 0.9 * max(known()) > 0, "as much is known of both")
 
 
 def test_whoever_asks_is_shown_what_such_a_gpu_does_now(

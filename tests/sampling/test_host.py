@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from threading import Event
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.stall import ASLEEP, PEER, STORAGE, UNKNOWN
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, STORAGE, UNKNOWN
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
@@ -27,10 +25,7 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.identity import Owner
-from gpu_bottleneck_exporter.workload.users import UserNames
 from support.children import Parent
-from support.drivers import Libraries
 from support.programs import program
 from support.samplers import sampling
 from support.waiting import PATIENCE_SECONDS, until
@@ -80,11 +75,6 @@ def peer_busy(watch: HostSampler, uuid: str) -> float | None:
     """How busy peers of GPU `uuid` were, 0-1; None before its feeders were looked at."""
     feeders = watch.explaining(uuid, 0, time.monotonic_ns())
     return feeders.peer if feeders else None
-
-
-def waited_for_peer(sampler: Sampler) -> list[int]:
-    """Idle nanoseconds of each GPU, in the board's order, put down to a peer."""
-    return [(gpu.totals.stall_ns or {}).get(PEER, 0) for gpu in sampler.state().gpus]
 
 
 def held_by(watch: HostSampler, *pids: int, uuid: str = "a") -> FeederGroup:
@@ -190,27 +180,6 @@ def test_a_gpu_that_is_no_more_is_forgotten(watch: HostSampler, start: Start) ->
     assert watch.feed("board") is not None
 
 
-def test_nobody_waits_for_its_own_part_of_a_board_but_for_a_sibling_of_its_job(
-    make_board: Callable[..., Board], libraries: Libraries, start: Start
-) -> None:
-    board = make_board(mig=[(0, 1)] * 3)
-    main, stranger = start(), start()
-    for gpu, process in zip(board.gpus[1:], (main, main, stranger), strict=True):
-        gpu.hold(process.pid, 2**30)
-    busy = board.gpus[1]
-    busy.launch(8)
-    with sampling(lambda: libraries.open(board)) as sampler:
-
-        def waited() -> list[int] | None:
-            if busy.record.free_at_ns < time.monotonic_ns() + 4 * 10**9:
-                busy.launch(4)
-            found = waited_for_peer(sampler)
-            return found if found[2:3] > [5 * 10**8] else None
-
-        whole, working, _, of_another_job = until(waited, "an idle sibling")
-    assert (whole, working, of_another_job) == (0, 0, 0)
-
-
 def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
     watch: HostSampler, start: Start
 ) -> None:
@@ -263,24 +232,6 @@ def test_collectors_that_are_off_are_not_read() -> None:
     with sampling(no_driver, collectors=none) as sampler:
         until(lambda: sampler.ready, "a first try")
         assert sampler.state().host is None
-
-
-def test_the_owners_of_a_gpu_are_those_of_its_mains(start: Start) -> None:
-    watch = HostSampler(Settings(), {"workload"})
-    watch.start()
-    try:
-        watch.hold("a", frozenset({start().pid}))
-
-        def owners() -> tuple[Owner, ...] | None:
-            found = watch.feeding("a")
-            return found.owners if found else None
-
-        (owner,) = until(owners, "an owner")
-        assert owner.user == UserNames(Path("/proc")).of(os.getuid())
-        watch.hold("a", frozenset())
-        until(lambda: owners() == (), "no owner")
-    finally:
-        watch.stop()
 
 
 def feedings(sampler: Sampler) -> list[Feeding]:

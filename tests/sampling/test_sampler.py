@@ -153,67 +153,6 @@ def test_a_gpu_lost_before_the_start_is_shown_down(stage: Stage) -> None:
     assert snapshot(sampler, 1).identity.uuid == board.gpus[1].record.uuid.decode()
 
 
-def test_one_broken_reading_costs_its_own_series_only(stage: Stage) -> None:
-    board, sampler, _ = stage()
-    until(lambda: observed(sampler, 0), "samples")
-    board.gpus[0].fail("DeviceGetMemoryInfo", pynvml.NVML_ERROR_TIMEOUT)
-
-    until(
-        lambda: 'collector_success{collector="memory"} 0.0' in text(sampler), "the failure is told"
-    )
-    until(lambda: "gpu_memory_used_bytes{" not in text(sampler), "the old value goes")
-    until(lambda: "gpu_power_watts{" in text(sampler), "other values stay")
-    assert up(sampler) == [True]
-    board.gpus[0].fail("DeviceGetMemoryInfo", 0)
-    until(lambda: "gpu_memory_used_bytes{" in text(sampler), "it comes back")
-
-
-@pytest.mark.parametrize("result", [NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
-@pytest.mark.parametrize(
-    ("calls", "collector"),
-    [
-        (("GpmSampleGet",), "activity"),
-        (("DeviceGetSamples", "DeviceGetUtilizationRates"), "utilization"),
-    ],
-)
-def test_sums_of_what_cannot_be_read_any_more_do_not_stand_still(
-    stage: Stage,
-    caplog: pytest.LogCaptureFixture,
-    result: int,
-    calls: tuple[str, ...],
-    collector: str,
-) -> None:
-    caplog.set_level(logging.INFO)
-    board, sampler, _ = stage()
-
-    def sums() -> list[object]:
-        totals = snapshot(sampler, 0).totals
-        if collector == "activity":
-            return [totals.active_ns, totals.pipe_ns, totals.traffic_bytes]
-        return [totals.observed_ns, totals.stall_ns, totals.window_counts]
-
-    def error() -> str:
-        return f"{dict(sampler.state().outcomes)[collector].error}"
-
-    def said(words: str) -> int:
-        return caplog.text.count(f"collector {collector} {words}")
-
-    until(lambda: up(sampler) == [True], "up")
-    until(lambda: all(sums()), "sums")
-    for call in calls:
-        board.gpus[0].fail(call, result)
-    until(lambda: f"({result})" in error(), "the refusal is told")
-    until(lambda: not any(sums()), "the old sums go")
-    assert up(sampler) == [True]
-    # A thread of an earlier test may have spoken, too.
-    told = [r for r in caplog.messages if f"{collector} failed" in r and f"({result})" in r]
-    assert len(told) == 1
-    for call in calls:
-        board.gpus[0].fail(call, 0)
-    until(lambda: all(sums()) and said("works again"), "they come back")
-    assert said("works again") == 1
-
-
 def until_so_many_go_on(sampler: Sampler, count: int) -> None:
     until(lambda: up(sampler) == [True] * count, "the layout")
     before = observed(sampler, 0)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.check import missing_signals
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.driver.protocol import AccessLost, DriverError
 from gpu_bottleneck_exporter.sampling import starvation
 from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
@@ -28,36 +27,23 @@ from gpu_bottleneck_exporter.settings import Settings
 from support.board_exporter import Exporter, started
 from support.daemon import HOST, get
 from support.drivers import Libraries
-from support.judging import settled
 from support.states import mixed_state
 from support.waiting import until
 
 SECOND = 1_000_000_000
-BURN = "while True: pass"
-NICE = 19
-"""A 68th of the weight of each of those that burn."""
-BURNERS = 4
 STOPPED_SECONDS = 4.5
 """More than twice the deadline below."""
-PATIENT = {"GPU_EXPORTER_SAMPLING_DEADLINE": "2"}
-OFTEN = {
-    "GPU_EXPORTER_SAMPLING_INTERVAL": "0.2",
-    "GPU_EXPORTER_SAMPLING_DEADLINE": "0.4",
-    "GPU_EXPORTER_LOG_LEVEL": "warning",
-}
 MakeBoard = Callable[..., Board]
 
 
-@pytest.fixture(params=[{}], ids=["often"])
-def exporter(
-    request: pytest.FixtureRequest, make_board: MakeBoard, libraries: Libraries
-) -> Iterator[Exporter]:
-    """One that reads a GPU five times a second, through pynvml; the parameter adds settings."""
+@pytest.fixture
+def exporter(make_board: MakeBoard, libraries: Libraries) -> Iterator[Exporter]:
+    """One that reads a GPU five times a second, through pynvml."""
     command = [sys.executable, "-m", "gpu_bottleneck_exporter", "serve"]
     board = make_board()
     library = libraries.path(int(board.header.driver_branch))
     places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    places |= OFTEN | request.param
+    places |= {"GPU_EXPORTER_SAMPLING_INTERVAL": "0.2", "GPU_EXPORTER_SAMPLING_DEADLINE": "2"}
     listening = [*command, "--web.listen-address", f"{HOST}:0"]
     with started(listening, places) as found:
         until(lambda: bool(shown(found, "gpu_observed_seconds_total")), "time")
@@ -70,55 +56,6 @@ def shown(exporter: Exporter, series: str) -> list[float]:
     return [float(value) for value in found]
 
 
-def threads(pid: int) -> list[int]:
-    return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
-
-
-@contextmanager
-def starved(pid: int) -> Iterator[None]:
-    """On one CPU, with what four others that burn it leave over."""
-    cpu = min(os.sched_getaffinity(0))
-    burners = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(BURNERS)]
-    try:
-        for burner in burners:
-            os.sched_setaffinity(burner.pid, {cpu})
-        for thread in threads(pid):
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(thread, {cpu})
-                os.setpriority(os.PRIO_PROCESS, thread, NICE)
-        yield
-    finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
-
-
-def test_who_gets_no_cpu_says_so_and_does_not_blame_the_driver(exporter: Exporter) -> None:
-    available = 'gpu_exporter_signal_available{signal="own_cpu"}'
-    before = shown(exporter, "gpu_exporter_cpu_wait_seconds_total")
-
-    def starve() -> list[float]:
-        ups: list[float] = []
-
-        def tells() -> bool:
-            ups.extend(shown(exporter, "gpu_up"))
-            return shown(exporter, re.escape(available)) == [0.0]
-
-        with starved(exporter.process.pid):
-            until(tells, "that it says so")
-            for _ in range(4):
-                tells()
-        return ups
-
-    # If others want that CPU, too, one wait may be as long as the deadline; the kernel does not
-    # count it before it is over.
-    ups = settled(starve, lambda ups: "down" if 0.0 in ups else None)
-    assert set(ups) == {1.0}
-    waited = shown(exporter, "gpu_exporter_cpu_wait_seconds_total")[0] - before[0]
-    assert waited > 0
-
-
-@pytest.mark.parametrize("exporter", [PATIENT], indirect=True, ids=["patient"])
 def test_who_was_stopped_does_not_blame_the_driver(exporter: Exporter) -> None:
     os.kill(exporter.process.pid, signal.SIGSTOP)
     time.sleep(STOPPED_SECONDS)
@@ -158,6 +95,16 @@ def test_a_hang_is_told_as_much_later_as_nobody_ran(worker: GpuWorker, own_cpu: 
     assert worker.hung_seconds(now + 62 * SECOND) is None
     own_cpu.beat(now + 62 * SECOND)
     assert worker.hung_seconds(now + 64 * SECOND) == pytest.approx(64)
+
+
+def test_access_is_lost_since_the_first_refusal(worker: GpuWorker) -> None:
+    worker._fail(AccessLost("refused"))
+    since = worker.access_lost_since
+    assert since is not None
+    worker._fail(AccessLost("refused"))
+    assert worker.access_lost_since == since
+    worker._fail(DriverError("another"))
+    assert worker.access_lost_since is None
 
 
 def delay_of(thread: threading.Thread) -> int | None:

@@ -1,14 +1,15 @@
-"""The scenarios of `cases.md`."""
+"""The scenarios of `cases.csv`; README.md explains its columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from scenarios.cgroups import Limits
 from scenarios.loops import CORES, MEBIBYTE
+from tables.splice import read_csv
 
 BESIDE = None
 """In place of GPUs: a process that runs next to the job."""
@@ -26,7 +27,7 @@ class Diagnosis:
 
 CPU_QUEUE, NEED_CPU = "cpu_queue", frozenset({"cpu_quota", "host_code", "worker_cpu"})
 QUEUE = Diagnosis("GpuCpuOversubscribed", "cpu_oversubscribed")
-TABLE = Path(__file__).with_name("cases.md")
+TABLE = Path(__file__).with_name("cases.csv")
 T = TypeVar("T")
 
 
@@ -170,10 +171,4 @@ def _diagnoses(told: str) -> frozenset[Diagnosis]:
     return frozenset(Diagnosis(*one.split()) for one in told.split(" or ") if one)
 
 
-def _cases() -> Iterator[Case]:
-    for line in TABLE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("| ") and not line.startswith(("| case |", "| --- |")):
-            yield _case(*(cell.strip() for cell in line[1:-1].split("|")))
-
-
-CASES = tuple(_cases())
+CASES = tuple(_case(*cells) for *cells, _why in read_csv(TABLE))

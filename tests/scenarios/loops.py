@@ -29,7 +29,6 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
-from gpu_bottleneck_exporter.demo.board.layout import MAX_EVENTS, Event
 from gpu_bottleneck_exporter.demo.jobs import burn
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
@@ -49,13 +48,6 @@ _LAUNCHED_AHEAD = 2
 _REQUEST_BYTES, _REPLY_BYTES = 16, 65536
 _REPLY_SECONDS = 0.02
 _LOCKED_AFTER_SECONDS = 2.5
-_BROKEN_AFTER_SECONDS = 8
-"""Late enough for Prometheus to know the target: the XIDs of a new one could be old."""
-_BROKEN_AGAIN_SECONDS = 1
-"""Repeated, so that it is still current when it is checked."""
-_DOUBLE_BIT_ERROR = 48
-_POWER_BRAKE = 3
-"""Its place in THROTTLE_REASONS (`support/board.py`, which other users cannot import)."""
 _SHM, _SHM_MEBIBYTES = "/dev/shm", 32  # noqa: S108 - the mount, no file in it
 _NEW_MOUNTS = 0x00020000
 """CLONE_NEWNS of sched.h; the mounts end with the processes."""
@@ -184,30 +176,6 @@ def crowded(scene: Scene) -> None:
     healthy(scene)
 
 
-def broken(scene: Scene) -> None:
-    """Works well; after a while, uncorrectable memory errors are reported."""
-
-    def report() -> None:
-        time.sleep(_BROKEN_AFTER_SECONDS)
-        while True:
-            header = scene.board.header
-            at = header.event_count % MAX_EVENTS
-            header.events[at] = Event(scene.gpus[0].index, _DOUBLE_BIT_ERROR)
-            header.event_count += 1
-            time.sleep(_BROKEN_AGAIN_SECONDS)
-
-    threading.Thread(target=report, daemon=True).start()
-    healthy(scene)
-
-
-def braked(scene: Scene) -> None:
-    """Works well, but the power brake of the server slows the GPU down."""
-    record = scene.gpus[0].record
-    record.throttle_since_ns = time.monotonic_ns()
-    record.throttle_ppm[_POWER_BRAKE] = 500_000
-    healthy(scene)
-
-
 def respawning(scene: Scene) -> None:
     """Every epoch of a few steps has new workers, which take a while to start."""
 
@@ -302,8 +270,6 @@ LOOPS: dict[str, Callable[[Scene], None]] = {
     "prep_inline": partial(inline, partial(burning, 6 * STEP_SECONDS)),
     "inline_reading": partial(inline, partial(reading, 0.001, cpu_seconds=6 * STEP_SECONDS)),
     "crowded": crowded,
-    "broken": broken,
-    "braked": braked,
     "prep_1": partial(fed, 1, partial(burning, 0.15)),
     "prep_2": partial(fed, 2, partial(burning, 0.15)),
     "prep_many": partial(fed, MANY, partial(burning, 0.15)),

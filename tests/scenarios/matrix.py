@@ -1,9 +1,9 @@
 """Run all scenarios and print the results as two confusion matrices in Markdown.
 
-    PYTHONPATH=tests python -m scenarios.matrix [--only PATTERN] [--verbose] [FILE]
+    PYTHONPATH=tests python -m scenarios.matrix [--only PATTERN] [--verbose] [--write]
 
-One shows what idle time was charged to, the other which alerts fired. With FILE, the latter is
-written between its markers there, and the former into measured.csv beside this module.
+One shows what idle time was charged to, the other which alerts fired. With --write, they are also
+written into measured.csv and alerts.csv beside this module.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from scenarios.alerts import Heard, listening
 from scenarios.cases import CASES, Case, Diagnosis, Expected, stages
 from scenarios.cgroups import Unavailable
 from scenarios.measure import Measured, await_quiet, measure
-from tables.splice import put, write_csv
+from tables.splice import write_csv
 
-CAUSES, ALERTS = "scenarios", "alerts"
-"""Of the matrices; the latter's markers are `<!-- alerts: begin -->` and its end."""
+CAUSES, ALERTS = "measured.csv", "alerts.csv"
+"""The matrices, and their files."""
 _WRONG = " ✗"
 _NONE = "none"
 
@@ -63,9 +63,9 @@ def alert_table(rows: Iterable[str]) -> str:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", help="regular expression: cases of that name")
     parser.add_argument("--verbose", action="store_true", help="also the feeders, to stderr")
+    parser.add_argument("--write", action="store_true", help="into CSV files, too")
     options = parser.parse_args()
     cases = [case for case in CASES if re.search(options.only, case.name)]
     try:
@@ -73,9 +73,9 @@ def main() -> None:
     except pytest.skip.Exception as missing:
         raise SystemExit(f"{missing}") from None
     sys.stdout.write("\n\n".join(tables.values()) + "\n")
-    if options.file:
-        put(options.file, {ALERTS: tables[ALERTS]})
-        write_csv(Path(__file__).with_name("measured.csv"), tables[CAUSES])
+    if options.write:
+        for name, matrix in tables.items():
+            write_csv(Path(__file__).with_name(name), matrix)
 
 
 def _measured(cases: Sequence[Case], *, verbose: bool) -> dict[str, str]:

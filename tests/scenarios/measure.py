@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Bucket
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
@@ -30,7 +31,6 @@ from scenarios import loops
 from scenarios.alerts import Heard, Listener
 from scenarios.cases import Case, Expected, Process, apart, side_by_side
 from scenarios.cgroups import disk_of, limited
-from support.board import FaultyDriver
 from support.command import end_session
 from support.judging import LONGEST_SECONDS, Look, Strangers, verdict
 from support.samplers import sampling
@@ -263,7 +263,7 @@ def _difference(before: GpuSnapshot, after: GpuSnapshot, *, crowded: bool) -> Sp
 
 @contextmanager
 def _sampling(board: Board) -> Iterator[Sampler]:
-    with sampling(lambda: FaultyDriver(board), Settings()) as sampler:
+    with sampling(lambda: VirtualDriver(board), Settings()) as sampler:
         until(lambda: accounted(sampler), "the sampler accounts for all GPUs")
         yield sampler
 

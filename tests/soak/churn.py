@@ -15,92 +15,61 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED
+from pynvml import NVML_ERROR_GPU_IS_LOST
 
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 from support.board import CALLS, Board, VirtualGpu
 
 STEP_SECONDS = 0.03
-MOST_MAINS = 6
+MOST_AT_ONCE = 8
 HANGS_SECONDS = 0.8
 """Longer than the deadline."""
 XIDS = (13, 31, 48, 63, 79)
-_UNKNOWN, _NO_PERMISSION, _TIMEOUT = 999, 4, 10
-_RESULTS = (NVML_ERROR_NOT_SUPPORTED, _UNKNOWN, _NO_PERMISSION, _TIMEOUT)
-_GIGABYTE = 2**30
+_RESULTS = 3, 4, 10, 999
+"""NOT_SUPPORTED, NO_PERMISSION, TIMEOUT, UNKNOWN."""
 _CALLS = [call for call in CALLS if call.startswith(("DeviceGet", "Gpm"))]
+Passing = tuple[float, Callable[[], object]]
+"""How many seconds it lasts, and what ends it."""
 
 
-class Churn:
-    """Churn on the whole GPUs of `board`."""
+def happens(board: Board, chance: random.Random) -> Passing | None:
+    """Do one thing at random to a GPU of `board`; returns what passes."""
+    gpu, what = chance.choice(board.gpus), chance.random()
+    if what < 0.01:
+        gpu.record.hang = 1
+        return HANGS_SECONDS, partial(setattr, gpu.record, "hang", 0)
+    if what < 0.02:
+        gpu.record.device_result = NVML_ERROR_GPU_IS_LOST
+        return 0.2, partial(setattr, gpu.record, "device_result", 0)
+    if what < 0.22:
+        call = chance.choice(_CALLS)
+        gpu.fail(call, chance.choice(_RESULTS))
+        return 0.1, partial(gpu.fail, call, 0)
+    if what < 0.24:
+        board.raise_xid(0, chance.choice(XIDS))
+    elif what < 0.64 and gpu.record.free_at_ns < time.monotonic_ns() + 1e9:
+        gpu.launch(chance.uniform(0.01, 0.5))
+    return None
 
-    def __init__(self, board: Board, seed: int) -> None:
-        self._board = board
-        self._chance = random.Random(seed)  # noqa: S311 - to be the same again
-        self._mains: dict[int, tuple[VirtualGpu, float]] = {}
-        self._repairs: list[tuple[float, Callable[[], None]]] = []
-        self._gpus = [*board.gpus]
 
-    def step(self, now: float) -> None:
-        """Do one thing at random."""
-        for pid, (gpu, until) in list(self._mains.items()):
-            if now > until:
-                self._end(pid, gpu)
-        for due, repair in [one for one in self._repairs if one[0] < now]:
-            repair()
-            self._repairs.remove((due, repair))
-        if len(self._mains) < MOST_MAINS:
-            self._start(now)
-        self._chance.choice((self._work, self._work, self._break, self._refuse, self._xid))(now)
+def comes(gpu: VirtualGpu, workers: int, seconds: float) -> Passing:
+    """A process that holds a GPU for so long."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _main(parent, workers)
+    os.setpgid(pid, pid)  # by its parent, as it may be killed before it runs
+    gpu.hold(pid, 2**30)
 
-    def end(self) -> None:
-        """Repair everything, and end all processes."""
-        for _, repair in self._repairs:
-            repair()
-        for pid, (gpu, _) in list(self._mains.items()):
-            self._end(pid, gpu)
-
-    def _start(self, now: float) -> None:
-        gpu, parent = self._chance.choice(self._gpus), os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _main(parent, self._chance.randrange(4))
-        os.setpgid(pid, pid)  # by its parent, as it may be killed before it runs
-        gpu.hold(pid, _GIGABYTE)
-        self._mains[pid] = gpu, now + self._chance.uniform(0.1, 2.0)
-
-    def _end(self, pid: int, gpu: VirtualGpu) -> None:
-        del self._mains[pid]
+    def goes() -> None:
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         gpu.release(pid)
 
-    def _work(self, _: float) -> None:
-        gpu = self._chance.choice(self._gpus)
-        if gpu.record.free_at_ns < time.monotonic_ns() + 1e9:
-            gpu.launch(self._chance.uniform(0.01, 0.5))
-
-    def _break(self, now: float) -> None:
-        record = self._chance.choice(self._gpus).record
-        if self._chance.random() < 0.9:
-            return
-        if self._chance.random() < 0.5:
-            record.hang = 1
-            self._repairs.append((now + HANGS_SECONDS, lambda: setattr(record, "hang", 0)))
-        else:
-            record.device_result = NVML_ERROR_GPU_IS_LOST
-            self._repairs.append((now + 0.2, lambda: setattr(record, "device_result", 0)))
-
-    def _refuse(self, now: float) -> None:
-        gpu, call = self._chance.choice(self._gpus), self._chance.choice(_CALLS)
-        gpu.fail(call, self._chance.choice(_RESULTS))
-        self._repairs.append((now + 0.1, lambda: gpu.fail(call, 0)))
-
-    def _xid(self, _: float) -> None:
-        if self._chance.random() < 0.1:
-            self._board.raise_xid(0, self._chance.choice(XIDS))
+    return seconds, goes
 
 
 def _main(parent: int, workers: int) -> None:
@@ -123,18 +92,23 @@ def _main(parent: int, workers: int) -> None:
 def main(parent: int, path: Path, seed: int) -> None:
     """Churn until SIGTERM."""
     die_with_parent(parent)
-    ended = False
-
-    def end(*_: object) -> None:
-        nonlocal ended
-        ended = True
-
-    signal.signal(signal.SIGTERM, end)
-    churn = Churn(Board(path), seed)
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    board, chance = Board(path), random.Random(seed)  # noqa: S311 - to be the same again
+    passing: list[Passing] = []
     while not ended:
-        churn.step(time.monotonic())
+        now = time.monotonic()
+        for one in [one for one in passing if one[0] < now]:
+            one[1]()
+            passing.remove(one)
+        gpu = chance.choice(board.gpus)
+        few = len(passing) < MOST_AT_ONCE
+        came = comes(gpu, chance.randrange(4), chance.uniform(0.1, 2.0)) if few else None
+        for new in (came, happens(board, chance)):
+            passing += [(now + new[0], new[1])] if new else []
         time.sleep(STEP_SECONDS)
-    churn.end()
+    for _, end in passing:
+        end()
 
 
 if __name__ == "__main__":

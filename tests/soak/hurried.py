@@ -17,7 +17,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gpu_bottleneck_exporter
@@ -40,18 +39,14 @@ _TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOWLY")
 _NO_WAITS = frozenset({"TICK_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
 
 
-def hurry(by: float) -> list[str]:
-    """Divide all waits; returns their names."""
+def hurry(by: float) -> None:
+    """Divide all waits."""
     found = pkgutil.walk_packages(gpu_bottleneck_exporter.__path__, "gpu_bottleneck_exporter.")
-    modules = [importlib.import_module(one.name) for one in found if _PARTS.fullmatch(one.name)]
-    return [name for module in modules for name in _hurry(module, by)]
-
-
-def _hurry(module: ModuleType, by: float) -> list[str]:
-    names = [n for n in vars(module) if _TIMES.fullmatch(n) and n not in _NO_WAITS]
-    for name in names:
-        setattr(module, name, _divided(getattr(module, name), by))
-    return [f"{module.__name__}.{name}" for name in names]
+    for module in [
+        importlib.import_module(one.name) for one in found if _PARTS.fullmatch(one.name)
+    ]:
+        for name in [n for n in vars(module) if _TIMES.fullmatch(n) and n not in _NO_WAITS]:
+            setattr(module, name, _divided(getattr(module, name), by))
 
 
 def _divided(value: Any, by: float) -> object:  # noqa: ANN401 - a number, or several

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -43,7 +43,6 @@ _TICKS = re.compile(r"^\d+$", re.MULTILINE)
 """What it says of itself."""
 _PATHS = os.pathsep.join([f"{Path(__file__).parents[1]}", *sys.path])
 _SCRAPES = ("text/plain", "application/openmetrics-text;version=1.0.0")
-_POLICIES = ("no-referrer", "same-origin")
 
 
 class Figures(NamedTuple):
@@ -55,17 +54,10 @@ class Figures(NamedTuple):
     threads: int
 
 
-class Allowed(NamedTuple):
-    """How much more in the second half does not count as growth."""
-
-    mebibytes: float = 3.0
-    """The allocator keeps the memory of a peak; in a long run, 100 bytes a tick exceed this."""
-    descriptors: float = 32
-    """Processes come and go, by chance more in one half."""
-    threads: float = 1
-    """One may start late, with the first process that it reads."""
-
-
+ALLOWED = {"mebibytes": 3.0, "descriptors": 32, "threads": 1}
+"""How much more in the second half does not count as growth. The allocator keeps the memory of a
+peak; in a long run, 100 bytes a tick exceed this. Processes come and go, by chance more in one
+half; a thread may start late, with the first process that it reads."""
 CHURNED = 10
 """Descriptors that it has open of the processes, at least."""
 SCRAPED = 10
@@ -89,25 +81,20 @@ class Result(NamedTuple):
     reloads: int
 
 
-def grown(result: Result, allowed: Allowed) -> list[str]:
-    """What grew, in plain sentences."""
-    first, second = _halves(result.run)
+def grown(result: Result, mebibytes: float = ALLOWED["mebibytes"]) -> list[str]:
+    """What grew, in plain sentences; so many MiB more are no growth."""
+    warm = result.run[len(result.run) // 3 :]
+    halves = warm[: len(warm) // 2], warm[len(warm) // 2 :]
     said = []
-    for name, most in allowed._asdict().items():
-        before, after = (median(getattr(one, name) for one in half) for half in (first, second))
+    for name, most in {**ALLOWED, "mebibytes": mebibytes}.items():
+        before, after = (median(getattr(one, name) for one in half) for half in halves)
         if after > before + most:
             said.append(f"{name} grew from {before:.1f} to {after:.1f} while it ran")
-    for name, most in (("descriptors", LEFT), ("threads", BEGUN)):
+    for name, left in (("descriptors", LEFT), ("threads", BEGUN)):
         before, after = getattr(result.quiet, name), getattr(result.settled, name)
-        if after > before + most:
+        if after > before + left:
             said.append(f"{name}: {before} before, and {after} when all was over")
     return said
-
-
-def _halves(run: Sequence[Figures]) -> tuple[Sequence[Figures], Sequence[Figures]]:
-    """The two halves after the first third, which is the warm-up."""
-    warm = run[len(run) // 3 :]
-    return warm[: len(warm) // 2], warm[len(warm) // 2 :]
 
 
 def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> Result:
@@ -157,29 +144,32 @@ class Server:
         while time.monotonic() < deadline:
             time.sleep(0.1)
             found, last = self.figures(), found
-            if before and found.descriptors <= before.descriptors + 1:
-                if found.threads <= before.threads + BEGUN:
+            if before:
+                few = found.descriptors <= before.descriptors + 1
+                if few and found.threads <= before.threads + BEGUN:
                     break
-            elif not before and found[2:] == last[2:] and found.ticks > last.ticks > 100:
+            elif found[2:] == last[2:] and found.ticks > last.ticks > 100:
                 break
         return found
+
+
+def _program(name: str, *arguments: object) -> list[str]:
+    """The words that run a program of this folder."""
+    return [sys.executable, f"{Path(__file__).with_name(name)}", *map(str, arguments)]
 
 
 @contextlib.contextmanager
 def _served(library: Path, board: Board, config: Path) -> Iterator[Server]:
     port, log = free_port(), board.path.with_name("log")
-    program = f"{Path(__file__).with_name('hurried.py')}"
     places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    places["PYTHONPATH"] = _PATHS
-    command = [sys.executable, program, f"{HURRY}", f"{port}", f"{config}"]
-    with daemon(command, port, "/-/ready", log, places) as pid:
+    command = _program("hurried.py", HURRY, port, config)
+    with daemon(command, port, "/-/ready", log, places | {"PYTHONPATH": _PATHS}) as pid:
         yield Server(pid, port, log)
 
 
 @contextlib.contextmanager
 def _churn(board: Board) -> Iterator[None]:
-    command = [sys.executable, f"{Path(__file__).with_name('churn.py')}"]
-    command += [f"{os.getpid()}", f"{board.path}", "1"]
+    command = _program("churn.py", os.getpid(), board.path, 1)
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": _PATHS}) as process:
         try:
             yield
@@ -211,8 +201,7 @@ def _clients(port: int, config: Path) -> Iterator[Callable[[], tuple[int, int]]]
 def _configure(path: Path, turn: int) -> None:
     """Replace it atomically, as Kubernetes does."""
     new = path.with_suffix(".new")
-    policy = _POLICIES[turn % len(_POLICIES)]
-    new.write_text(f"http_server_config:\n  headers:\n    X-Frame-Options: deny\n# {policy}\n")
+    new.write_text(f"http_server_config:\n  headers:\n    X-Frame-Options: deny\n# {turn}\n")
     new.rename(path)
 
 
@@ -234,15 +223,10 @@ def main(ticks: int) -> int:
     print("| ticks | RSS, MiB | descriptors | threads |\n|---:|---:|---:|---:|", flush=True)
 
     def tell(now: Figures) -> None:
-        print(
-            f"| {now.ticks} | {now.mebibytes:.1f} | {now.descriptors} | {now.threads} |", flush=True
-        )
+        cells = f"{now.ticks}", f"{now.mebibytes:.1f}", f"{now.descriptors}", f"{now.threads}"
+        print(f"| {' | '.join(cells)} |", flush=True)
 
-    result = soak(ticks, tell)
-    for word, one in (("before", result.quiet), ("after", result.settled)):
-        print(f"{word}: {one.descriptors} descriptors, {one.threads} threads")
-    print(f"{result.scrapes} scrapes, {result.reloads} changes of the configuration")
-    said = grown(result, Allowed())
+    said = grown(soak(ticks, tell))
     print("\n".join(said) or "nothing grew")
     return 1 if said else 0
 

@@ -1,16 +1,16 @@
-"""The cases of `cases.md`."""
+"""The cases of `cases.csv`; README.md explains its columns."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP, NETWORK, REQUESTS
 from scenarios.cgroups import Limits
+from tables.splice import read_csv
 
-TABLES = Path(__file__).with_name("cases.md")
+TABLE = Path(__file__).with_name("cases.csv")
 Labels = frozenset[str]
 """The labels accepted for a GPU; none: it is kept busy."""
 WAITING: Labels = frozenset({ASLEEP, NETWORK, REQUESTS})
@@ -80,13 +80,4 @@ def _case(  # noqa: PLR0913, PLR0917 - the columns
     )
 
 
-def _cases() -> Iterator[Case]:
-    family = ""
-    for line in TABLES.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            family = line.removeprefix("## ")
-        elif line.startswith("| ") and not line.startswith(("| case |", "| --- |")):
-            yield _case(family, *(cell.strip() for cell in line[1:-1].split("|")))
-
-
-CASES = tuple(_cases())
+CASES = tuple(_case(*cells) for *cells, _why in read_csv(TABLE))

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from scenarios.cgroups import Unavailable
 from scenarios.measure import await_quiet
-from stacks.ablation import recording
 from stacks.cases import CASES, Case
 from stacks.measure import Failed, Found, measured, side_by_side, stages
 from stacks.venvs import VenvError
@@ -130,21 +129,15 @@ def main() -> None:
         and (case.quick or not options.quick)
         and options.held_out in {None, case.held_out}
     ]
-    if options.list:
-        sys.stdout.writelines(f"{case.title}\n" for case in cases)
-        return
     known = _known(options.log) if options.resume and options.log else {}
     left = [case for case in cases if case.title not in known]
     hog = options.beside_a_hog
-    with recording(options.tape):
-        for some in [(case,) for case in left] if hog else stages(left):
-            await_quiet()
-            for case, first in zip(some, side_by_side(some), strict=True):
-                result = row(case, first, hog=hog, verbose=options.verbose)
-                known[case.title] = result
-                _keep(options.log, result)
-                sys.stderr.write(f"{result}\n")
-                sys.stderr.flush()
+    for some in [(case,) for case in left] if hog else stages(left):
+        await_quiet()
+        for case, first in zip(some, side_by_side(some), strict=True):
+            known[case.title] = result = row(case, first, hog=hog, verbose=options.verbose)
+            _keep(options.log, result)
+            sys.stderr.write(f"{result}\n")
     rows = [known[case.title] for case in cases]
     sys.stdout.write(f"{table(rows)}\n\n{summary(rows)}\n")
     if options.file:
@@ -162,10 +155,8 @@ def _options() -> argparse.Namespace:
         "--tuned", dest="held_out", action="store_const", const=False, help="those to tune on"
     )
     share.add_argument("--held-out", action="store_const", const=True, help="the other third")
-    parser.add_argument("--list", action="store_true", help="name the cases, and do nothing")
     parser.add_argument("--beside-a-hog", action="store_true", help="beside one that burns a core")
     parser.add_argument("--verbose", action="store_true", help="also the feeders, to stderr")
-    parser.add_argument("--tape", type=Path, help="record each look at connections")
     parser.add_argument("--log", type=Path, help="keep results in this file as they come")
     parser.add_argument("--resume", action="store_true", help="do not measure what is in the log")
     return parser.parse_args()

@@ -35,7 +35,9 @@ from stacks import venvs
 from stacks.cases import Case, Labels
 from stacks.servers.table import SERVERS, Server
 from stacks.venvs import VenvError
+from support.rights import _after
 from support.samplers import sampling
+from support.tools import WITH_US
 from support.waiting import until
 
 BUSY = 0.9
@@ -145,7 +147,7 @@ class Stage:
     def start_server(self, name: str, server: Server) -> None:
         """Start it, and wait until it listens."""
         _require(server.programs)
-        module = ("-m", f"stacks.servers.{server.module}", name, *server.arguments)
+        module = ("-m", "stacks.servers", server.module, name, *server.arguments)
         self._start(name, [f"{venvs.python(server.venv)}", *module])
         announced = self._folder / f"{name}.port"
         self._until(announced.exists, f"{name} listens")
@@ -182,11 +184,10 @@ class Stage:
             process.wait()
 
     def _start(self, name: str, words: list[str], cgroups: tuple[Path, ...] = ()) -> None:
-        groups = ":".join(map(str, cgroups))
-        keep = [sys.executable, "-m", "stacks.keep", f"{os.getpid()}", groups, *words]
+        enter = [f"echo $$ >'{group}/cgroup.procs'" for group in cgroups]
         with open(self._folder / f"{name}.log", "wb") as log:
             self._processes[name] = subprocess.Popen(
-                keep,
+                [*WITH_US, *_after(*enter), *words],
                 cwd=self._folder,
                 env=self._environment(),
                 start_new_session=True,
@@ -201,7 +202,6 @@ class Stage:
             "HOME": f"{self._folder / 'home'}",
             "PYTHONPATH": f"{self._folder / 'lib'}",
             "PYTHONUNBUFFERED": "1",
-            "STACKS_CASE": self._case.title,
             "STACKS_BOARD": f"{self._folder / 'board'}",
             "STACKS_FOLDER": f"{self._folder}",
             "STACKS_MARK": self._mark,

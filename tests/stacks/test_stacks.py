@@ -9,12 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from scenarios.cgroups import Unavailable
 from stacks.cases import CASES, Case
-from stacks.measure import Found, measured, side_by_side, stages
-from stacks.venvs import VenvError
-from support.judging import conclude
-from support.tools import _missing
+from stacks.judged import found_in, judge
+from stacks.measure import Found, side_by_side, stages
 
 QUICK = [case for case in CASES if case.quick]
 _STAGE_OF = {case.title: some for some in stages(QUICK) for case in some}
@@ -50,19 +47,3 @@ def test_each_family_has_a_case_that_keeps_its_gpu_busy() -> None:
 def test_cases_are_told_apart_by_their_titles() -> None:
     titles = [case.title for case in CASES]
     assert sorted(set(titles)) == sorted(titles)
-
-
-def found_in(case: Case, first: list[Found] | None = None) -> list[Found]:
-    """Measured alone, if it was not right at `first`, beside others."""
-    try:
-        return measured(case, first)[0]
-    except (Unavailable, VenvError) as reason:
-        _missing(f"{reason}")
-
-
-def judge(results: list[Found]) -> None:
-    """Wrong if one is, else unknown if one is."""
-    told = "\n".join(map(str, results))
-    print(told)  # noqa: T201 - for `pytest -s`
-    right = [found.right for found in results]
-    conclude(told, right=False if False in right else None if None in right else True)

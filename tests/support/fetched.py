@@ -16,8 +16,6 @@ from support.tools import _missing, require
 
 _CACHE = Path(sys.prefix) / "fetched"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-ALL_BRANCHES = "sid"
-"""The Debian suite with drivers of many branches, from 390 on, and the newest packages."""
 
 
 def header(package: str, version: str | None) -> Path:
@@ -42,24 +40,19 @@ def package(requirement: str) -> Path:
     )
 
 
-def nvidia_library(debian_package: str, suite: str | None = None) -> Path:
-    """The libnvidia-ml.so.1 of a Debian non-free package, from `suite` or this machine's suite."""
-    return next(_unpacked(debian_package, suite, "non-free").rglob("libnvidia-ml.so.1"))
-
-
-def go_source(debian_package: str, path: str, suite: str = ALL_BRANCHES) -> Path:
-    """A file of a Go library, by its import path, from a Debian package."""
-    return _unpacked(debian_package, suite, "main") / "usr/share/gocode/src" / path
+def nvidia_library() -> Path:
+    """The libnvidia-ml.so.1 of Debian's non-free."""
+    return next(_unpacked("libnvidia-ml1", "non-free").rglob("libnvidia-ml.so.1"))
 
 
 def kernel(debian_package: str) -> Path:
     """The newest kernel image of this machine's release, by the package that depends on it."""
-    return next(_unpacked(debian_package, None, "main", depended=True).glob("boot/vmlinuz-*"))
+    return next(_unpacked(debian_package, "main", depended=True).glob("boot/vmlinuz-*"))
 
 
-def _unpacked(name: str, suite: str | None, component: str, *, depended: bool = False) -> Path:
+def _unpacked(name: str, component: str, *, depended: bool = False) -> Path:
     """A Debian package, or its first dependency: unpacked, not installed."""
-    wanted = suite or _codename()
+    wanted = _codename()
 
     def fetch(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as index:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.programs import Program
@@ -54,11 +54,6 @@ def hanging(folder: Path) -> Iterator[Callable[[], None]]:
     finally:
         end()
         _libc.umount2(bytes(folder), _MNT_DETACH)
-
-
-def never_flushed(folder: Path) -> AbstractContextManager[Program]:
-    """A file of any name in `folder`, of a file system that answers everything but `flush`."""
-    return unanswering(folder, FLUSH)
 
 
 @contextmanager

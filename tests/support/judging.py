@@ -88,18 +88,6 @@ def not_judged(why: object) -> NoReturn:
     pytest.skip(f"not judged: {why}")
 
 
-def decide(look: Callable[[], Sequence[float]], what: str) -> None:
-    """Look until it is known whether `what` is right; `look` returns its margins."""
-    looks: list[Look] = []
-    end = time.monotonic() + LONGEST_SECONDS
-    while (right := verdict(looks)) is None and time.monotonic() < end:
-        others = Strangers()
-        margins = tuple(look())
-        looks.append(Look(margins, others.crowd))
-    means = [f"{low:.3f} to {high:.3f}" for low, high in _intervals(looks)]
-    conclude(f"{what}: by {', '.join(means)} of {len(looks)} looks", right=right)
-
-
 def settled(measure: Callable[[], Result], wrong: Callable[[Result], object]) -> Result:
     """The result of `measure`, which took too long to repeat; not judged if wrong in a crowd."""
     others = Strangers()

@@ -1,8 +1,8 @@
 """A kubelet's pod-resources API: a real gRPC server on a Unix socket.
 
-The protobuf library builds its messages from the API's field numbers, which checks the exporter's
-own reader against another implementation. `workload/test_kubelet_api.py` compares the numbers with
-Kubernetes' definition, which takes Debian packages.
+The protobuf library builds its messages from the API's field numbers (api.proto in Kubernetes'
+kubelet/pkg/apis/podresources/v1), which checks the exporter's own reader against another
+implementation.
 """
 
 from __future__ import annotations

@@ -52,13 +52,6 @@ class Prometheus:
             raise QueryError(f"{promql} has {len(found)} values")
         return found[0][1]
 
-    def samples(self, selector: str) -> Samples:
-        """Each scrape in the last hour, of the only matching series."""
-        found = self.matrix(selector)
-        if len(found) != 1:
-            raise QueryError(f"{selector} has {len(found)} series")
-        return found[0][1]
-
     def matrix(self, selector: str) -> list[tuple[Labels, Samples]]:
         """Each scrape in the last hour, by series."""
         return self._series("query", query=f"{selector}[1h]")
@@ -118,6 +111,7 @@ def on_data(
         require("prometheus", "prometheus"),
         f"--config.file={path}",
         f"--storage.tsdb.path={home / 'data'}",
+        "--storage.tsdb.retention.time=1y",  # what was written beforehand may be old
         "--storage.tsdb.max-block-duration=2h",  # nothing is compacted while it answers
         f"--web.listen-address={HOST}:{port}",
         "--log.level=warn",

@@ -45,11 +45,6 @@ def as_user(user: int, *capabilities: str) -> Way:
     return _usable((*_user(user, capabilities), "--no-new-privs"))
 
 
-def with_pids_of_its_own() -> Way:
-    """In its own PID namespace with its own /proc, like a container's first process."""
-    return _unshared("--pid", "--fork", "--kill-child", "--mount-proc")
-
-
 def with_a_network_of_its_own() -> Way:
     """In its own network namespace, where not even loopback is up."""
     return _unshared("--net")

@@ -55,6 +55,7 @@ def process(  # noqa: PLR0913 - what a process shows, each with a default
     read_bytes: int | None = 0,
     received_bytes: int = 0,
     cpu_ticks: int = 15,
+    ended_ticks: int = 0,
     ran_ns: int = 1,
     children: Iterable[int] = (),
     cgroup: str = "/job",
@@ -63,7 +64,9 @@ def process(  # noqa: PLR0913 - what a process shows, each with a default
 ) -> None:
     """A process of a machine that was up for 80.5 s; `read_bytes` None: it may not be known."""
     start = started_seconds * os.sysconf("SC_CLK_TCK")
-    fields = f"{state} 1 0 0 0 0 0 0 0 4 0 {cpu_ticks} 0 0 0 20 0 1 0 {start} {'0 ' * 30}"
+    fields = (
+        f"{state} 1 0 0 0 0 0 0 0 4 0 {cpu_ticks} 0 {ended_ticks} 0 20 0 1 0 {start} {'0 ' * 30}"
+    )
     traffic = f"{received_bytes} 0 0 0 0 0 0 0 {2 * received_bytes} 0"
     files = {
         "stat": f"{pid} (a b) {fields}",

@@ -1,4 +1,4 @@
-"""The table of reasons for which the exporter prescribes nothing."""
+"""The list of reasons for which the exporter prescribes nothing."""
 
 from __future__ import annotations
 
@@ -7,5 +7,4 @@ from gpu_bottleneck_exporter.prescription.model import REFUSALS
 
 def table() -> str:
     """In Markdown."""
-    head = ["| Reason | Means |", "|---|---|"]
-    return "\n".join([*head, *(f"| `{reason}` | {said} |" for reason, said in REFUSALS.items())])
+    return "\n".join(f"- `{reason}`: {said}" for reason, said in REFUSALS.items())

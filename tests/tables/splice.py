@@ -46,6 +46,12 @@ def write_csv(path: Path, table: str) -> None:
         lines.writerows([cell.strip() for cell in row] for row in (head, *rows))
 
 
+def read_csv(path: Path) -> list[list[str]]:
+    """The rows of a CSV file, without the headings."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return [*csv.reader(file)][1:]
+
+
 def _parted(text: str, name: str) -> tuple[str, str, str]:
     """What stands before and between the markers, and after, with the markers themselves."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"

@@ -1,4 +1,4 @@
-"""The table of which tests import which folder of the package."""
+"""The list of which tests import which folder of the package."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ def table() -> str:
         name = path.relative_to(_PACKAGE).with_suffix("").as_posix()
         if path.stat().st_size and path.name not in {"__init__.py", "__main__.py"}:
             folders[name.rpartition("/")[0] or "."].append(name)
-    return "\n".join(
-        ["| Modules | Tested by | Only through others |", "|---|---|---|", *_rows(folders, by)]
-    )
+    return "\n".join(_lines(folders, by))
 
 
-def _rows(folders: dict[str, list[str]], by: dict[str, Counter[str]]) -> Iterator[str]:
+def _lines(folders: dict[str, list[str]], by: dict[str, Counter[str]]) -> Iterator[str]:
     for folder, modules in folders.items():
         counts = sum((by[module] for module in modules), Counter[str]())
         testing = sorted(counts, key=lambda test: (-counts[test], test))[:_MOST]
         alone = [module.rpartition("/")[2] for module in modules if not by[module]]
-        cells = (", ".join(f"`{one}`" for one in many) for many in (testing, alone))
-        yield f"| `{folder}/` | {' | '.join(cells)} |".replace("`./`", "top level")
+        told, others = (", ".join(f"`{one}`" for one in many) for many in (testing, alone))
+        others = others and f"; only through others: {others}"
+        yield f"- `{folder}/`: {told}{others}".replace("`./`", "top level")
 
 
 def _imported(path: Path) -> Iterator[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import concurrent.futures
 import json
 import math
+import os
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,29 +16,13 @@ import pytest
 
 from support.command import ANY_PORT, Server, run, serving
 from support.daemon import drain
+from support.logins import CHEAP, Word, as_bytes, basic, encoded, hashed
 from support.waiting import PATIENCE_SECONDS, eventually, until
 
 from .conftest import Gate, Log, Page, Reply, Running, Serve, warned
 
-CHEAP, DEARER, DEAREST = 4, 5, 7
-"""Costs of hashes: bcrypt allows nothing below 4."""
-Word = str | bytes
-
-
-def as_bytes(word: Word) -> bytes:
-    return word if isinstance(word, bytes) else word.encode()
-
-
-def hashed(password: Word, cost: int = CHEAP) -> str:
-    return bcrypt.hashpw(as_bytes(password), bcrypt.gensalt(cost)).decode()
-
-
-def basic(user: Word, password: Word) -> dict[str, str]:
-    return encoded(as_bytes(user) + b":" + as_bytes(password))
-
-
-def encoded(credentials: bytes, scheme: str = "Basic") -> dict[str, str]:
-    return {"Authorization": f"{scheme} {base64.b64encode(credentials).decode()}"}
+DEARER, DEAREST = 5, 7
+"""Costs of hashes."""
 
 
 @pytest.fixture
@@ -208,17 +191,28 @@ def test_in_line_all_wait_but_who_made_way(
     assert checks.passwords[:2] == [b"wrong 0", b"right"]
 
 
+ENDLESS = """
+import bcrypt
+real = bcrypt.checkpw
+def check(password, hashed):
+    while True:
+        real(password, hashed)
+bcrypt.checkpw = check
+"""
+"""Short checks without end: the server's ends in the midst of one."""
+
+
 def test_a_password_that_is_being_checked_does_not_delay_the_end(tmp_path: Path) -> None:
-    # A hash of this cost takes seconds; it need not be anybody's.
-    write(tmp_path / "web.yml", {"alice": hashed("right").replace("$04$", "$16$")})
-    with serving(tmp_path, "serve", *ANY_PORT, "--web.config.file", "web.yml") as server:
+    (tmp_path / "sitecustomize.py").write_text(ENDLESS)
+    write(tmp_path / "web.yml", {"alice": hashed("right")})
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    arguments = ("serve", *ANY_PORT, "--web.config.file", "web.yml")
+    with serving(tmp_path, *arguments, PYTHONPATH=path) as server:
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
             before = _cpu_seconds(server)
             client.sendall(request("alice", "wrong"))
             until(lambda: _cpu_seconds(server) - before > 1, "the check")
-            began = time.monotonic()
             assert server.terminate() == 0
-            assert time.monotonic() - began < 2
         assert "Traceback" not in server.said
 
 

@@ -16,10 +16,10 @@ from gpu_bottleneck_exporter.web.config import CIPHER_SUITES, WebConfig, parse
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Authority, ask, client
 from support.command import ANY_PORT, run, serving
+from support.logins import basic
 from support.rows import rows
 
 from .conftest import PAIR
-from .test_users import basic
 
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 OPERATIONS = Path(__file__).parents[2] / "exporter/OPERATIONS.md"
@@ -144,24 +144,6 @@ def test_the_command_ends_with_one_line(
     assert result.stderr.startswith("gpu-bottleneck-exporter: --")
     assert content == "" or " --web.config.file web.yml: " in result.stderr
     assert said in result.stderr
-
-
-def test_the_environment_names_the_file_too(tmp_path: Path) -> None:
-    result = run(tmp_path, "serve", GPU_EXPORTER_WEB_CONFIG_FILE="missing.yml")
-    assert result.returncode == 2
-    assert "--web.config.file missing.yml: it cannot be read: No such file" in result.stderr
-
-
-def test_check_says_that_the_file_is_right(site: Path, tmp_path: Path) -> None:
-    path = site / "right.yml"
-    path.write_text(
-        tls("client_auth_type: RequireAndVerifyClientCert", "client_ca_file: ca.pem")
-        + f"\nbasic_auth_users: {{alice: {HASH}}}"
-    )
-    result = run(tmp_path, "check", "--web.config.file", str(path))
-    first = result.stdout.splitlines()[0]
-    assert first == f"web config      OK: {path}: TLS with client certificates, 1 user"
-    assert result.returncode == 1  # there is no driver
 
 
 NOTHING = (

@@ -15,10 +15,10 @@ from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import ask
 from support.command import ANY_PORT, serving
 from support.hangs import hanging
-from support.waiting import PATIENCE_SECONDS, until
+from support.logins import basic, hashed
+from support.waiting import until
 
 from .conftest import PAIR, Log, Serve, Site, warned
-from .test_users import basic, hashed
 
 PARTS = ("web.yml", "cert_file", "key_file", "client_ca_file")
 
@@ -121,11 +121,3 @@ def test_sighup_without_a_web_configuration_changes_nothing(tmp_path: Path) -> N
         until(lambda: "there is no --web.config.file" in server.said, "a line")
         assert server.get()[0] == 200
         assert server.terminate() == 0
-
-
-def test_the_demo_ends_with_its_terminal(tmp_path: Path) -> None:
-    with serving(tmp_path, "demo", *ANY_PORT) as server:
-        assert server.get()[0] == 200
-        server.process.send_signal(signal.SIGHUP)
-        assert server.process.wait(PATIENCE_SECONDS) == 0
-        until(lambda: not server.session(), "the end of its processes")

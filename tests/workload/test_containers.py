@@ -26,16 +26,15 @@ def test_names_by_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        f"{ID}.log",
-        f"pod_ns-{ID}.log",
-        f"pod_ns_main-{ID}.log.gz",
-        f"pod_ns_main-{ID}",
-        f"pod_ns_main-{ID[:63]}.log",
-        f"pod_ns_main-{ID.upper()}.log",
-        f"a_pod_ns_main-{ID}.log",
-        "README",
-        f"pod\n_ns_main-{ID}.log",
-        f"pod{{x=1}}_ns_main-{ID}.log",
+        *(
+            f"{ID}.log",
+            f"pod_ns-{ID}.log",
+            f"pod_ns_main-{ID}.log.gz",
+            f"pod_ns_main-{ID}",
+            "README",
+        ),
+        *(f"pod_ns_main-{ID[:63]}.log", f"pod_ns_main-{ID.upper()}.log", f"a_pod_ns_main-{ID}.log"),
+        *(f"pod\n_ns_main-{ID}.log", f"pod{{x=1}}_ns_main-{ID}.log"),
     ],
 )
 def test_other_files_name_nothing(tmp_path: Path, name: str) -> None:

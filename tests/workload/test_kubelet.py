@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -295,16 +294,6 @@ def test_a_kubelet_whose_first_answer_is_empty_is_asked_again_soon(node: Node) -
     node.works()
     node.kubelet.pods = [with_gpus("train-0", GPU)]
     node.shows(TRAIN)
-
-
-def test_a_socket_that_was_left_behind(running: Node) -> None:
-    running.kubelet.stop()
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(f"{running.socket}")
-    running.look()
-    running.fails("Connection refused")
-    running.kubelet.start()
-    running.shows(TRAIN)
 
 
 @rows(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from pathlib import Path
 
 import pytest
@@ -123,19 +121,6 @@ def test_those_gone_are_forgotten(recorded: Recorded) -> None:
         recorded.process(pid, user=pid)
         recorded.at(pid * 5, pid)
     assert len(recorded.reader._known) < 10
-
-
-def test_we_are_our_own() -> None:
-    owner = read_owner(PROC, os.getpid(), UserNames(PROC), Groups(PROC))
-    assert owner.user in (str(os.getuid()), pwd.getpwuid(os.getuid()).pw_name)
-    ours = owner_in_cgroup((PROC / "self/cgroup").read_text())
-    assert (owner.pod_uid, owner.container_id) == (ours.pod_uid, ours.container_id)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of others")
-def test_a_process_of_another_user_is_theirs() -> None:
-    with shell({}, user=54321) as pid:
-        assert read_owner(PROC, pid, UserNames(PROC), Groups(PROC)).user == "54321"
 
 
 def test_a_real_child_with_the_environment_of_a_job() -> None:

@@ -23,22 +23,6 @@ def told(*containers: Container) -> list[Given]:
     return list(given(reply([Pod("train-0", containers=containers)])))
 
 
-def test_nothing_was_given_to_nobody() -> None:
-    assert list(given(b"")) == list(given(reply([Pod("train-0")]))) == []
-
-
-def test_devices_of_plugins() -> None:
-    devices = {
-        "nvidia.com/gpu": [GPU, "nvidia0"],
-        "nvidia.com/mig-1g.10gb": ["MIG-1"],
-        "nvidia.com/gpu.shared": [f"{GPU}::3"],
-        "rdma/hca": [GPU],
-        "intel.com/gpu": ["card0"],
-    }
-    found = told(Container(devices=devices))
-    assert found == [Given(HOLDER, name, one) for name, those in devices.items() for one in those]
-
-
 @rows(
     "claim, expected",
     {

@@ -73,8 +73,7 @@ class Job(NamedTuple):
     gpus: int
     nodes: str
     """Slurm's short form of their names."""
-    count: int
-    """Of nodes."""
+    node_count: int
     comment: str
 
 
@@ -276,7 +275,10 @@ def gpus_of(job: Job, ledger: Json) -> Mapping[str, Gpu]:
             if not _NUMBER.fullmatch(number):
                 continue
             if "mig" in row:
-                number += f":{_INSTANCE.match(row['uuid'])[0]}"
+                instance = _INSTANCE.match(row["uuid"])
+                if instance is None:
+                    continue
+                number += f":{instance[0]}"
             found[number] = _gpu(row, job, _amount(ledger["time_seconds"]))
     return found
 

@@ -40,9 +40,9 @@ _INFO: Table[GpuSnapshot] = {
     gauge(
         "gpu_info{name, architecture, pci_bus_id, driver_version, cuda_version, mig_profile, "
         "parent_uuid}",
-        "Constant 1; identifies the GPU or MIG instance (NVML name, architecture, PCI bus id, MIG "
-        "profile and parent; driver version and the highest CUDA version that it supports). "
-        "Unknown labels are omitted.",
+        "Constant 1; identifies the GPU or MIG instance: NVML name, architecture, PCI bus id, "
+        "MIG profile and parent, driver version, highest CUDA version. Unknown labels are "
+        "omitted.",
     ): _identity,
 }
 
@@ -50,9 +50,9 @@ _PROCESSES: Table[readings.Processes] = {
     gauge(
         "gpu_processes",
         "Processes that hold a context on the GPU: compute, graphics and MPS, each once (NVML "
-        "running-process lists), except a desktop's (graphics only, in no container and no job) "
-        "and the daemons of MPS. Absent if there may be some in other PID namespaces, which are "
-        "not seen. Read every 10 s: the call takes the driver's global lock.",
+        "running-process lists), but no desktop's (graphics only, in no container and no job) "
+        "and no daemons of MPS. Absent if there may be some in other PID namespaces. Read every "
+        "10 s: the call takes the driver's global lock.",
     ): lambda held: held.count,
 }
 
@@ -86,7 +86,7 @@ _THERMAL: Table[readings.Thermal] = {
         "gpu_temperature_limit_celsius{limit}",
         "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
         "degrees Celsius (nvmlDeviceGetTemperatureThreshold; from Ada on derived once from the "
-        "temperature and the driver's T.Limit margins, so it may be a degree off).",
+        "driver's T.Limit margins: it may be a degree off).",
     ): lambda thermal: thermal.limits,
 }
 
@@ -125,9 +125,9 @@ _MEMORY: Table[GpuSnapshot] = {
     ): lambda gpu: _memory(gpu).total_bytes,
     gauge(
         "gpu_memory_used_bytes",
-        "Device memory that processes have allocated, in bytes. Includes the caches of frameworks "
-        "and, where gpu_memory_reserved_bytes is absent, reserved memory. Where the GPU has no "
-        "memory of its own, the sum of what the driver reports of each process.",
+        "Device memory that processes have allocated, in bytes. Includes frameworks' caches and, "
+        "where gpu_memory_reserved_bytes is absent, reserved memory. Where the GPU has no memory "
+        "of its own, the sum over the processes.",
     ): used_bytes,
     gauge(
         "gpu_memory_reserved_bytes", "Device memory that the driver keeps for itself, in bytes."
@@ -137,9 +137,9 @@ _MEMORY: Table[GpuSnapshot] = {
 _XID: Table[GpuSnapshot] = {
     counter(
         "gpu_xid_errors_total{xid}",
-        "XID events since the exporter started, by code (NVML event set). Codes 13, 31, 43, 45, 68 "
-        "and 109 come from the application, the others from the hardware or the driver. The series "
-        "of a code first appears at 1: an alert must also catch new series.",
+        "XID events since the exporter started, by code (NVML event set). Codes 13, 31, 43, 45, "
+        "68 and 109 come from the application, others from hardware or driver. A code's series "
+        "first appears at 1: an alert must also catch new series.",
     ): lambda gpu: {str(code): count for code, count in sorted(gpu.errors.items())},
 }
 

@@ -59,11 +59,11 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: _by_role(fed, lambda one: one.queue_ns / 1e9) if fed.queue_known else None,
     counter(
         "gpu_feeder_wait_seconds_total{role, state}",
-        "Seconds in which the processes waited, by what for: disk (file I/O), network (asleep in a "
-        "socket; while the GPU idles, waiting for an answer), queue (pipe, futex, semaphore), "
-        "sleep (timer, poll), unknown (no permission to find out). Covers first threads and, while "
-        "the GPU idles, what those wait for. Sampled several times a second, workers in "
-        "turn; each kind is absent until it is first seen.",
+        "Seconds in which the processes waited, by what for: disk (file I/O), network (asleep in "
+        "a socket; while the GPU idles, for an answer), queue (pipe, futex, semaphore), sleep "
+        "(timer, poll), unknown (no permission). Covers first threads and, while the GPU idles, "
+        "what those wait for. Sampled several times a second, workers in turn; each kind is "
+        "absent until first seen.",
     ): lambda fed: seconds_by(dict(sorted(fed.wait_ns.items()))),
     counter(
         "gpu_feeder_read_bytes_total{role}",
@@ -94,9 +94,9 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: fed.job.age_seconds,
     gauge(
         "gpu_feeder_interactive",
-        "Whether a main process is interactive, 0 or 1: a notebook kernel (/proc/PID/cmdline) or a "
-        "process with a controlling terminal (/proc/PID/stat), as under ssh, tmux or docker run "
-        "-t. Absent while no process feeds the GPU.",
+        "Whether a main process is interactive, 0 or 1: a notebook kernel (/proc/PID/cmdline) or "
+        "one with a controlling terminal (/proc/PID/stat), as under ssh, tmux or docker run -t. "
+        "Absent while no process feeds the GPU.",
     ): lambda fed: fed.job.limits.interactive,
     counter(
         "gpu_feeder_throttled_seconds_total",

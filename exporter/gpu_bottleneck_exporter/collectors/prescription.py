@@ -24,8 +24,8 @@ FAMILIES: Table[Outlook] = {
     gauge(
         "gpu_prescription_value{knob}",
         "Recommended value of the setting: num_workers (processes), cpu_limit and cpu_cores "
-        "(cores), host_code and checkpoints (share of the time that the GPU waits for them: 0, as "
-        "they can only be removed). Absent while the GPU is busy or nothing is recommended.",
+        "(cores), host_code and checkpoints (0: the share of the time that the GPU waits for "
+        "them can only be removed). Absent while the GPU is busy or nothing is recommended.",
     ): lambda outlook: _advised(outlook, lambda one: one.value),
     gauge(
         "gpu_prescription_current_value{knob}", "Present value of the setting, in the same unit."
@@ -48,8 +48,8 @@ FAMILIES: Table[Outlook] = {
     ): lambda outlook: _advised(outlook, lambda one: one.at_most),
     gauge(
         "gpu_prescription_job_busy_ratio{knob}",
-        "Predicted mean busy share of the job's GPUs on this machine if only this rank is changed, "
-        "0-1: the next slowest rank limits what all gain. Absent for jobs with one GPU, and while "
+        "Predicted mean busy share of the job's GPUs on this machine if only this rank is "
+        "changed, 0-1: the next slowest rank limits it. Absent for jobs with one GPU, and while "
         "it is unknown what the other ranks can spare.",
     ): lambda outlook: _advised(outlook, lambda one: one.job_busy_ratio),
     gauge(

@@ -69,20 +69,19 @@ _UTILIZATION: Table[GpuTotals] = {
 _STALL: Table[GpuTotals] = {
     counter(
         "gpu_stall_seconds_total{waiting_on}",
-        "Idle seconds of the GPU, by what the processes that hold or feed it were doing: "
-        "unallocated (no holder), host_code (the main thread ran), worker_cpu (it waited for "
-        "workers that ran), cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them "
-        "back), storage, memory (reading evicted data again), network (they waited for an answer "
-        "from a connection), requests (a server had none in flight; absent until first seen), "
-        "peer (another GPU of the job worked), asleep (all of them slept), unknown. Adds up to "
-        "observed minus busy seconds, exactly; split per tick, from states sampled several times "
-        "a second.",
+        "Idle seconds of the GPU, by what the processes that hold or feed it did: unallocated "
+        "(no holder), host_code (the main thread ran), worker_cpu (it waited for workers that "
+        "ran), cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them back), "
+        "storage, memory (reading evicted data again), network (they waited for an answer), "
+        "requests (a server had none in flight; absent until first seen), peer (another GPU of "
+        "the job worked), asleep (all slept), unknown. Adds up to observed minus busy seconds, "
+        "exactly; split per tick, from states sampled several times a second.",
     ): _stalls,
     counter(
         "gpu_storage_stall_seconds_total{filesystem}",
         "Seconds of gpu_stall_seconds_total in which the GPU waited for storage, by where the "
-        "files are: local or remote (NFS, SMB, Lustre, FUSE and others, by the type of the mount). "
-        "Where that is unknown they are in neither. Absent until it is first known.",
+        "files are: local or remote (NFS, SMB, Lustre, FUSE and others, by the mount's type); in "
+        "neither where that is unknown. Absent until first known.",
     ): lambda totals: seconds_by(totals.storage_ns),
 }
 

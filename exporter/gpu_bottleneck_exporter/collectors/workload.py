@@ -27,17 +27,12 @@ def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
 _INFO = gauge(
     "gpu_workload_info{workload_namespace, workload_pod, workload_container, pod_uid, "
     "container_id, slurm_job_id, user, rendezvous}",
-    "Constant 1; the owners of the GPU: one series for each owner of the main processes, 8 at "
-    "most, and for each container to which the kubelet gave the GPU and that has no process on "
-    "it, 32 at most (polled every 30 s, and at once for a new pod); likewise each Slurm job "
-    "to which a prolog gave it, by its files (read every 10 s). Pod uid and container id "
-    "come from the processes' cgroups (read every 10 s, later every 30 s), names from the "
-    "links to container logs, the Slurm job from the cgroup or SLURM_JOB_ID (its SLUID where "
-    "its number is not visible), the user from the real user id (a number if the host's "
-    "names are not available). rendezvous is a hash of "
-    "MASTER_ADDR and MASTER_PORT, the same on all GPUs of a distributed job. Labels that do "
-    "not apply or are unknown are omitted. While a pod on the GPU has no names, containers "
-    "without a process are omitted too: any of them may be this pod's.",
+    "Constant 1; one series for each owner of the GPU: of its main processes, 8 at most, and "
+    "each container or Slurm job without a process on it to which the kubelet or a prolog gave "
+    "it, 32 containers at most. Read every 10 s, later every 30 s. slurm_job_id is a SLUID "
+    "where the number is not visible, user a number if the host's names are not available; "
+    "rendezvous is a hash of MASTER_ADDR and MASTER_PORT, the same on all GPUs of a distributed "
+    "job. Labels that do not apply or are unknown are omitted.",
 )
 LABELS = _INFO.labels
 """In the order of the fields of an owner."""

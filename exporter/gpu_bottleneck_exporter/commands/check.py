@@ -55,6 +55,17 @@ class Gap(NamedTuple):
         return f"gap             {self.subject}: {self.problem}", f"  remedy        {self.remedy}"
 
 
+class Blamed(NamedTuple):
+    """A process to which a verdict applies."""
+
+    pid: int
+    command: str
+    """Its beginning; empty: the process has ended."""
+
+    def __str__(self) -> str:
+        return f"{self.pid:<7} {self.command}".rstrip()
+
+
 class Report(NamedTuple):
     """The exit status, lines for people, and the same as a document for programs."""
 
@@ -84,8 +95,12 @@ def diagnose(settings: Settings, open_driver: Callable[[], Driver], seconds: flo
     node, state = watched(settings, open_driver, seconds)
     if not node.gpus:
         return _none_found(node)
-    told = (lines_of(gpu, _blamed(gpu, state, settings.procfs)) for gpu in node.gpus)
-    return _report((line for lines in told for line in lines), node)
+    blamed = [tuple(_blamed(gpu, state, settings.procfs)) for gpu in node.gpus]
+    told = map(lines_of, node.gpus, blamed)
+    report = _report((line for lines in told for line in lines), node)
+    for gpu, found in zip(report.document["gpus"], blamed, strict=False):  # the document is bounded
+        gpu["blamed"] = [one._asdict() for one in found]
+    return report
 
 
 def tell(report: Report, web_config: str | None = None, *, as_json: bool) -> NoReturn:
@@ -184,11 +199,12 @@ def _failures(state: SamplerState) -> Iterator[Gap]:
             yield Gap(f"collector {name}", error, remedy)
 
 
-def lines_of(gpu: Gpu, blamed: Iterable[str] = ()) -> Iterator[str]:
+def lines_of(gpu: Gpu, blamed: Iterable[Blamed] = ()) -> Iterator[str]:
     """What people are told of one GPU and the two processes `blamed`, and an empty line."""
     yield f"GPU {label(gpu)}  {gpu.name or 'unknown'}  {_workload(gpu)}"
     first, *others = explained(gpu)
-    for name, text in (first, *zip(("most to blame", ""), blamed, strict=False), *others):
+    named_blamed = zip(("most to blame", ""), map(str, blamed), strict=False)
+    for name, text in (first, *named_blamed, *others):
         yield f"  {name:13} {text}"
     if gpu.busy_ratio is not None:
         for name, part in parts_of(gpu.busy_ratio, named(gpu.stall_ratios or {})).items():
@@ -196,13 +212,13 @@ def lines_of(gpu: Gpu, blamed: Iterable[str] = ()) -> Iterator[str]:
     yield ""
 
 
-def _blamed(gpu: Gpu, state: SamplerState, proc: Path) -> Iterator[str]:
-    """Pid and command of the two processes, or fewer, to which the verdict applies most."""
+def _blamed(gpu: Gpu, state: SamplerState, proc: Path) -> Iterator[Blamed]:
+    """The two processes, or fewer, to which the verdict applies most."""
     feedings = (one.feeding for one in state.gpus if one.identity.uuid == gpu.uuid)
     mains, others = next((one.busiest for one in feedings if one and gpu.cause), ((), ()))
     for pid in mains if gpu.cause in _OF_MAINS else others or mains:
         words = command_line(proc, pid).text.rstrip("\0").replace("\0", " ")
-        yield f"{pid:<7} {printable(words, _LONGEST_COMMAND)}".rstrip()
+        yield Blamed(pid, printable(words, _LONGEST_COMMAND).rstrip())
 
 
 def _workload(gpu: Gpu) -> str:

@@ -9,9 +9,11 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -160,6 +162,19 @@ def serve(
         ledger.stop()
     if fatal:
         raise ExporterError(fatal[0])
+
+
+def leave() -> NoReturn:
+    """End the process without Python's own end.
+
+    A thread may still be in bcrypt, or hang in the driver. Python's end would stop it where it
+    takes the lock next, and code in Rust, as bcrypt's, then aborts the process.
+    """
+    logging.shutdown()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # either may be closed
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(0)
 
 
 def _share_one_heap() -> None:

@@ -49,14 +49,13 @@ EXPORTER: Table[SamplerState] = {
         "gpu_exporter_signal_available{signal}",
         "Whether every GPU that is up, or the host, provides the signal, 0 or 1. At 0 the series "
         "built on it are absent or coarser somewhere. Absent if the collectors that read it are "
-        "off, or if it is named in --without.",
+        "off, or if --without names it.",
     ): lambda state: dict(sorted(signals(state).items())),
     gauge(
         "gpu_exporter_feeder_processes{watched}",
         "Processes that feed GPUs, over all GPUs, by how they are watched: whole (counters read "
-        "every 4 s or more often), sampled (read in turn: sums are exact but come later), or "
-        "counted (beyond 8192 processes nothing else is known of them, and the worker counters of "
-        "that GPU are absent).",
+        "every 4 s or more often), sampled (in turn: sums are exact but later), or counted "
+        "(beyond 8192 nothing else is known of them, and that GPU has no worker counters).",
     ): lambda state: dict(sorted(state.host.watched.items())) if state.host else None,
     counter(
         "gpu_exporter_lost_samples_seconds_total",
@@ -66,13 +65,13 @@ EXPORTER: Table[SamplerState] = {
     counter(
         "gpu_exporter_implausible_values_total{collector}",
         "Impossible values from the driver, such as a utilization above 100 %. They are dropped: "
-        "the series is absent, or the time counts as unobserved.",
+        "the series is absent, or the time unobserved.",
     ): lambda state: state.implausible,
     counter(
         "gpu_exporter_cpu_wait_seconds_total",
         "Seconds in which the exporter's own threads were runnable without a CPU, summed "
-        "(schedstat; every 10 s). If one of them is starved for a quarter of the time, readings "
-        "come too late and the signal own_cpu is 0.",
+        "(schedstat; every 10 s). If one is starved for a quarter of the time, readings come too "
+        "late and the signal own_cpu is 0.",
     ): lambda state: state.waited_for_cpu_seconds,
     counter("gpu_exporter_driver_calls_total", "Calls made into the GPU driver."): lambda state: (
         state.driver_calls

@@ -76,7 +76,10 @@ class GpuBook:
         self.stays.append(stay)
         free, self._free = self._free, deque(maxlen=_MOST_FREE)
         for span in free:
-            self._place(span)
+            if span.end_ns > stay.start_ns:
+                self._place(span)
+            else:
+                self._free.append(span)
         return stay
 
     def spend(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
@@ -86,7 +89,7 @@ class GpuBook:
         whole = Span(start_ns, end_ns, active_ns, stalls)
         gap_ns = max(end_ns - start_ns - observed_ns, start_ns - self.until_ns)
         if gap_ns < _GAP_NS and not self._borders(whole):
-            self._place(whole)
+            self._charge(whole, self._present(start_ns, end_ns))
         else:
             for end, duration, active in windows:
                 start = end - duration
@@ -127,19 +130,30 @@ class GpuBook:
         )
 
     def _borders(self, span: Span) -> list[int]:
-        edges = {edge for stay in self.stays for edge in (stay.start_ns, stay.end_ns or 0)}
-        return sorted(edge for edge in edges if span.start_ns < edge < span.end_ns)
+        start_ns, end_ns, found = span.start_ns, span.end_ns, set()
+        for stay in self.stays:
+            for edge in (stay.start_ns, stay.end_ns or 0):
+                if start_ns < edge < end_ns:
+                    found.add(edge)
+        return sorted(found)
 
     def _place(self, span: Span) -> None:
         """Charge `span` to those who were there; time of nobody waits for who may claim it."""
-        pieces = list(pairwise([span.start_ns, *self._borders(span), span.end_ns]))
+        borders = self._borders(span)
+        if not borders:
+            self._charge(span, self._present(span.start_ns, span.end_ns))
+            return
+        pieces = list(pairwise([span.start_ns, *borders, span.end_ns]))
         present = [self._present(*piece) for piece in pieces]
-        parts = [span] if len(pieces) == 1 else _cut(span, pieces, present)
-        for part, uses in zip(parts, present, strict=True):
-            for use, own in zip(uses, part.shared(len(uses)) if uses else (), strict=True):
-                use.add(own, shared=len(uses) > 1)
-            if not uses:
-                self._free.append(part)
+        for part, uses in zip(_cut(span, pieces, present), present, strict=True):
+            self._charge(part, uses)
+
+    def _charge(self, part: Span, uses: Sequence[Use]) -> None:
+        shares = [part] if len(uses) == 1 else part.shared(len(uses))
+        for use, own in zip(uses, shares, strict=True):
+            use.add(own, shared=len(uses) > 1)
+        if not uses:
+            self._free.append(part)
 
     def _forget(self, now_ns: int) -> None:
         horizon = now_ns - CLAIMED_NS

@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Pro
 from gpu_bottleneck_exporter.host.descriptors import open_pidfd
 from gpu_bottleneck_exporter.host.files import NoRoomError, read
 from gpu_bottleneck_exporter.host.process import TICK_NS, Stat, parse_stat
-from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
+from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.jobs import store
 from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Started, Stay
 from gpu_bottleneck_exporter.jobs.records import Job, Use, resumed
@@ -47,6 +47,8 @@ _PAUSE_SECONDS = 4.0
 """Between two looks at what GPUs noted, if no process came or went."""
 _MOST_QUEUED = 4096
 """Notes of one GPU: a quarter of an hour, if the disk hangs for so long."""
+_MOST_WAITING = 256
+"""Jobs that wait for a full disk."""
 _GPU = ("gpu", "uuid", "model", "mig")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _ID_CHARACTERS = 80
@@ -72,7 +74,7 @@ class Ledger:
         self._describe = describe
         self._users, self._groups = UserNames(self._proc), Groups(self._proc, settings.sysfs)
         self._boot = (read(f"{self._proc}/sys/kernel/random/boot_id") or "").strip()
-        self._follows_ends = in_hosts_pid_namespace(self._proc) is not False
+        self._follows_ends = same_pids(self._proc)
         """Whether the pids in its procfs are those that we may name to the kernel."""
         most, seconds = settings.jobs_keep, settings.jobs_keep_seconds
         file = settings.jobs_state_file
@@ -278,6 +280,9 @@ class Ledger:
         What is typed into one terminal after that is the next job.
         """
         name = self._resumable.get(process) or _name_of(owner)
+        other = self._jobs.get(name or "")
+        if owner.slurm_job_id and other and other.owner.get("user", owner.user) != owner.user:
+            name = None  # without control groups of Slurm, anybody can claim another's job
         key = owner.user or "unknown", owner.rendezvous or f"{session}"
         if name is None and key in self._lone:
             lone = self._jobs.get(self._lone[key])
@@ -344,23 +349,18 @@ class Ledger:
             wanted = {*gone, *(job for job in ended if job.id not in self._finished)}
             wanted |= set(self._jobs.values()) if everything else set()
             rows = [self._row(job) for job in wanted]
-        if rows and self._store.write(rows, time.time()):
-            self._finished |= {job.id for job in ended}
+        written = not rows or self._store.write(rows, time.time())
         with self._lock:
-            for job in gone:
+            if written:
+                self._finished |= {job.id for job in ended}
+            for job in gone if written or len(self._jobs) > _MOST_WAITING else ():
                 if not job.runs:
                     self._jobs.pop(job.id, None)
                     self._finished.discard(job.id)
             self._lone = {key: name for key, name in self._lone.items() if name in self._jobs}
-            silent = [
-                uuid
-                for uuid, book in self._books.items()
-                if book.until_ns < now_ns - 2 * CLAIMED_NS and not self._open(uuid)
-            ]
-            for uuid in silent:
-                del self._books[uuid]
-                if not self._queues[uuid]:
-                    del self._queues[uuid]
+            for uuid, book in list(self._books.items()):
+                if book.until_ns < now_ns - 2 * CLAIMED_NS and not self._open(uuid):
+                    del self._books[uuid], self._queues[uuid]
 
     def _is_charged(self, job: Job, now_ns: int) -> bool:
         """Whether its GPUs have been read up to its end."""

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 
@@ -50,21 +50,8 @@ class Row(NamedTuple):
         return zlib.decompress(self.body).decode()
 
 
-class Store(Protocol):
-    """Jobs that were written last; all methods may be called from any thread."""
-
-    def write(self, rows: Iterable[Row], now: float) -> bool:
-        """Keep `rows`, replace those known, forget what is too old; whether that succeeded."""
-
-    def read(self, since: float = 0.0) -> list[Row]:
-        """Jobs that ended after Unix time `since`, the newest first."""
-
-    def find(self, job: str) -> Row | None:
-        """The job with this id."""
-
-
 class Memory:
-    """Keeps jobs until the exporter ends."""
+    """Keeps jobs until the exporter ends; all methods may be called from any thread."""
 
     def __init__(self, most: int, seconds: float) -> None:
         """At most so many, for so long."""
@@ -73,7 +60,7 @@ class Memory:
         self._lock = threading.Lock()
 
     def write(self, rows: Iterable[Row], now: float) -> bool:
-        """Keep `rows`."""
+        """Keep `rows`, replace those known, forget what is too old; whether that succeeded."""
         with self._lock:
             self._rows.update({row.id: row for row in rows})
             old = [r.id for r in self._rows.values() if r.until < now - self._seconds]
@@ -84,13 +71,13 @@ class Memory:
         return True
 
     def read(self, since: float = 0.0) -> list[Row]:
-        """Jobs since then."""
+        """Jobs that ended after Unix time `since`, the newest first."""
         with self._lock:
             found = [row for row in self._rows.values() if row.until > since]
         return sorted(found, key=lambda row: row.start, reverse=True)
 
     def find(self, job: str) -> Row | None:
-        """The job."""
+        """The job with this id."""
         return self._rows.get(job)
 
     def _bytes(self) -> int:
@@ -106,7 +93,7 @@ class Memory:
 
 
 class File:
-    """Keeps jobs in a file of SQLite, which writes whole transactions or nothing."""
+    """As `Memory`, but in a file of SQLite, which writes whole transactions or nothing."""
 
     def __init__(self, path: Path, most: int, seconds: float) -> None:
         """At most so many, for so long. A file that is damaged is set aside."""
@@ -183,6 +170,9 @@ class File:
         """A connection for one transaction: SQLite's may not be shared by threads."""
         with closing(self._sqlite.connect(self._path, _PATIENCE_SECONDS)) as file, file:
             yield file
+
+
+Store: TypeAlias = Memory | File
 
 
 def row_of(document: Mapping[str, Any], text: str, until: float, holders: str | None) -> Row:

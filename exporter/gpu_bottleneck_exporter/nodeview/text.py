@@ -194,11 +194,11 @@ def to_have_one(node: Node) -> str:
 
 def in_full(change: Prescription) -> str:
     """`DataLoader(num_workers=6): 93 % busy (88-95); now 2; uses 4 of 7 free cores; after …`."""
-    name, value = SETTINGS.get(change.knob, change.knob), _amount(change.value)
+    name, value = SETTINGS.get(change.knob, change.knob), amount(change.value)
     together = f" for {change.processes} processes" if change.processes > 1 else ""
     pytorch = change.pytorch and not together  # who sets it sets it for one process
     turned = f"DataLoader(num_workers={value})" if pytorch else f"{name}: {value}{together}"
-    now = _amount(change.current_value)
+    now = amount(change.current_value)
     if change.knob in REMOVED:
         turned, now = f"less {name}", f"{percent(change.current_value)} of the time"
     brought = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
@@ -220,7 +220,7 @@ def in_full(change: Prescription) -> str:
 
 def outcome(change: Score) -> str:
     """`loader workers from 2 to 6: predicted 93 % (88-95), measured 91 %`."""
-    before, after = _amount(change.value_before), _amount(change.value_after)
+    before, after = amount(change.value_before), amount(change.value_after)
     interval = _interval(change.predicted_low_ratio, change.predicted_high_ratio)
     predicted = f"predicted {percent(change.predicted_busy_ratio)}{interval}"
     name = SETTINGS.get(change.knob, change.knob)
@@ -253,17 +253,17 @@ def _interval(low: float, high: float) -> str:
     return f" ({100 * low:.0f}{DASH}{100 * high:.0f})"
 
 
-def _amount(value: float) -> str:
+def amount(value: float) -> str:
     """A number with one decimal at most."""
     return f"{round(value, 1):.6g}"
 
 
 def _uses(change: Prescription) -> Iterator[str]:
     """Cores, memory, and data: a million bytes a second, as links and disks are sold."""
-    cores, free = _amount(change.needs_cores), change.free_cores
+    cores, free = amount(change.needs_cores), change.free_cores
     if change.needs_cores >= _LEAST_CORES:
         known = f"{cores} core{'' if cores == '1' else 's'}"
-        yield known if free is None else f"{cores} of {_amount(free)} free cores"
+        yield known if free is None else f"{cores} of {amount(free)} free cores"
     if (change.needs_memory_bytes or 0.0) >= _LEAST_BYTES:
         yield memory(change.needs_memory_bytes, change.free_memory_bytes)
     if (speed := change.needs_bytes_per_second or 0.0) >= _LEAST_SPEED:

@@ -7,14 +7,16 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from itertools import islice
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Prescription, Refusal, Score
 
+Found = TypeVar("Found")
 NODE_PATH = "/api/v1/node"
 MOST_BYTES = 16 * 2**20
 """Sixteen GPUs are 35 kB."""
@@ -45,16 +47,29 @@ def document(found: object) -> Any:  # noqa: ANN401 - JSON
 
 
 def node_in(text: bytes) -> Node:
-    """The node that `text` describes, with texts that can be printed.
+    """The node that `text` describes: see `read`. Raises ValueError if it is no such document."""
+    return read(Node, parsed(text))
 
-    Fields that this version does not know are passed over. Raises ValueError if it is no such
-    document, or has a value of another type or a share that is none.
+
+def parsed(text: bytes) -> Any:  # noqa: ANN401 - JSON
+    """The JSON in `text`. Raises ValueError if it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"{error}") from error
+
+
+def read(kind: type[Found], given: object) -> Found:
+    """The `kind`, a class of a model, that JSON describes, with texts that can be printed.
+
+    Fields that this version does not know are passed over. Raises ValueError if `given` is no such
+    document, or has a value of another type or out of range.
     """
     try:
-        node: Node = _read(Node, json.loads(text))
+        found: Found = _read(kind, given)
     except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{error}") from error
-    return node
+    return found
 
 
 def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
@@ -75,8 +90,13 @@ def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
 
 
 def _object(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
-    found, hints = _checked(dict, given), get_type_hints(kind, include_extras=True)
-    return kind(**{n: _read(hint, found[n]) for n, hint in hints.items() if n in found})
+    found = _checked(dict, given)
+    return kind(**{n: _read(hint, found[n]) for n, hint in _hints(kind).items() if n in found})
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a class of the model
+    return get_type_hints(kind, include_extras=True)
 
 
 def _number(kind: Any, given: Any, least: float = -math.inf, most: float = math.inf) -> Any:  # noqa: ANN401

@@ -263,20 +263,23 @@ class GpuReader:
             self._has_ring = bool(reading.gpu)
         if self._watch is not None and (windows or isinstance(reading, Processes)):
             charge(self._watch, opened, windows)
-        if isinstance(reading, Memory):
-            self._expect_holder(opened, now_ns, reading.used_bytes)
+        if isinstance(reading, (Processes, Memory)):
+            self._expect_holder(opened, reading)
         if self._watch is not None and isinstance(reading, (Processes, Power, Memory)):
             self._watch.note(opened.ledger.identity, now_ns, reading)
 
-    def _expect_holder(self, opened: Opened, now_ns: int, used_bytes: int | None) -> None:
+    def _expect_holder(self, opened: Opened, reading: Processes | Memory) -> None:
         """Look at the memory of a GPU that nobody holds at each tick: a context takes some.
 
         That is cheap, unlike the list of processes, which is read again at once.
         """
-        before, opened.free_bytes = opened.free_bytes, None
-        if used_bytes is None or opened.ledger.holders(now_ns) != frozenset():
+        if opened.ledger.holders(time.monotonic_ns()) != frozenset():
             return
-        opened.free_bytes = used_bytes
         opened.due_ns["memory"] = 0
-        if before is not None and used_bytes - before >= _CONTEXT_BYTES:
-            opened.due_ns["processes"] = 0
+        if isinstance(reading, Processes):
+            opened.free_bytes = None
+        elif reading.used_bytes is not None:
+            known = reading.used_bytes if opened.free_bytes is None else opened.free_bytes
+            opened.free_bytes = min(known, reading.used_bytes)
+            if reading.used_bytes - opened.free_bytes >= _CONTEXT_BYTES:
+                opened.due_ns["processes"] = 0

@@ -45,7 +45,7 @@ class Opened:
     forbidden: dict[str, str] = field(default_factory=dict)
     """By collector that wants a permission: what the driver said."""
     free_bytes: int | None = None
-    """Memory in use at the last tick, if nobody held it."""
+    """The least memory in use since the holders were read, if there were none."""
     carry: Carry = field(default_factory=dict)
     """What the split of idle time keeps from tick to tick."""
 

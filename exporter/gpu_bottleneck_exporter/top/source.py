@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
-import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
-from functools import partial
-from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
 
 from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
-from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.fetch import Server
 from gpu_bottleneck_exporter.nodeview.build import FIRST_SECONDS, LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, node_in
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 
-_TIMEOUT_SECONDS = 5.0
-"""For each step of an answer, which takes milliseconds."""
 _WINDOW_SECONDS = 15.0
 """The span of the shares of this machine."""
 _STALE_SECONDS = 10.0
@@ -62,39 +54,22 @@ class Local:
 
 
 class Remote:
-    """Another exporter; connects directly, without a proxy, and follows no redirect."""
+    """Another exporter."""
 
     def __init__(self, url: str, ca_file: Path | None = None) -> None:
         """`url`, of http or https, may hold user:password. Raises SettingsError for `ca_file`."""
-        parts = urlsplit(url)
-        self.name = parts.netloc.rpartition("@")[2]
         # Beside the metrics, whose path people have at hand.
-        prefix = parts.path.rstrip("/").removesuffix(NODE_PATH).removesuffix("/metrics")
-        self._path = prefix + NODE_PATH
-        self._url = f"{parts.scheme}://{self.name}{self._path}"
-        self._headers = {"Accept": "application/json", **_authorization(parts)}
-        connection: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
-        if parts.scheme == "https":
-            connection = partial(http.client.HTTPSConnection, context=_trust(ca_file))
-        self._connect = partial(connection, self.name, timeout=_TIMEOUT_SECONDS)
+        self._server = Server(url, ca_file, (NODE_PATH, "/metrics"))
+        self.name = self._server.name
 
     def read(self) -> Node:
         """Ask it once. Raises ExporterError, in one sentence."""
-        try:
-            with closing(self._connect()) as connection:
-                connection.request("GET", self._path, headers=self._headers)
-                with connection.getresponse() as reply:
-                    body = reply.read(MOST_BYTES + 1)
-        except (OSError, UnicodeError, http.client.HTTPException) as error:
-            raise ExporterError(f"cannot read {self._url}: {printable(_reason(error))}") from error
-        if reply.status != HTTPStatus.OK:
-            raise ExporterError(f"{self._url} answers {reply.status} {printable(reply.reason)}")
-        if len(body) > MOST_BYTES:
-            raise ExporterError(f"{self._url} answers with more than {MOST_BYTES >> 20} MiB")
+        body = self._server.get(NODE_PATH, MOST_BYTES)
         try:
             return node_in(body)
         except ValueError as error:
-            raise ExporterError(f"{self._url} serves no node of this exporter") from error
+            told = f"{self._server.address(NODE_PATH)} serves no node of this exporter"
+            raise ExporterError(told) from error
 
     def settle(self) -> None:
         """Does nothing: an exporter settles by itself."""
@@ -147,28 +122,3 @@ class Feed:
                 time.sleep(self._interval)
         except Exception as error:  # noqa: BLE001 - raised again where it can be seen
             self.bug = error
-
-
-def _authorization(parts: SplitResult) -> dict[str, str]:
-    if parts.username is None:
-        return {}
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-
-
-def _trust(ca_file: Path | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:
-        reason = error.strerror or "it contains no certificate"
-        raise SettingsError(f"--ca-file: cannot use {ca_file}: {reason}") from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{error.verify_message} (see --ca-file)"
-    if isinstance(error, TimeoutError):
-        return f"no answer within {_TIMEOUT_SECONDS:.0f} s"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return f"{error}" or type(error).__name__

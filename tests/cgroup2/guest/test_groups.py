@@ -109,14 +109,6 @@ def test_the_quota_of_the_group_above_is_found(tmp_path: Path) -> None:
     assert (found.throttled_periods or 0) > 10
 
 
-def test_a_group_without_a_quota_is_never_throttled(tmp_path: Path) -> None:
-    with limited(Limits(memory_bytes=2**30), tmp_path) as (group,), running((group,), BURN) as pid:
-        ours = read_by_us(pid)
-        until(lambda: of_kernel(group / "cpu.stat")["usage_usec"] > 500_000, "half a second")
-        assert ours.cpu_limit() is None
-        assert not ours.look().throttled_ns
-
-
 def test_data_larger_than_the_limit_is_read_again(tmp_path: Path) -> None:
     limit, size = 48 * MEBIBYTE, 128 * MEBIBYTE
     data = tmp_path / "data"
@@ -189,24 +181,3 @@ def test_in_a_namespace_of_our_own_groups_of_others_are_found(tmp_path: Path) ->
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.split() == [f"0::/../{others.name}", f"{others}"]
-
-
-def test_pressure_that_is_switched_off_is_absent(tmp_path: Path) -> None:
-    with limited(Limits(cpu_cores=1), tmp_path) as (group,), running((group,), BURN) as pid:
-        ours = read_by_us(pid)
-        stalled = ours.look().pressure_ns
-        assert stalled.keys() >= {
-            ("cpu", "some"),
-            ("memory", "full"),
-            ("io", "full"),
-        }
-        (group / "cgroup.pressure").write_text("0")
-        assert read_by_us(pid).look().pressure_ns == {}
-
-
-def test_a_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
-    with limited(Limits(cpu_cores=1), tmp_path) as (group,), running((group,), BURN) as pid:
-        ours = read_by_us(pid)
-        assert ours.look().throttled_ns is not None
-    assert ours.look().throttled_ns is None
-    assert ours.counted.pressure_ns == {}

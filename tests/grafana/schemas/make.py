@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ VERSIONS = ("11.0.0", "11.6.16", "12.4.11", "13.2.3")
 """The first that is served, and the last of each major one when this was run."""
 TOOLS = ("ts-json-schema-generator@2.4.0", "typescript@5.9.3")
 PANELS = ("bargauge", "stat", "statetimeline", "table", "timeseries")
-_LARGE = 120
-"""Characters of a part of a schema from which it is written once and referred to."""
 
 Json = Any
 
@@ -40,7 +37,7 @@ def _in_lines(schema: Json) -> str:
     """As JSON, a line for each part: short, and a change can be read."""
     parts = (
         f'"{name}": {{\n'
-        + ",\n".join(f'"{key}": {_text(inner)}' for key, inner in value.items())
+        + ",\n".join(f'"{k}": {json.dumps(v, sort_keys=True)}' for k, v in value.items())
         + "\n}"
         for name, value in schema.items()
     )
@@ -78,24 +75,18 @@ def _generated(folder: Path, version: str) -> Json:
 
 def _places(package: Path) -> Iterator[tuple[str, Path]]:
     """Where the types lie; that differs from version to version."""
-    raw = next(path for path in sorted(package.rglob("raw"), reverse=True) if _typed(path))
-    yield "dashboard", next(raw.glob("dashboard/x/*types.gen.d.ts"))
+    typed = max(package.rglob("raw/dashboard/x/*types.gen.d.ts"))
+    raw = typed.parents[2]
+    yield "dashboard", typed
     for name in PANELS:
         yield name, next(raw.glob(f"composable/{name}/panelcfg/x/*types.gen.d.ts"))
     roots = (raw.parent, *raw.parents)
-    yield "@grafana/schema", next(root / "index.d.ts" for root in roots if _has_index(root))
-
-
-def _typed(raw: Path) -> bool:
-    return any(raw.glob("dashboard/x/*types.gen.d.ts"))
-
-
-def _has_index(root: Path) -> bool:
-    return (root / "index.d.ts").is_file()
+    indexes = (root / "index.d.ts" for root in roots)
+    yield "@grafana/schema", next(index for index in indexes if index.is_file())
 
 
 def by_type(schema: Json) -> Json:
-    """The dashboard's own schema, that of each type of panel, and the parts they share."""
+    """The dashboard's own schema, and that of each type of panel."""
     panels = schema["properties"]["panels"]["items"].pop("anyOf")
     del schema["definitions"]
     for panel in panels:
@@ -104,54 +95,17 @@ def by_type(schema: Json) -> Json:
             # Grafana puts its defaults where an option is not given.
             _optional(fields["options"])
             _optional(fields["fieldConfig"]["properties"]["defaults"]["properties"]["custom"])
-    whole = {
-        "board": schema,
-        "panels": {panel["properties"]["type"]["const"]: panel for panel in panels},
-    }
-    return _shared(whole)
+    by = {panel["properties"]["type"]["const"]: panel for panel in panels}
+    return {"board": schema, "panels": by}
 
 
 def _optional(schema: Json) -> None:
-    for part in _parts(schema):
-        part.pop("required", None)
-
-
-def _parts(schema: Json) -> Iterator[dict[str, Any]]:
-    """All schemas within: a dict may also hold properties, one of which may be called `type`."""
-    if isinstance(schema, dict):
-        if isinstance(schema.get("type"), str | list) or isinstance(schema.get("anyOf"), list):
-            yield schema
-        for inner in schema.values():
-            yield from _parts(inner)
-    elif isinstance(schema, list):
-        for inner in schema:
-            yield from _parts(inner)
-
-
-def _shared(whole: Json) -> Json:
-    """The same with what stands in it several times under `$defs`, once."""
-    times = Counter(_text(part) for part in _parts(whole))
-    names: dict[str, str] = {}
-    definitions: dict[str, Json] = {}
-
-    def written(value: Json) -> Json:
-        if isinstance(value, list):
-            return [written(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        text = _text(value)
-        if times[text] < 2 or len(text) < _LARGE:
-            return {key: written(one) for key, one in value.items()}
-        if text not in names:
-            names[text] = f"{len(names) + 1}"
-            definitions[names[text]] = {key: written(one) for key, one in value.items()}
-        return {"$ref": f"#/$defs/{names[text]}"}
-
-    return {**written(whole), "$defs": definitions}
-
-
-def _text(value: Json) -> str:
-    return json.dumps(value, sort_keys=True)
+    """Nothing within is required; a property may be called so, too."""
+    for inner in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(inner, (dict, list)):
+            _optional(inner)
+    if isinstance(schema, dict) and isinstance(schema.get("required"), list):
+        del schema["required"]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import time
 
 from stacks.servers.listen import announce
@@ -17,9 +16,8 @@ _COMMANDS = {
 _PATIENCE_SECONDS = 10.0
 
 
-def main() -> None:
+def main(name: str) -> None:
     """Run it until killed."""
-    name = sys.argv[1]
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -34,7 +32,3 @@ def main() -> None:
 def _listens(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-if __name__ == "__main__":
-    main()

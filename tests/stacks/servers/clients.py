@@ -9,7 +9,6 @@ the case's gateway.
 from __future__ import annotations
 
 import http.client
-import sys
 import threading
 import time
 from typing import Any
@@ -59,7 +58,3 @@ def main(name: str, kind: str, clients: str, pause: str) -> None:
     ask = ask_grpc if kind == "grpc" else ask_http
     for _ in range(int(clients)):
         threading.Thread(target=ask, args=(port, float(pause))).start()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

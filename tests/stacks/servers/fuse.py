@@ -9,7 +9,6 @@ and passes each read on; otherwise it caches pages and reads ahead.
 from __future__ import annotations
 
 import stat
-import sys
 import time
 
 import mfusepy
@@ -25,11 +24,15 @@ class Files(mfusepy.Operations):
 
     use_ns = True
 
+    def __init__(self, name: str, how: str) -> None:
+        self._told = name, how
+
     def init_with_config(self, _connection: object, config: object) -> None:
         """Report that it is up."""
-        if sys.argv[2] == "direct":
+        name, how = self._told
+        if how == "direct":
             config.direct_io = 1  # type: ignore[attr-defined]
-        announce(sys.argv[1], 0)
+        announce(name, 0)
 
     def getattr(self, path: str, _handle: int | None = None) -> dict[str, int]:
         """What kind of file `path` is."""
@@ -47,6 +50,8 @@ class Files(mfusepy.Operations):
         return bytes(size)
 
 
-if __name__ == "__main__":
+def main(name: str, how: str) -> None:
+    """Serve until killed."""
     (FOLDER / "mount").mkdir()
-    mfusepy.FUSE(Files(), f"{FOLDER / 'mount'}", foreground=True, nothreads=False, allow_other=True)
+    mount = f"{FOLDER / 'mount'}"
+    mfusepy.FUSE(Files(name, how), mount, foreground=True, nothreads=False, allow_other=True)

@@ -6,7 +6,6 @@ HOW: keep (a connection of each thread's) or anew (a connection per request). WO
 from __future__ import annotations
 
 import http.client
-import sys
 import threading
 import time
 
@@ -40,7 +39,3 @@ def main(name: str, kind: str, how: str) -> None:
     server = http_server(answer)
     announce(name, server.server_port)
     server.serve_forever()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

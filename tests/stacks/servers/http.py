@@ -1,4 +1,4 @@
-"""A remote server: it answers late. Run as `python -m stacks.servers.http NAME [tls]`.
+"""A remote server: it answers late. `... http NAME [tls]`.
 
 /late/MS/SIZE       SIZE bytes after MS milliseconds, also in ranges
 /trickle/MS/CHUNKS  a chunked body, one chunk every MS milliseconds
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import ssl
-import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -78,11 +77,10 @@ class Server(ThreadingHTTPServer):
         """Log nothing: clients are killed."""
 
 
-def main() -> None:
+def main(name: str, how: str = "") -> None:
     """Serve until killed."""
-    name = sys.argv[1]
     server = Server(("127.0.0.1", 0), Handler)
-    if "tls" in sys.argv[2:]:
+    if how:
         authority = trustme.CA()
         authority.cert_pem.write_to_path(f"{FOLDER / 'ca.pem'}")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -90,7 +88,3 @@ def main() -> None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     announce(name, server.server_address[1])
     server.serve_forever()
-
-
-if __name__ == "__main__":
-    main()

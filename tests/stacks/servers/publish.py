@@ -8,7 +8,6 @@ To mosquitto; to Kafka if NAME begins so: librdkafka's broker for tests, which i
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
@@ -43,15 +42,10 @@ def kafka() -> tuple[int, Callable[[], object]]:
     return broker.port, publish
 
 
-def main() -> None:
+def main(name: str, seconds: str) -> None:
     """Publish until killed."""
-    name, seconds = sys.argv[1], float(sys.argv[2])
     port, publish = kafka() if name.startswith("kafka") else mosquitto()
     announce(name, port)
     while True:
-        time.sleep(seconds or 3600)
+        time.sleep(float(seconds) or 3600)
         publish()
-
-
-if __name__ == "__main__":
-    main()

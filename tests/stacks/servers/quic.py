@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 
 import trustme
 from aioquic.asyncio import serve
@@ -16,8 +15,7 @@ from stacks.servers.listen import FOLDER, announce
 from stacks.servers.sockets import MESSAGE, PAUSE
 
 
-async def main() -> None:
-    """Serve until killed."""
+async def _serve(name: str) -> None:
     certificate = trustme.CA().issue_cert("127.0.0.1")
     configuration = QuicConfiguration(is_client=False)
     certificate.cert_chain_pems[0].write_to_path(f"{FOLDER / 'quic.pem'}")
@@ -38,9 +36,10 @@ async def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     await serve("127.0.0.1", port, configuration=configuration, stream_handler=begin)
-    announce(sys.argv[1], port)
+    announce(name, port)
     await asyncio.Event().wait()
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+def main(name: str) -> None:
+    """Serve until killed."""
+    asyncio.run(_serve(name))

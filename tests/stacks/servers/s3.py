@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable
 
@@ -17,20 +16,16 @@ from stacks.servers.listen import announce
 Respond = Callable[..., object]
 
 
-def main() -> None:
+def main(name: str, milliseconds: str) -> None:
     """Serve until killed."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = DomainDispatcherApplication(create_backend_app)
 
     def late(environ: dict[str, object], respond: Respond) -> Iterable[bytes]:
-        time.sleep(float(sys.argv[2]) / 1000)
+        time.sleep(float(milliseconds) / 1000)
         answer: Iterable[bytes] = moto(environ, respond)
         return answer
 
     server = make_server("127.0.0.1", 0, late, threaded=True)
-    announce(sys.argv[1], server.server_port)
+    announce(name, server.server_port)
     server.serve_forever()
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,6 @@ import http.client
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -122,7 +121,3 @@ def main(name: str, joint: str, kind: str) -> None:
         "pod-gateway": lambda to, work: gateway(to, work, enter_pod()),
     }
     joints[joint](name, WORKS[kind]())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

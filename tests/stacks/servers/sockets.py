@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -109,7 +108,3 @@ def main(name: str, how: str, seconds: str = f"{PAUSE}") -> None:
         connection, _ = server.accept()
         arguments = connection, float(seconds)
         threading.Thread(target=HOW[how], args=arguments, daemon=True).start()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

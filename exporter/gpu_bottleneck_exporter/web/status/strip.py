@@ -1,0 +1,40 @@
+"""Shares of the time as a drawing, and what its colours mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_bottleneck_exporter.nodeview.model import Parts, named
+from gpu_bottleneck_exporter.nodeview.text import percent
+from gpu_bottleneck_exporter.web.status.html import Html, element, join, listed
+
+_HIGH = 100
+"""Of a drawing, in its own units; CSS scales it."""
+
+
+def strip(steps: Sequence[Parts], columns: int, label: str) -> Html | None:
+    """The shares over time, one column per step, the last one at the right; None without any.
+
+    `label` is what those hear who do not see it.
+    """
+    if not any(steps):
+        return None
+    paths: dict[str, list[str]] = {}
+    for column, step in enumerate(steps, columns - len(steps)):
+        below = 0.0
+        for name, part in step.items():
+            top, high = _HIGH * (1 - below - part), _HIGH * part
+            paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
+            below += part
+    drawn = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
+    how = {"viewBox": f"0 0 {columns} {_HIGH}", "preserveAspectRatio": "none", "role": "img"}
+    return element("svg", *drawn, class_="trend", aria_label=label, **how)
+
+
+def legend(parts: Parts) -> Html | None:
+    """The parts worth naming, each with its colour; None without any."""
+    items = (
+        join(element("i", class_=f"c-{name}"), element("span", name), f" {percent(part)}")
+        for name, part in named(parts).items()
+    )
+    return listed(items, "parts", "Shares of the time") if parts else None

@@ -1,0 +1,60 @@
+"""How long `report` takes for a month of a fleet, from a real Prometheus with a made-up past.
+
+    PYTHONPATH=tests:grafana python tests/bench/report_scale.py [GPUS]
+
+Jobs have eight GPUs and last for three hours; each waits for three causes. Writing the past takes
+minutes and GBs of $TMPDIR.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from bench.fleet_day import series
+from gpu_bottleneck_exporter.report.prometheus import BUSY, STALL
+from support.command import run
+from support.prometheus import on_data, write_past
+
+DAYS, JOB_SECONDS, EVERY = 30, 3 * 3600, 600
+WAITS = {"worker_cpu": 0.3, "storage": 0.1, "unknown": 0.0}
+
+
+def past(gpus: int, end: int) -> Iterator[str]:
+    """What the rules record, of each job all before the next."""
+    for number in range(gpus // 8 * DAYS * 86_400 // JOB_SECONDS):
+        place, turn = number % (gpus // 8), number // (gpus // 8)
+        start = end - DAYS * 86_400 + turn * JOB_SECONDS + place * 60 // EVERY * EVERY
+        times = range(start + EVERY, start + JOB_SECONDS + 1, EVERY)
+        user = f'user="user{number % 50}"'
+        labels = f'slurm_job_id="{number}",{user},workload="Slurm job {number}"'
+        yield series(BUSY, labels, 0.6 * 8 * EVERY, times)
+        for cause, share in WAITS.items():
+            of = f'{labels},waiting_on="{cause}"'
+            yield series(STALL, of, share * (1 + number % 7 / 7) * 8 * EVERY, times)
+
+
+def main(gpus: int) -> None:
+    """Print the seconds of each of three runs, and what Prometheus took."""
+    with tempfile.TemporaryDirectory(prefix="report-scale-") as name:
+        folder, end = Path(name), int(time.time()) // EVERY * EVERY - 3 * 3600
+        write_past(folder, past(gpus, end))
+        with on_data(folder, {}) as server:
+            asked = ("--prometheus", f"127.0.0.1:{server.port}", "--since", f"{DAYS}d")
+            for turn in range(3):
+                began = time.monotonic()
+                done = run(folder, "report", *asked, *(["--verbose"] if turn == 0 else []))
+                print(f"{time.monotonic() - began:.1f} s, status {done.returncode}")
+                print(done.stderr, "\n".join(done.stdout.splitlines()[:5]), sep="")
+            process = psutil.Process(server.pid)
+            print(f"Prometheus: {sum(process.cpu_times()[:2]):.1f} s of CPU,", end=" ")
+            print(f"{process.memory_info().rss / 2**20:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

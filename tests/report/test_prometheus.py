@@ -1,0 +1,190 @@
+"""`report --prometheus` against a real Prometheus whose past was written beforehand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from rules.parsed import rules
+from support.beside import Reply, answering
+from support.command import run
+from support.prometheus import Prometheus, on_data, write_past
+
+MINUTES = 180
+END = int(time.time()) // 600 * 600 - 3600
+"""The job ended an hour ago."""
+BUSY, STALL = "workload:busy_gpu_seconds:sum10m", "workload:stall_gpu_seconds:sum10m"
+ADA = {"slurm_job_id": "4711", "user": "ada", "workload": "Slurm job 4711"}
+BOB = {
+    "workload_namespace": "vision",
+    "workload_pod": "train-0",
+    "user": "root",
+    "workload": "pod vision/train-0",
+}
+ADVICE = {
+    "value": 6,
+    "current_value": 2,
+    "busy_ratio": 0.9,
+    "busy_low_ratio": 0.8,
+    "busy_high_ratio": 0.95,
+    "upper_bound": 0,
+}
+
+
+def series(name: str, labels: Mapping[str, str], value: float, every: int = 60) -> Iterator[str]:
+    """A constant series of the job's time."""
+    head = f"{name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels.items())}}} {value} "
+    for at in range(END - 60 * MINUTES + every, END + 1, every):
+        yield f"{head}{at}\n"
+
+
+def past() -> Iterator[str]:
+    """Two GPUs of ada's on two nodes, of which the second is slower, and one of a pod."""
+    for node, gpu, idle, owner in (
+        ("node7:10170", "3", 0.4, ADA),
+        ("node8:10170", "0", 0.7, ADA),
+        ("node9:10170", "0", 0.1, BOB),
+    ):
+        of = {"job": "gpu", "instance": node, "gpu": gpu, "uuid": f"GPU-{node}"}
+        yield from series("gpu:busy:ratio_rate5m", of, 1 - idle)
+        yield from series("gpu:owner:info", {**of, **owner}, 1)
+        yield from series("gpu:stall:ratio_rate5m", {**of, "waiting_on": "worker_cpu"}, idle - 0.1)
+        yield from series("gpu:stall:ratio_rate5m", {**of, "waiting_on": "storage"}, 0.1)
+        if owner is ADA:
+            for name, value in ADVICE.items():
+                knob = {**of, "knob": "num_workers"}
+                yield from series(f"gpu:prescription:{name}", knob, value)
+    for owner, busy, storage, cpu in ((ADA, 0.9, 0.2, 0.9), (BOB, 0.9, 0.1, 0.0)):
+        yield from series(BUSY, owner, 600 * busy, 600)
+        yield from series(STALL, {**owner, "waiting_on": "storage"}, 600 * storage, 600)
+        yield from series(STALL, {**owner, "waiting_on": "worker_cpu"}, 600 * cpu, 600)
+    for name, value in (
+        ("cluster:predictions:count", 312),
+        ("cluster:predictions_inside:ratio", 0.91),
+        ("cluster:predictions_error:median", 0.02),
+    ):
+        now = int(time.time()) + 60
+        yield from (f"{name} {value} {at}\n" for at in range(now - 3600, now + 601, 60))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    write_past(folder, past())
+    with on_data(folder, {}) as found:
+        yield found
+
+
+def report(folder: Path, server: Prometheus, *arguments: str) -> subprocess.CompletedProcess[str]:
+    url = f"127.0.0.1:{server.port}"
+    return run(folder, "report", "--prometheus", url, "--since", "30d", *arguments)
+
+
+def test_all_jobs_with_totals_by_owner(tmp_path: Path, server: Prometheus) -> None:
+    done = report(tmp_path, server, "--format", "json", "--verbose")
+    assert done.returncode == 0, done.stderr
+    assert all(line.startswith("query ") for line in done.stderr.splitlines())
+    found = json.loads(done.stdout)
+    assert [one["id"] for one in found["jobs"]] == ["slurm-4711", "pod vision/train-0"]
+    assert [one["owner"] for one in found["owners"]] == ["ada", "vision"]
+    ada = found["jobs"][0]
+    assert ada["lost_gpu_hours"] == pytest.approx(3 * 1.1)
+    assert ada["busy_ratio"] == pytest.approx(0.45)
+    assert ada["stall_ratios"] == pytest.approx({"worker_cpu": 0.45, "storage": 0.1})
+    assert found["total"]["lost_gpu_hours"] == pytest.approx(3 * 1.2)
+    assert found["job_count"] == 2
+    assert found["predictions"] == {
+        "followed": 312,
+        "inside_ratio": 0.91,
+        "median_error_ratio": 0.02,
+    }
+
+
+@pytest.mark.parametrize(
+    ("owner", "job"), [("ada", "slurm-4711"), ("vision", "pod vision/train-0")]
+)
+def test_one_owner(tmp_path: Path, server: Prometheus, owner: str, job: str) -> None:
+    done = report(tmp_path, server, "--format", "json", "--owner", owner)
+    assert [one["id"] for one in json.loads(done.stdout)["jobs"]] == [job]
+
+
+def test_one_job_with_its_gpus(tmp_path: Path, server: Prometheus) -> None:
+    done = report(tmp_path, server, "--format", "json", "--job", "4711")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["jobs"]
+    assert [(one["node"], one["gpu"]) for one in found["gpus"]] == [
+        ("node7:10170", "3"),
+        ("node8:10170", "0"),
+    ]
+    assert [one["observed_seconds"] for one in found["gpus"]] == pytest.approx([3 * 3600] * 2)
+    assert [one["busy_seconds"] for one in found["gpus"]] == pytest.approx([6480, 3240])
+    assert (found["start_seconds"], found["end_seconds"]) == (END - 3 * 3600, END)
+    assert found["slowest"]["gpu"] == "GPU 0 on node8:10170"
+    assert found["do_first"]["knob"] == "num_workers"
+    # Of the first, what the prediction leaves over; of the other, what it waited for workers.
+    assert found["do_first"]["returned_seconds"] == pytest.approx(3240 + 6480)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--pod", "vision/train-0"), ("--gpu", "node9/0"), ("--gpu", "GPU-node9:10170")],
+)
+def test_other_ways_to_name_a_job(
+    tmp_path: Path, server: Prometheus, arguments: tuple[str, str]
+) -> None:
+    done = report(tmp_path, server, *arguments)
+    assert done.stdout.startswith("Pod vision/train-0 (vision, 1 GPU, 3 h)"), done.stderr
+
+
+def test_wrong_names_and_a_prometheus_without_our_rules(tmp_path: Path, server: Prometheus) -> None:
+    for arguments, told in (
+        ("--job 4712", "There is no job '4712'. Did you mean '4711'?"),
+        ("--owner adda", "There is no owner 'adda'. Did you mean 'ada'?"),
+        ('--owner "}', "There is no owner"),
+        ("--pod vision/x", "There is no pod 'vision/x'."),
+        ("--url node7 --job 1", "omit --url and --nodes"),
+    ):
+        done = report(tmp_path, server, *arguments.split())
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert told in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    done = run(tmp_path, "report", "--prometheus", f"127.0.0.1:{server.port}", "--since", "1m")
+    assert done.returncode == 1
+    assert "has recorded no workload:busy_gpu_seconds:sum10m" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (Reply(b"<html>"), "is not the API of a Prometheus"),
+        (Reply(b'{"status": "success", "data": {}}'), "is not the API of a Prometheus"),
+        (
+            Reply(b'{"status": "error", "error": "too\\u001b many"}', 422),
+            "refuses a query: too? many",
+        ),
+        (Reply(status=404), "answers 404"),
+    ],
+)
+def test_what_is_no_prometheus(tmp_path: Path, reply: Reply, told: str) -> None:
+    with answering(lambda _: reply) as port:
+        done = run(tmp_path, "report", "--prometheus", f"127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", [BUSY, STALL])
+def test_the_recorded_sums_are_those_of_ten_minutes(server: Prometheus, name: str) -> None:
+    (rule,) = (one for one in rules() if one.name == name)
+    found = server.query(rule.fields["expr"], END - 630)
+    for labels, value in found:
+        expected = server.value(
+            f"{name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels.items())}}}", END - 600
+        )
+        assert value == pytest.approx(expected)
+    assert len(found) == (2 if name == BUSY else 4)

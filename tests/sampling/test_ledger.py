@@ -1,0 +1,24 @@
+"""What is known of one GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_bottleneck_exporter.driver.readings import Process, Processes
+from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
+from support.states import HOPPER, SYSTEM
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("pids", "hidden", "held"),
+    [((), False, set()), ((), True, None), ((7,), False, {7}), ((7,), True, {7})],
+)
+def test_who_holds_a_gpu_is_unknown_where_nobody_is_seen_and_some_may_be_hidden(
+    pids: tuple[int, ...], held: set[int] | None, *, hidden: bool
+) -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    ledger.add(0, SECOND, Processes(tuple(map(Process, pids)), others_hidden=hidden))
+    assert ledger.holders(SECOND) == held
+    assert ledger.holders(SECOND + 1) is None, "an old reading"
