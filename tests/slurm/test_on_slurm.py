@@ -142,7 +142,8 @@ def test_reportseff_shows_what_the_gpus_did(site: Site, reportseff: Reportseff) 
     assert summary["gpus"] == 2
     assert summary["total_time"] == elapsed
     assert set(summary["nodes"]) == set(NODES)
-    assert {"unallocated", "host_code"} <= set(summary["gpu_bottleneck"]["causes"])
+    # What it waits for itself depends on who else uses the machine.
+    assert summary["gpu_bottleneck"]["causes"]["unallocated"] == pytest.approx(0.4, abs=0.1)
     (row,) = (row for row in reportseff(job, "--format=JobID,State,GPUEff,GPUMem") if row[0] == job)
     assert row[1] == "COMPLETED"
     assert float(row[2].rstrip("%")) == pytest.approx(truth, abs=1)
