@@ -69,7 +69,7 @@ class Site:
 
     def ledgers(self) -> dict[tuple[str, str], dict[str, Any]]:
         """All jobs that the exporters have, by node and id."""
-        found = {}
+        found: dict[tuple[str, str], dict[str, Any]] = {}
         for node, address in NODES.items():
             with urlopen(f"http://{address}:{self.port}/api/v1/jobs") as answer:
                 found |= {(node, job["id"]): job for job in json.load(answer)["jobs"]}
