@@ -23,7 +23,7 @@ SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo check test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-cgroup2 grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
+.PHONY: help run demo check test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-slurm test-cgroup2 grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -41,7 +41,7 @@ check: $(VENV)/.developer  ## Check style, types and what tests can without proc
 
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel programs  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ALONE:%=--ignore %) --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/cgroup2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ALONE:%=--ignore %) --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/slurm/test_on_slurm.py --ignore tests/cgroup2 $(PYTEST_ARGS)
 
 test-python: $(VENV)/python-3.14/usr/bin/python3.14  ## Run the same tests on Python 3.14, from Debian's packages
 	$(MAKE) test VENV=$(VENV)/3.14 PYTHON=$<
@@ -66,6 +66,12 @@ test-image: $(VENV)/.tested-wheel programs  ## Build the image on a bare Debian 
 	@command -v buildah >/dev/null || $(call apt,buildah)
 	@command -v mmdebstrap >/dev/null || $(call apt,mmdebstrap)
 	$(BIN)/python -m pytest tests/deploy/test_image.py $(PYTEST_ARGS)
+
+# SLURM_ROOT=folder: a root folder that was made before, for the next time.
+test-slurm: $(VENV)/.tested-wheel programs  ## Test the ledger and the epilog with jobs of Debian's Slurm, in a folder of its own (root, network)
+	@command -v mmdebstrap >/dev/null || $(call apt,mmdebstrap)
+	$(BIN)/pip install -q reportseff
+	$(BIN)/python -m pytest tests/slurm/test_on_slurm.py $(PYTEST_ARGS)
 
 test-cgroup2: $(VENV)/.tested-wheel  ## Test control groups of v2, quotas, limits and pressure, on a kernel in a small emulated machine
 	@command -v qemu-system-x86_64 >/dev/null || $(call apt,--no-install-recommends qemu-system-x86)

@@ -39,6 +39,9 @@ HELD = {
     "systemctl ": ("deploy/test_service.py", '"systemctl"'),
     "make image": ("deploy/test_image.py", '"make", "image"'),
     "docker run ": ("e2e/test_check_in_each_mode.py", "docker run"),
+    "install -m 755 exporter/deploy/slurm/epilog.py ": ("slurm/test_on_slurm.py", "EPILOG"),
+    "echo 'EpilogSlurmctld=": ("slurm/cluster.py", "EpilogSlurmctld="),
+    "reportseff ": ("slurm/test_on_slurm.py", '"reportseff"'),
     "helm install ": ("helm/test_package.py", "--set"),
     "helm test ": ("helm/test_helm_test.py", "helm test"),
 }

@@ -330,6 +330,7 @@ def once(settings: Settings, *, as_json: bool) -> None:
 @click.pass_context
 def report(  # noqa: PLR0913 - one for each option
     ctx: click.Context,
+    /,
     urls: tuple[str, ...],
     nodes: Path | None,
     prometheus: str | None,

@@ -17,6 +17,8 @@ NAMES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DIALECTS = ("exporter", "dcgm", "both")
 DCGM = "dcgm.yml"
 """Records from dcgm-exporter's metrics what the groups `INPUTS` record from this exporter's."""
+JOBSTATS = "jobstats.yml"
+"""Records for Princeton's jobstats what its own exporter would show."""
 INPUTS = ("gpu-inputs", "gpu-inputs-host")
 MINIMUM_SCALE, MAXIMUM_SCALE = 0.01, 10_000.0
 """Ten thousand times faster, a day takes nine seconds."""
@@ -52,16 +54,19 @@ _JOBS_LABELS = re.compile(r"^( *labels: \{.*\bowner: job\b.*)\}$", re.MULTILINE)
 def files() -> dict[str, str]:
     """The pack: text by file name."""
     folder = resources("gpu_bottleneck_exporter") / "rules"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in (*NAMES, DCGM)}
+    return {name: (folder / name).read_text(encoding="utf-8") for name in (*NAMES, DCGM, JOBSTATS)}
 
 
-def for_dialect(pack: Mapping[str, str], dialect: str) -> dict[str, str]:
-    """The files for `dialect`, one of `DIALECTS`: with inputs from this exporter, DCGM, or both."""
-    if dialect == "exporter":
-        return {name: text for name, text in pack.items() if name != DCGM}
-    if dialect == "both":
-        return dict(pack)
-    return {**pack, "recording.yml": _INPUTS.sub("", pack["recording.yml"])}
+def for_dialect(pack: Mapping[str, str], dialect: str, *, jobstats: bool = False) -> dict[str, str]:
+    """The files for `dialect`, one of `DIALECTS`: with inputs from this exporter, DCGM, or both.
+
+    With what jobstats queries if `jobstats`.
+    """
+    wanted = {DCGM: dialect != "exporter", JOBSTATS: jobstats}
+    chosen = {name: text for name, text in pack.items() if wanted.get(name, True)}
+    if dialect == "dcgm":
+        chosen["recording.yml"] = _INPUTS.sub("", pack["recording.yml"])
+    return chosen
 
 
 def scaled(text: str, factor: float) -> str:

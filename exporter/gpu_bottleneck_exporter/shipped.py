@@ -32,6 +32,11 @@ def _writing(text: str) -> Callable[[Any], Any]:
     help="Whose metrics the rules read: this exporter's, dcgm-exporter's, or both side by side.",
 )
 @flag(
+    "jobstats",
+    is_flag=True,
+    help="Also record the metrics that Princeton's jobstats queries, from this exporter's.",
+)
+@flag(
     "for-scale N",
     "scale",
     type=float,

@@ -61,8 +61,12 @@ def process(variables: Mapping[str, str] | None = None) -> Iterator[subprocess.P
     with subprocess.Popen(
         ["sleep", "600"], env={**os.environ, **(variables or {})}, start_new_session=True
     ) as one:
-        yield one
-        one.kill()
+        # For a moment after it was started, its environment is empty.
+        until(Path(f"/proc/{one.pid}/environ").read_bytes, "its environment")
+        try:
+            yield one
+        finally:
+            one.kill()
 
 
 def hold(ledger: Ledger, *pids: int, gpu: Identity = GPU, pod: Pod | None = None) -> None:

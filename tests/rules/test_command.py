@@ -34,6 +34,7 @@ def said(result: subprocess.CompletedProcess[str]) -> str:
     [
         ((), {}),
         (("--for-scale", "20", "--no-keep-firing-for"), {"scale": 20, "without_keep_firing": True}),
+        (("--jobstats",), {"jobstats": True}),
         (("--no-prescriptions",), {"without_prescriptions": True}),
         (("--workload-namespace",), {"workload_namespace": True}),
         (("--grafana-url", "https://g.example"), {"grafana_url": "https://g.example"}),

@@ -161,3 +161,11 @@ def test_the_inputs_of_dcgm_replace_those_of_the_exporter() -> None:
     assert len(original) - len(groups(pack["recording.yml"])) == len(rulepack.INPUTS)
     assert pack["dcgm.yml"] == PACK["dcgm.yml"]
     assert list(EXPORTERS) == list(rulepack.NAMES)
+
+
+@pytest.mark.parametrize("dialect", rulepack.DIALECTS)
+def test_what_jobstats_queries_comes_with_a_flag_only(dialect: str) -> None:
+    without = rulepack.for_dialect(PACK, dialect)
+    more = rulepack.for_dialect(PACK, dialect, jobstats=True)
+    assert more == {**without, "jobstats.yml": PACK["jobstats.yml"]}
+    assert without != more

@@ -111,6 +111,7 @@ def on_data(
         require("prometheus", "prometheus"),
         f"--config.file={path}",
         f"--storage.tsdb.path={home / 'data'}",
+        "--storage.tsdb.retention.time=1y",  # what was written beforehand may be old
         "--storage.tsdb.max-block-duration=2h",  # nothing is compacted while it answers
         f"--web.listen-address={HOST}:{port}",
         "--log.level=warn",

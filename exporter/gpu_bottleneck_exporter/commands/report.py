@@ -118,8 +118,8 @@ def from_prometheus(wanted: Wanted, url: str, ca_file: Path | None, *, verbose: 
     if not totals.owners:
         raise _unknown(engine, wanted, since)
     bill = _bill(totals.jobs, [], wanted, since)
-    sums_of_all = {"count": totals.count, "use": totals.use, "track": totals.track}
-    return show(replace(bill, owners=sums.largest(totals.owners), **sums_of_all), wanted)
+    whole = replace(bill, count=totals.count, use=totals.use, track=totals.track)
+    return show(replace(whole, owners=sums.largest(totals.owners)), wanted)
 
 
 def show(bill: Bill, wanted: Wanted) -> int:

@@ -17,6 +17,7 @@ class Wanted:
     """
 
     dialect: str = "exporter"
+    jobstats: bool = False
     scale: float = 1.0
     without_keep_firing: bool = False
     without_prescriptions: bool = False
@@ -38,7 +39,7 @@ class Wanted:
 
 def rendered(wanted: Wanted) -> dict[str, str]:
     """The files: several rule files, or one with the PrometheusRule."""
-    chosen = rulepack.for_dialect(rulepack.files(), wanted.dialect)
+    chosen = rulepack.for_dialect(rulepack.files(), wanted.dialect, jobstats=wanted.jobstats)
     pack = {name: _adapted(text, wanted) for name, text in chosen.items()}
     if not wanted.prometheusrule:
         return pack

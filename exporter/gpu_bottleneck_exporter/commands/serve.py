@@ -171,7 +171,7 @@ def leave() -> NoReturn:
     takes the lock next, and code in Rust, as bcrypt's, then aborts the process.
     """
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # either may be closed
         with contextlib.suppress(OSError):
             stream.flush()
     os._exit(0)

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from queue import Empty, Queue
 from typing import Generic, NamedTuple, TypeVar
 
@@ -66,11 +67,8 @@ def _collect(
     now = time.monotonic()
     deadline, tell_at, came = now + deadline_seconds, now + 1, 0
     while came < count and (left := deadline - time.monotonic()) > 0:
-        try:
+        with suppress(Empty):
             name, answer = done.get(timeout=min(left, 1.0))
-        except Empty:
-            answer = None
-        else:
             came += 1
             if isinstance(answer, ExporterError):
                 found.missing[name] = f"{answer}"

@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.report.gather import gather
 from gpu_bottleneck_exporter.report.model import (
     ID,
     JOBS_PATH,
+    MOST_SECONDS,
     VERSION,
     Gpu,
     Job,
@@ -93,7 +94,7 @@ def jobs_in(given: object, name: str, asked_seconds: float, came_seconds: float)
         version = printable(f"{given.get('version')}", 20)
         raise ValueError(f"its version is {version}, not {VERSION}: update the older of the two")
     at = given.get("time_seconds")
-    if type(at) not in (int, float):
+    if not (isinstance(at, int | float) and 0 < at < MOST_SECONDS):
         raise ValueError("it has no time_seconds")
     node = printable(f"{given.get('node') or name}", _LONGEST_NAME)
     early, late = asked_seconds - at - _SKEW_SECONDS, came_seconds - at + _SKEW_SECONDS

@@ -16,8 +16,8 @@ JOBS_PATH = "/api/v1/jobs"
 VERSION = 1
 """Of the document."""
 ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
-_MOST_SECONDS = 1e11
-Seconds = Annotated[float, (0.0, _MOST_SECONDS)]
+MOST_SECONDS = 1e11
+Seconds = Annotated[float, (0.0, MOST_SECONDS)]
 Ratio = Annotated[float, (0.0, 1.0)]
 
 
@@ -66,7 +66,7 @@ class Timeline:
     """Steps from the first to the last."""
 
     start_seconds: Seconds
-    step_seconds: Annotated[float, (1e-3, _MOST_SECONDS)]
+    step_seconds: Annotated[float, (1e-3, MOST_SECONDS)]
     busy: tuple[Seconds, ...]
     stall: tuple[Mapping[str, Seconds], ...]
 

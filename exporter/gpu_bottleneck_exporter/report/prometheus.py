@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.errors import SettingsError
@@ -42,7 +41,8 @@ _AGAINST: Mapping[str, Sequence[str]] = {
 _ADVICE = "value|current_value|busy_ratio|busy_low_ratio|busy_high_ratio|upper_bound"
 
 
-class Totals(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Totals:
     """What is known of many jobs."""
 
     jobs: list[Job]

@@ -33,18 +33,18 @@ def markdown(bill: Bill) -> str:
 
 def jobs_table(bill: Bill) -> Rows:
     """The listed jobs, with a heading; what is unknown of all is left out."""
-    rows = [("Job", "Owner", "GPUs", "Busy", "GPU-hours lost", "Cost", "Mostly", "Do first")]
+    rows = [("Job", "GPUs", "Busy", "GPU-hours lost", "Cost", "Mostly", "Owner", "Do first")]
     for job in bill.jobs:
         advice = sums.first(job)
         rows.append(
             (
                 words.short(job.name, _NARROW),
-                words.short(job.owner_name, _NARROW),
                 f"{job.boards}" if job.gpus else "",
                 percent(job.use.busy_ratio),
                 words.hours(job.use.lost_seconds),
                 words.money(bill, job.use.lost_seconds),
                 words.mostly(job.use),
+                words.short(job.owner_name, _NARROW),
                 words.change(advice, job) if advice and advice.knob else "",
             )
         )

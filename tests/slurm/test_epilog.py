@@ -1,0 +1,309 @@
+"""What the epilog makes of ledgers, and of exporters that answer anything else."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from slurm.script import EPILOG, GIB, START, decoded, epilog, gpu, job, ledger
+from support.daemon import HOST
+
+README = EPILOG.parents[1] / "README.md"
+Json = dict[str, Any]
+MOST = 5000
+CPUS = {"cpus": 8, "total_time": 57.5, "used_memory": 3 * GIB, "total_memory": 64 * GIB}
+BEFORE = {"nodes": {"n1": CPUS, "n2": CPUS}, "total_time": 3600, "gpus": 1}
+
+
+def node(*gpus: Json, **changed: object) -> Json:
+    """The summary of one node."""
+    told = decoded(epilog.summarized(job(**changed), {"n1": ledger(*gpus)}))
+    found: Json = told["nodes"]["n1"]
+    return found
+
+
+def test_it_has_the_keys_of_jobstats() -> None:
+    told = decoded(epilog.summarized(job(gpus=2), {"n1": ledger(gpu("0"), gpu("3"))}))
+    both = dict.fromkeys("03")
+    assert told["total_time"] == 3600
+    assert told["gpus"] == 2
+    assert told["nodes"] == {
+        "n1": {
+            "gpu_utilization": {**both, "0": 25.0, "3": 25.0},
+            "gpu_used_memory": {**both, "0": 20 * GIB, "3": 20 * GIB},
+            "gpu_total_memory": {**both, "0": 80 * GIB, "3": 80 * GIB},
+        }
+    }
+
+
+def test_it_says_why_in_keys_of_its_own() -> None:
+    change = {"knob": "num_workers", "current_value": 2.0, "value": 6.0, "text": "\x1b[31m"}
+    gpus = (gpu("0"), gpu("1", busy_seconds=0.0, recommendation=change))
+    told = decoded(epilog.summarized(job(gpus=4), {"n1": ledger(*gpus)}))["gpu_bottleneck"]
+    assert told == {
+        "busy": 0.125,
+        "lost_gpu_hours": 1.75,
+        "causes": {"worker_cpu": 0.5, "host_code": 0.167, "asleep": 0.067},
+        "gpus_seen": 2,
+        "change": {"knob": "num_workers", "from": 2.0, "to": 6.0},
+    }
+
+
+def test_time_in_which_the_job_held_no_gpu_is_not_used_either() -> None:
+    late = gpu(
+        start_seconds=START + 1800, observed_seconds=1800.0, busy_seconds=1800.0, stall_seconds={}
+    )
+    comment = epilog.summarized(job(), {"n1": ledger(late)})
+    assert decoded(comment)["nodes"]["n1"]["gpu_utilization"] == {"0": 50.0}
+    assert decoded(comment)["gpu_bottleneck"]["causes"] == {"unallocated": 0.5}
+
+
+def test_a_gpu_that_others_held_too_is_judged_by_its_part() -> None:
+    half = gpu(
+        observed_seconds=1800.0,
+        shared_seconds=1800.0,
+        busy_seconds=450.0,
+        stall_seconds={"peer": 1350.0},
+    )
+    assert node(half)["gpu_utilization"] == {"0": 25.0}
+
+
+def test_what_jobstats_measured_of_the_cpus_is_kept() -> None:
+    comment = epilog.summarized(job(comment=epilog.encoded(BEFORE)), {"n1": ledger(gpu())})
+    nodes = decoded(comment)["nodes"]
+    assert nodes["n2"] == CPUS
+    assert CPUS.items() <= nodes["n1"].items()
+    assert nodes["n1"]["gpu_utilization"] == {"0": 25.0}
+
+
+def test_without_a_ledger_it_leaves_what_there_is_or_says_so() -> None:
+    comment = epilog.encoded(BEFORE)
+    assert epilog.summarized(job(comment=comment), {}) == comment
+    assert epilog.summarized(job(comment="JS1:Short"), {}) == "JS1:None"
+    assert epilog.summarized(job(), {"n1": ledger()}) == "JS1:None"
+    assert epilog.summarized(job(seconds=59.0), {}) == "JS1:Short"
+    # Where there are figures, they are told of a job of seconds too.
+    assert decoded(epilog.summarized(job(seconds=5.0), {"n1": ledger(gpu())}))
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    """Readers divide by the total, and take what is missing there for zero."""
+    unknown = {name: row for name, row in gpu("1").items() if not name.startswith("memory_")}
+    assert node(gpu("0"), unknown) == {
+        "gpu_utilization": {"0": 25.0, "1": 25.0},
+        "gpu_used_memory": {"0": 20 * GIB},
+        "gpu_total_memory": {"0": 80 * GIB},
+    }
+
+
+def test_parts_of_a_gpu_are_told_apart() -> None:
+    uuids = [f"MIG-{part * 8}-aaaa-1111-1111-111111111111" for part in "12"]
+    told = node(*(gpu("1", uuid=uuid, mig="1g.10gb") for uuid in uuids))
+    assert set(told["gpu_utilization"]) == {"1:MIG-11111111", "1:MIG-22222222"}
+
+
+NONSENSE: list[object] = [math.nan, math.inf, -1, True, "5", None, [], {}, 10**400]
+FIELDS = (
+    "observed_seconds",
+    "busy_seconds",
+    "stall_seconds",
+    "start_seconds",
+    "gpu",
+    "memory_peak_bytes",
+    "memory_total_bytes",
+)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", NONSENSE, ids=lambda value: f"{value!r:.9}")
+def test_a_row_of_nonsense_costs_nothing_but_itself(field: str, value: object) -> None:
+    if field == "stall_seconds" and value == {}:
+        value = {"a" * 40: 1.0}
+    if field == "gpu" and value == "5":
+        value = "5; rm"
+    assert set(node(gpu("0"), gpu("1", **{field: value}))["gpu_utilization"]) == {"0"}
+
+
+@pytest.mark.parametrize("rows", [None, 5, "gpus", [5, None, "row", [], {}]], ids=repr)
+def test_rows_of_another_kind(rows: object) -> None:
+    document = ledger()
+    document["job"]["gpus"] = rows
+    assert epilog.summarized(job(), {"n1": document}) == "JS1:None"
+
+
+@pytest.mark.parametrize("change", [5, {"knob": 5}, {"knob": "\x1b", "value": 1}, {"knob": "a"}])
+def test_a_recommendation_of_nonsense_is_none(change: object) -> None:
+    comment = epilog.summarized(job(), {"n1": ledger(gpu(recommendation=change))})
+    assert "change" not in decoded(comment)["gpu_bottleneck"]
+
+
+@pytest.mark.parametrize(("nodes", "kept"), [(1, True), (32, True), (64, False)])
+def test_a_comment_is_never_too_long(nodes: int, kept: bool) -> None:  # noqa: FBT001
+    chance = random.Random(20)  # noqa: S311 - no secret
+    ledgers = {
+        f"della-h{number:03}": ledger(
+            *(
+                gpu(
+                    f"{index}",
+                    busy_seconds=chance.uniform(0, 3600),
+                    memory_peak_bytes=chance.randrange(80 * GIB),
+                )
+                for index in range(8)
+            )
+        )
+        for number in range(nodes)
+    }
+    comment = epilog.summarized(job(gpus=8 * nodes), ledgers)
+    assert len(comment) <= MOST
+    assert len(decoded(comment)["nodes"]) == nodes
+    assert ("gpu_bottleneck" in decoded(comment)) == kept
+
+
+def test_a_job_that_fits_in_no_way_has_no_summary() -> None:
+    ledgers = {
+        f"n{number}": ledger(
+            *(gpu(f"{i}", busy_seconds=(number * 37 + i * 11) % 3600) for i in range(8))
+        )
+        for number in range(4000)
+    }
+    assert epilog.summarized(job(), ledgers) == "JS1:None"
+
+
+def test_the_same_ledger_gives_the_same_comment() -> None:
+    texts = {epilog.summarized(job(), {"n1": ledger(gpu())}) for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_the_note_for_jobstats_prints_the_reason() -> None:
+    """As jobstats evaluates it: the condition, then what looks like an f-string."""
+    snippets = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    (snippet,) = (text for text in snippets if "NOTES" in text)
+    config = ModuleType("config")
+    config.NOTES = []  # type: ignore[attr-defined]
+    exec(snippet, vars(config))  # noqa: S102 - our own document
+    ((condition, note, _),) = config.NOTES
+    change = {"knob": "num_workers", "current_value": 2.0, "value": 6.0}
+    comment = epilog.summarized(job(), {"n1": ledger(gpu(recommendation=change))})
+    told = []
+    for data in (comment, "JS1:None", epilog.encoded(BEFORE), None):
+        names = {"c": config, "self": Namespace(js=Namespace(data=data))}
+        if eval(condition, names):  # noqa: S307 - as jobstats does
+            told.append(eval(note, names))  # noqa: S307
+    text = "Its GPUs lost 0.8 GPU-hours: worker_cpu 50%, host_code 17%, asleep 7%. "
+    assert told == [text + "First change num_workers from 2 to 6."]
+
+
+# --- Asking ----------------------------------------------------------------------------------
+class Exporters(BaseHTTPRequestHandler):
+    """Nodes, by the first part of the path."""
+
+    asked: list[tuple[str, str | None]] = []  # noqa: RUF012 - of one server at a time
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization")))
+        name, _, path = self.path.removeprefix("/").partition("/")
+        known = path == "api/v1/jobs/slurm-4711"
+        status, body = answers(len(self.asked)).get(name if known else "", (404, b"unknown job"))
+        self.send_response(status)
+        if status == HTTPStatus.FOUND:
+            self.send_header("Location", "/good/api/v1/jobs/slurm-4711")
+        self.send_header("Content-Length", f"{len(body)}")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def answers(count: int) -> dict[str, tuple[int, bytes]]:
+    good = json.dumps(ledger(gpu())).encode()
+    running = json.dumps(ledger(gpu(end_seconds=None), running=True)).encode()
+    fresh = json.dumps({**ledger(gpu()), "time_seconds": START + 3601}).encode()
+    return {
+        "good": (200, good),
+        "runs": (200, running),
+        "ends": (200, [running, fresh, good][min(count, 3) - 1]),
+        "broken": (500, b"no"),
+        "moved": (302, b""),
+        "huge": (200, b" " * (2**20) + good),
+        "text": (200, b"hello"),
+        "deep": (200, b"[" * 100_000),
+        "list": (200, b"[]"),
+        "other": (200, b'{"job": 5}'),
+        "timeless": (200, b'{"job": {"end_seconds": 5}}'),
+    }
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    Exporters.asked.clear()
+    with ThreadingHTTPServer((HOST, 0), Exporters) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://{HOST}:{server.server_port}/{{node}}"
+        server.shutdown()
+        thread.join()
+
+
+def asked(url: str, node: str, number: str = "4711", wait: float = 0.0) -> Json:
+    found: Json = epilog._asked(url, node, number, None, time.monotonic() + wait)
+    return found
+
+
+def test_a_node_is_asked_for_its_ledger(url: str) -> None:
+    assert asked(url.replace("//", "//ada:p%40ss@"), "good") == ledger(gpu())
+    assert Exporters.asked == [("/good/api/v1/jobs/slurm-4711", "Basic YWRhOnBAc3M=")]
+
+
+def test_it_waits_until_the_job_has_ended_there_too(url: str) -> None:
+    assert asked(url, "ends", wait=30.0)["job"]["end_seconds"]
+    assert len(Exporters.asked) == 3
+
+
+def test_it_takes_what_there_is_when_time_is_up(url: str) -> None:
+    found = asked(url, "runs")
+    assert found["job"]["end_seconds"] is None
+    assert epilog.gpus_of(job(), found)["0"].unheld == 0
+
+
+@pytest.mark.parametrize(
+    "node", ["broken", "moved", "huge", "text", "deep", "list", "other", "timeless", "none"]
+)
+def test_other_answers_are_none(url: str, node: str) -> None:
+    assert asked(url, node) is None
+    assert len(Exporters.asked) == 1
+
+
+def test_nobody_at_home() -> None:
+    assert asked(f"http://{HOST}:1", "n1") is None
+    assert asked("http://nowhere.invalid", "n1") is None
+
+
+def test_it_is_complete_in_itself() -> None:
+    """As it is copied: no package beside it, no argument but what Slurm gives."""
+    command = [sys.executable, "-I", "-S", f"{EPILOG}", "--job", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        "epilog.py: error: --job: give the number of a job",
+    )
+    done = subprocess.run(
+        [*command[:-1], "5"], capture_output=True, text=True, check=False, env={"PATH": "/nowhere"}
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("sacctmgr: ")
+    assert done.stderr.count("\n") == 1

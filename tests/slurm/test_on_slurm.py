@@ -1,0 +1,217 @@
+"""Real jobs of a real Slurm: what the ledger has of them, and what their comments tell reportseff.
+
+`python tests/slurm/test_on_slurm.py 50` runs more and longer jobs than the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+if __name__ == "__main__":  # pytest has the folder of all tests in its path
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pytest
+
+from fake_nvml.build import build
+from gpu_bottleneck_exporter.demo.board.create import H100, create
+from slurm import loop
+from slurm.cluster import GPUS, HERE, NODES, Cluster, cluster, debian
+from slurm.script import EPILOG, decoded
+from support.board_exporter import started
+from support.daemon import free_port
+from support.judging import settled
+from support.tools import _missing
+from support.waiting import until
+
+SECONDS = (4, 12, 3, 7, 20, 5, 3, 9, 6, 15, 4, 8)
+WITHIN = 0.01
+TICKS_SECONDS = 0.03
+"""A process starts at a tick of 10 ms, and ends a while after it has written its record."""
+_SHELL = f"""#!/bin/sh
+export SLURM_CONF={HERE}/slurm.conf
+exec python3 {HERE}/epilog.py --url=http://{{node}}:PORT >>{HERE}/epilog.log 2>&1
+"""
+Reportseff = Callable[..., list[list[str]]]
+"""The rows of its table, for a job and options."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster whose nodes have an exporter each."""
+
+    slurm: Cluster
+    port: int
+
+    def submit(self, seconds: float, *options: str, before: str = "") -> str:
+        """The number of a job that loops on each of its nodes."""
+        return self.slurm.submit(f"{before}srun {_shell(seconds)}", *options)
+
+    def records(self, job: str) -> list[dict[str, Any]]:
+        """What the loops of a job recorded, one for each node."""
+        text = (self.slurm.folder / f"out-{job}").read_text()
+        try:
+            return [json.loads(line + "}") for line in text.split("}") if line.strip()]
+        except ValueError as error:
+            raise AssertionError(text) from error
+
+    def ledger(self, node: str, job: str) -> dict[str, Any]:
+        """The job, as the exporter of a node has it."""
+        with urlopen(f"http://{NODES[node]}:{self.port}/api/v1/jobs/slurm-{job}") as answer:
+            found: dict[str, Any] = json.load(answer)["job"]
+        return found
+
+    def comment(self, job: str) -> str:
+        """What the epilog stored, once it has."""
+        self.slurm.finish(job)
+        return until(
+            lambda: self.slurm.accounted(job, "AdminComment"),
+            lambda: (self.slurm.folder / "epilog.log").read_text() + self.slurm.log,
+        )
+
+
+def _shell(seconds: float) -> str:
+    return f"sh -c 'PYTHONPATH=/opt/ours exec python3 {HERE}/loop.py {seconds} {HERE}'"
+
+
+@contextmanager
+def running(folder: Path, root: Path) -> Iterator[Site]:
+    port = free_port()
+    library = build(folder / "library")
+    for source in (EPILOG, Path(loop.__file__)):
+        (folder / source.name).write_bytes(source.read_bytes())
+    with ExitStack() as stack:
+        for name, address in NODES.items():
+            board = stack.enter_context(create(folder / name, [H100] * GPUS))
+            command = [sys.executable, "-m", "gpu_bottleneck_exporter", "serve"]
+            command += ["--web.listen-address", f"{address}:{port}"]
+            places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
+            stack.enter_context(started(command, places))
+        epilog = _SHELL.replace("PORT", f"{port}")
+        yield Site(stack.enter_context(cluster(folder, root, epilog)), port)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    root = debian(tmp_path_factory.mktemp("debian") / "root")
+    with running(tmp_path_factory.mktemp("site"), root) as found:
+        yield found
+
+
+@pytest.fixture
+def reportseff(site: Site, tmp_path: Path) -> Reportseff:
+    """reportseff, with the cluster's sacct."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    program = shutil.which("reportseff", path=path) or _missing("pip install reportseff")
+    sacct = tmp_path / "sacct"
+    sacct.write_text(f'#!/bin/sh\nexec {" ".join(site.slurm.enter)} sacct "$@"\n')
+    sacct.chmod(0o755)
+    path = f"{tmp_path}:{path}"
+
+    def told(job: str, *options: str) -> list[list[str]]:
+        command = [program, "--parsable", *options, job]
+        done = subprocess.run(
+            command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return [[word.strip() for word in line.split("|")] for line in done.stdout.splitlines()]
+
+    return told
+
+
+def test_reportseff_shows_what_the_gpus_did(site: Site, reportseff: Reportseff) -> None:
+    job = site.submit(6, "--nodes=2", "--gres=gpu:1", before="sleep 4; ")
+    summary = decoded(site.comment(job))
+    elapsed = float(site.slurm.accounted(job, "ElapsedRaw"))
+    records = site.records(job)
+    truth = 100 * sum(record["busy"] for record in records) / len(records) / elapsed
+    assert summary["gpus"] == 2
+    assert summary["total_time"] == elapsed
+    assert set(summary["nodes"]) == set(NODES)
+    assert {"unallocated", "host_code"} <= set(summary["gpu_bottleneck"]["causes"])
+    (row,) = (row for row in reportseff(job, "--format=JobID,State,GPUEff,GPUMem") if row[0] == job)
+    assert row[1] == "COMPLETED"
+    assert float(row[2].rstrip("%")) == pytest.approx(truth, abs=1)
+    memory = 100 * loop.HELD / H100.memory_total
+    assert float(row[3].rstrip("%")) == pytest.approx(memory, abs=0.1)
+
+
+def test_tasks_of_an_array_have_a_comment_each(site: Site) -> None:
+    job = site.submit(3, "--array=0-1", "--gres=gpu:1")
+    comments = [site.comment(f"{job}_{task}") for task in range(2)]
+    assert len({*comments}) == 2
+    assert all(decoded(comment)["gpus"] == 1 for comment in comments)
+
+
+def test_jobs_without_a_gpu_and_without_use_of_one(site: Site) -> None:
+    idle = site.slurm.submit("sleep 1", "--gres=gpu:1")
+    plain = site.slurm.submit("sleep 1")
+    assert site.comment(idle) == "JS1:Short"
+    site.slurm.finish(plain)
+    assert site.slurm.accounted(plain, "AdminComment") == ""
+
+
+def test_each_of_twelve_short_jobs_is_charged_what_it_recorded(site: Site) -> None:
+    assert off(settled(lambda: measured(site, SECONDS), off)) == []
+
+
+Pair = tuple[dict[str, Any], dict[str, Any]]
+
+
+def measured(site: Site, seconds: Sequence[float]) -> list[Pair]:
+    """Jobs of so many seconds back to back: their records, and what the ledgers say."""
+    time.sleep(3)  # the driver's clock is known well after some ticks
+    jobs = [site.submit(length, "--gres=gpu:1", "--ntasks=1") for length in seconds]
+    for job in jobs:
+        site.slurm.finish(job)
+    found = []
+    for job in jobs:
+        (record,) = site.records(job)
+        ledger = site.ledger(site.slurm.accounted(job, "NodeList"), job)
+        found.append((record, ledger))
+    return found
+
+
+def off(pairs: Sequence[Pair]) -> list[str]:
+    """Those of which busy or idle seconds are wrong."""
+    return [line for own, ledger in pairs for line in _wrong(own, ledger)]
+
+
+def _wrong(own: dict[str, Any], ledger: dict[str, Any]) -> Iterator[str]:
+    (gpu,) = ledger["gpus"]
+    stalls = sum(gpu["stall_seconds"].values())
+    busy = gpu["busy_seconds"] - own["busy"]
+    idle = stalls - (own["lasted"] - own["busy"])
+    line = f"{ledger['id']}: {own} busy {busy:+.3f} idle {idle:+.3f} {gpu['stall_seconds']}"
+    print(line)  # noqa: T201 - for `pytest -s` and for failures
+    allowed = WITHIN * own["lasted"] + TICKS_SECONDS
+    same_gpu = gpu["gpu"] == f"{own['gpus'][0]}"
+    if not same_gpu or max(abs(busy), abs(idle), gpu["unobserved_seconds"]) > allowed:
+        yield line
+
+
+def main(count: str) -> None:
+    chance = random.Random(20)  # noqa: S311 - no secret
+    lengths = [chance.uniform(5, 90) for _ in range(int(count))]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "site"
+        place.mkdir()
+        with running(place, debian(Path(folder) / "root")) as site:
+            wrong = off(measured(site, lengths))
+    sys.exit("\n".join([f"{len(wrong)} of {count} are wrong", *wrong]) if wrong else 0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
