@@ -38,6 +38,9 @@ _SLOW_READINGS_KEPT = 3
 """Times their interval: one may fail, and the next one come late."""
 _STEADY_TICKS = 4
 """As many usual ones, at most, pass between two readings of a GPU that goes on as before."""
+_OF_HOLDERS = ("processes", "memory")
+"""Collectors that tell who holds a GPU. Memory is read right after a list without anybody, as later
+it may be that of somebody who came meanwhile."""
 _CONTEXT_BYTES = 16 * 2**20
 """Less than any context takes."""
 STEADY_TICK_SECONDS = WINDOW_NS / 1e9
@@ -67,7 +70,7 @@ class GpuReader:
         self._events_due_ns = 0
         self._counts_errors = any(collector.name == "xid" for collector in collectors)
         self._collectors = [collector for collector in collectors if collector.read]
-        self._processes = next((c for c in self._collectors if c.name == "processes"), None)
+        self._of_holders = [c for c in self._collectors if c.name in _OF_HOLDERS]
         self._settings = settings
         self._tick_ns = int(settings.interval_seconds * 1e9)
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
@@ -156,12 +159,15 @@ class GpuReader:
         """Read what is due; returns the monotonic ns of its end. Raises DriverError."""
         self._watch_errors()
         for opened in self._opened:
-            for collector in self._collectors:
-                if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
-                    self._collect(collector, opened)
-            if self._processes and opened.due_ns.get("processes") == 0:
-                self._collect(self._processes, opened)
+            self._collect_due(self._collectors, opened)
+            if opened.due_ns.get("processes") == 0:
+                self._collect_due(self._of_holders, opened)
         return time.monotonic_ns()
+
+    def _collect_due(self, collectors: Sequence[Collector], opened: Opened) -> None:
+        for collector in collectors:
+            if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
+                self._collect(collector, opened)
 
     def look(self, uuids: Collection[str]) -> bool:
         """Have the holders of these GPUs read at the next tick; whether it has one of them."""

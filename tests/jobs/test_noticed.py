@@ -1,0 +1,54 @@
+"""How soon it is noticed that somebody holds a GPU that nobody held."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.driver.readings import Identity, Processes
+from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.settings import Settings
+from support.board import Board
+
+SETTINGS = Settings()
+
+
+def holders(reader: GpuReader) -> list[int] | None:
+    (gpu,) = reader.snapshots(reader.read())
+    found = gpu.reading(Processes)
+    return [one.pid for one in found.processes] if found else None
+
+
+def test_a_holder_is_noticed_at_the_next_tick(make_board: Callable[..., Board]) -> None:
+    board = make_board()
+    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS)
+    reader.open()
+    assert holders(reader) == []
+    board.gpus[0].hold(os.getpid(), 2**30)
+    assert holders(reader) == [os.getpid()]
+
+
+def test_a_holder_who_comes_right_after_another_has_left_is_noticed(
+    make_board: Callable[..., Board],
+) -> None:
+    board = make_board()
+    gpu, uuid = board.gpus[0], board.gpus[0].record.uuid.decode()
+    watch = HostSampler(SETTINGS, {"stall"})
+    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
+
+    def leave(_: Identity, __: int, what: object) -> None:
+        """End while the tick goes on, which has listed it: it is listed once more."""
+        if isinstance(what, Processes) and what.processes:
+            gpu.release(os.getpid())
+            reader.look([uuid])
+
+    gpu.hold(os.getpid(), 2**30)
+    watch.note = leave
+    reader.open()
+    assert holders(reader) == []
+    watch.note = lambda *_: None
+    gpu.hold(os.getpid(), 2**30)
+    assert holders(reader) == [os.getpid()]
