@@ -26,6 +26,8 @@ from gpu_bottleneck_exporter.shipped import completion, dashboards, rules, runbo
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _WATCHED = Seconds(1, 3600)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""That is read."""
 
 
 @click.group(
@@ -174,7 +176,7 @@ def diagnose(settings: Settings, seconds: float, *, as_json: bool) -> None:
 )
 @flag(
     "ca-file FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_FILE,
     help="CA certificates to trust with --url, instead of the system's.",
 )
 @flag(
@@ -298,7 +300,7 @@ def once(settings: Settings, *, as_json: bool) -> None:
 @flag("verbose", "-v", is_flag=True, help="Print the queries to Prometheus on stderr.")
 @flag(
     "ca-file FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_FILE,
     help="CA certificates to trust, instead of the system's.",
 )
 @flag(

@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.host.process import TICK_NS, Stat, parse_stat
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.jobs import store
 from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Started, Stay
-from gpu_bottleneck_exporter.jobs.records import Job, Use, resumed
+from gpu_bottleneck_exporter.jobs.records import VERSION, Job, Use, resumed
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.prescription.model import Prescription
@@ -161,7 +161,7 @@ class Ledger:
 
     def _head(self) -> dict[str, Any]:
         return {
-            "version": 1,
+            "version": VERSION,
             "node": socket.gethostname(),
             "time_seconds": time.time(),
             "interval_seconds": self._settings.interval_seconds,
@@ -287,7 +287,7 @@ class Ledger:
         if name is None and key in self._lone:
             lone = self._jobs.get(self._lone[key])
             name = lone.id if lone and lone.runs else None
-        epoch_ns = time.time_ns() - time.monotonic_ns()
+        epoch_ns = _epoch_ns()
         if name is None:
             name = self._free_name(
                 f"user-{key[0][: _ID_CHARACTERS - 24]}-{(started_ns + epoch_ns) // 10**9}"
@@ -298,7 +298,7 @@ class Ledger:
         if name not in self._jobs:
             self._jobs[name] = Job(name, {}, {}, epoch_ns)
         job = self._jobs[name]
-        job.owner |= {field: text for field, text in asdict(owner).items() if text}
+        job.owner |= _known(owner)
         return job
 
     def _free_name(self, text: str) -> str:
@@ -306,7 +306,7 @@ class Ledger:
         return next(n for n in names if n not in self._jobs and not self._store.find(n))
 
     def _resume(self, row: store.Row) -> None:
-        epoch_ns = time.time_ns() - time.monotonic_ns()
+        epoch_ns = _epoch_ns()
         saved_ns = int(row.until * 1e9) - epoch_ns
         self._jobs[row.id] = resumed(json.loads(row.text), saved_ns, epoch_ns)
         held = store.holders_in(row)
@@ -322,7 +322,7 @@ class Ledger:
             for job in self._jobs.values():
                 if uuid in job.uses:
                     owner = joined((Owner(**job.owner),), gpu.assigned)[0]
-                    job.owner |= {field: text for field, text in asdict(owner).items() if text}
+                    job.owner |= _known(owner)
             uses = {s.use: s for s in self._open(uuid)}
             if len(uses) == 1:
                 self._tell(*uses.popitem(), gpu, now_ns)
@@ -375,6 +375,15 @@ class Ledger:
             found = {s.process for uuid in job.uses for s in self._open(uuid) if s.use in mine}
             holders = json.dumps({"boot": self._boot, "processes": sorted(found)})
         return store.row_of(document, dumps(document), until, holders)
+
+
+def _epoch_ns() -> int:
+    """Unix time less monotonic time."""
+    return time.time_ns() - time.monotonic_ns()
+
+
+def _known(owner: Owner) -> dict[str, str]:
+    return {field: text for field, text in asdict(owner).items() if text}
 
 
 def _name_of(owner: Owner) -> str | None:

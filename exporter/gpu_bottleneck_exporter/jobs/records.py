@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+VERSION = 1
+"""Of the documents."""
 STEPS = 60
 """At most, of a timeline."""
 _STEP_NS = 1_000_000_000

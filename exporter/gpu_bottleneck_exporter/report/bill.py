@@ -133,7 +133,7 @@ def slowest(job: Job) -> Slowest | None:
     gpus = [gpu for gpu in job.gpus if gpu.observed_seconds]
     if job.boards < 2 or len(gpus) < 2:  # noqa: PLR2004 - one is never the slowest
         return None
-    found = max(gpus, key=lambda gpu: (_gain(gpu), gpu.slowest_ratio or 0.0, _own_ratio(gpu)))
+    found = max(gpus, key=lambda gpu: (_gain(gpu), _own_ratio(gpu)))
     others = [gpu for gpu in gpus if gpu is not found]
     stands_out = _own_ratio(found) - median(map(_own_ratio, others)) >= _CLEARLY
     causes = [cause for cause in found.stall_seconds if cause != PEER]

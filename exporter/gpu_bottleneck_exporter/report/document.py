@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from gpu_bottleneck_exporter.jobs.records import VERSION
 from gpu_bottleneck_exporter.jsontext import Document
 from gpu_bottleneck_exporter.nodeview.wire import document as plain
 from gpu_bottleneck_exporter.report import bill as sums
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill
-from gpu_bottleneck_exporter.report.model import VERSION, Job, Use
+from gpu_bottleneck_exporter.report.model import Job, Use
 
 
 def document(bill: Bill) -> Document:

@@ -116,7 +116,7 @@ def _gpus(job: Job, end: float) -> Rows:
             words.hours(gpu.use.lost_seconds),
             words.mostly(gpu.use),
             memory(gpu.memory_peak_bytes, gpu.memory_total_bytes),
-            "" if joules is None else f"{joules / 3.6e6:.3g} kWh",
+            "" if joules is None else words.energy(joules),
         )
         rows.append((gpu.name, *figures, drawn or ""))
     return without_empty(rows)

@@ -12,13 +12,12 @@ from pathlib import Path
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.fetch import Server
-from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH, parsed, read
+from gpu_bottleneck_exporter.jobs.records import VERSION
+from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, parsed, read
 from gpu_bottleneck_exporter.report.gather import gather
 from gpu_bottleneck_exporter.report.model import (
     ID,
-    JOBS_PATH,
     MOST_SECONDS,
-    VERSION,
     Gpu,
     Job,
     Timeline,

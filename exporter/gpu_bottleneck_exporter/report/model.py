@@ -12,13 +12,9 @@ from typing import Annotated
 
 from gpu_bottleneck_exporter.prescription.model import Prescription, Score
 
-JOBS_PATH = "/api/v1/jobs"
-VERSION = 1
-"""Of the document."""
 ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 MOST_SECONDS = 1e11
 Seconds = Annotated[float, (0.0, MOST_SECONDS)]
-Ratio = Annotated[float, (0.0, 1.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,6 @@ class Gpu:
     timeline: Timeline | None = None
     recommendation: Prescription | None = None
     score: Score | None = None
-    slowest_ratio: Ratio | None = None
 
     @property
     def use(self) -> Use:

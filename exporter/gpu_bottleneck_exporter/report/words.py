@@ -124,12 +124,17 @@ def resources(job: Job) -> str:
     joules = [gpu.energy_joules for gpu in job.gpus if gpu.energy_joules is not None]
     told = []
     if joules and len(joules) == len(job.gpus):
-        told.append(f"energy {sum(joules) / 3.6e6:.3g} kWh")
+        told.append(f"energy {energy(sum(joules))}")
     peaks = [gpu for gpu in job.gpus if gpu.memory_peak_bytes is not None]
     if peaks:
         most = max(peaks, key=lambda gpu: gpu.memory_peak_bytes or 0.0)
         told.append(f"memory {memory(most.memory_peak_bytes, most.memory_total_bytes)} at most")
     return ", ".join(told)
+
+
+def energy(joules: float) -> str:
+    """`8 kWh`."""
+    return f"{joules / 3.6e6:.3g} kWh"
 
 
 def record(track: Track) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 from gpu_bottleneck_exporter.exposition.accept import weights
-from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
+from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,6 @@ class Answer(NamedTuple):
 
 Page = Callable[[str, str], Answer]
 """Answers a request by its Accept header and its query."""
-JOBS_PATH = "/api/v1/jobs"
 _UNIX_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{0,9})?")
 
 
