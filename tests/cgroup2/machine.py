@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cgroup2 import image
 from support import fetched
-from support.tools import _missing, require
+from support.tools import missing, require
 
 KERNEL = "linux-image-cloud-amd64"
 """Has NVMe and ext4 built in: needs no modules and no initial RAM disk."""
@@ -36,7 +36,7 @@ def run(*arguments: str) -> Said:
     Skips if the machine cannot be made: other processors, no Debian, no qemu.
     """
     if platform.machine() != "x86_64":
-        _missing("the kernel is Debian's for x86_64")
+        missing("the kernel is Debian's for x86_64")
     qemu = require("qemu-system-x86_64", "qemu-system-x86")
     kernel = fetched.kernel(KERNEL)
     with tempfile.TemporaryDirectory() as name:

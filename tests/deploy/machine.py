@@ -22,7 +22,7 @@ import yaml
 
 import gpu_bottleneck_exporter
 from support.rights import _usable
-from support.tools import _missing, require
+from support.tools import missing, require
 from support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -209,12 +209,12 @@ def _cgroup() -> Iterator[Path]:
     """A cgroup v2 for systemd to be the root of its own."""
     mount = next((m for m in map(Path, _CGROUPS) if (m / "cgroup.controllers").exists()), None)
     if mount is None:
-        _missing("cgroup v2 is not mounted")
+        missing("cgroup v2 is not mounted")
     group = mount / f"test-{uuid.uuid4().hex}"
     try:
         group.mkdir()
     except OSError as error:
-        _missing(f"cannot make a cgroup: {error}")
+        missing(f"cannot make a cgroup: {error}")
     try:
         yield group
     finally:

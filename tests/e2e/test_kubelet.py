@@ -21,7 +21,7 @@ from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
 from support.metrics import Metrics
 from support.rights import AS_WE_ARE, as_nobody
-from support.tools import _missing
+from support.tools import missing
 from support.trees import lay
 from support.waiting import until
 
@@ -96,7 +96,7 @@ def in_pod(uid: str) -> Iterator[subprocess.Popen[bytes]]:
     roots = [CGROUPS, CGROUPS / "unified", *sorted(CGROUPS.glob("*"))]
     root = next((root for root in roots if (root / "cgroup.procs").exists()), None)
     if root is None or not os.access(root, os.W_OK):
-        _missing(f"no control group can be made below {CGROUPS}")
+        missing(f"no control group can be made below {CGROUPS}")
     folders = [root / f"gpu-test-{uuid4().hex}"]
     for name in ("kubepods", f"pod{uid}", CONTAINER):
         folders.append(folders[-1] / name)

@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from support.programs import words
 from support.rights import AS_WE_ARE, Way, _after, as_nobody, with_mounts_of_its_own
 from support.rows import rows
-from support.tools import _missing
+from support.tools import missing
 from support.trees import lay
 from support.waiting import until
 
@@ -171,7 +171,7 @@ def hosts() -> int:
     """The size of the host's."""
     mine, first = (mount_points(PROC / pid).get(SHM) for pid in ("self", "1"))
     if not in_hosts_pid_namespace(PROC) or mine is None or first is None:
-        _missing("this is no host: it has another /dev/shm, or other pids, than process 1")
+        missing("this is no host: it has another /dev/shm, or other pids, than process 1")
     assert mine.device == first.device
     found = os.statvfs(SHM)
     return found.f_blocks * found.f_frsize

@@ -33,7 +33,7 @@ from slurm.script import EPILOG, decoded
 from support.board_exporter import started
 from support.daemon import free_port
 from support.judging import settled
-from support.tools import _missing
+from support.tools import missing
 from support.waiting import until
 
 SECONDS = (4, 12, 3, 7, 20, 5, 3, 9, 6, 15, 4, 8)
@@ -116,7 +116,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def reportseff(site: Site, tmp_path: Path) -> Reportseff:
     """reportseff, with the cluster's own programs."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    program = shutil.which("reportseff", path=path) or _missing("pip install reportseff")
+    program = shutil.which("reportseff", path=path) or missing("pip install reportseff")
     for name in ("sacct", "scontrol"):
         (tmp_path / name).write_text(f'#!/bin/sh\nexec {" ".join(site.slurm.enter)} {name} "$@"\n')
         (tmp_path / name).chmod(0o755)

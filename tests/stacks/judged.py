@@ -7,7 +7,7 @@ from stacks.cases import Case
 from stacks.measure import Found, measured
 from stacks.venvs import VenvError
 from support.judging import conclude
-from support.tools import _missing
+from support.tools import missing
 
 
 def found_in(case: Case, first: list[Found] | None = None) -> list[Found]:
@@ -15,7 +15,7 @@ def found_in(case: Case, first: list[Found] | None = None) -> list[Found]:
     try:
         return measured(case, first)[0]
     except (Unavailable, VenvError) as reason:
-        _missing(f"{reason}")
+        missing(f"{reason}")
 
 
 def judge(results: list[Found]) -> None:

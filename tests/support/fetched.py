@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tools import _missing, require
+from support.tools import missing, require
 
 _CACHE = Path(sys.prefix) / "fetched"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -75,7 +75,7 @@ def _codename() -> str:
     require("apt-get", "apt")
     release = Path("/etc/os-release").read_text()
     if "\nID=debian" not in f"\n{release}":
-        _missing("it is taken from a package of Debian: no Debian here")
+        missing("it is taken from a package of Debian: no Debian here")
     return release.partition("VERSION_CODENAME=")[2].partition("\n")[0]
 
 
@@ -116,7 +116,7 @@ def _run(command: list[str], cwd: Path | None = None) -> str:
     if "Unable to locate package" in done.stderr:
         pytest.skip(f"Debian has it no more: {command[-1]}")
     if done.returncode != 0:
-        _missing(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+        missing(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
     return done.stdout
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support.programs import Program
-from support.tools import _missing
+from support.tools import missing
 
 LOOKUP, READ, FLUSH = 1, 15, 25
 """Requests, as in linux/fuse.h."""
@@ -25,12 +25,12 @@ def _mounted(folder: Path, subtype: str = "") -> int:
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
-        _missing(f"FUSE is missing: {error}")
+        missing(f"FUSE is missing: {error}")
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
     kind = f"fuse.{subtype}" if subtype else "fuse"
     if _libc.mount(b"hangs", bytes(folder), kind.encode(), 0, options.encode()):
         os.close(device)
-        _missing(f"mounting is not allowed: {os.strerror(ctypes.get_errno())}")
+        missing(f"mounting is not allowed: {os.strerror(ctypes.get_errno())}")
     return device
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pynvml
 
 import gpu_bottleneck_exporter
-from support.tools import _missing, require
+from support.tools import missing, require
 
 Way = tuple[str, ...]
 
@@ -37,7 +37,7 @@ def as_nobody(*capabilities: str, files: Iterable[Path]) -> Way:
     for way in (plain, _nobody((*capabilities, "dac_read_search"))):
         if _runs((*way, "sh", "-c", _READABLE, "sh", *(f"{file.resolve()}" for file in files))):
             return way
-    return _missing(f"another user cannot read {' '.join(map(str, files))}")
+    return missing(f"another user cannot read {' '.join(map(str, files))}")
 
 
 def as_user(user: int, *capabilities: str) -> Way:
@@ -93,7 +93,7 @@ def _after(*commands: str) -> Way:
 
 
 def _usable(way: Way) -> Way:
-    return way if _runs((*way, "true")) else _missing(f"{' '.join(way)}: not permitted, or too old")
+    return way if _runs((*way, "true")) else missing(f"{' '.join(way)}: not permitted, or too old")
 
 
 def _runs(command: Sequence[str]) -> bool:

@@ -22,7 +22,7 @@ from support.command import ANY_PORT, COMMAND, Server, environment
 from support.drivers import Libraries
 from support.metrics import Metrics
 from support.rights import Way
-from support.tools import _missing
+from support.tools import missing
 from support.waiting import PATIENCE_SECONDS, until
 
 CAPABILITIES = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "root")
@@ -144,7 +144,7 @@ def caged(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
         except Unavailable as reason:
             if reason.kernel:
                 pytest.skip(f"{reason}")
-            _missing(f"{reason}")
+            missing(f"{reason}")
 
 
 def machines_own(metrics: Metrics) -> dict[str, tuple[str, ...]]:

@@ -19,10 +19,10 @@ def require(command: str, package: str) -> str:
 
     Without it, the test is skipped, or fails under CI=true, where nothing may be missing.
     """
-    return shutil.which(command) or _missing(f"{command} is missing: apt-get install {package}")
+    return shutil.which(command) or missing(f"{command} is missing: apt-get install {package}")
 
 
-def _missing(sentence: str) -> NoReturn:
+def missing(sentence: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(sentence)
     pytest.skip(sentence)
