@@ -1,7 +1,7 @@
 """What may happen to a node: how it is brought about here, and what it costs.
 
 Each row is provoked by `test_events.py` on the stand-in for the driver's library, and is a line of
-the table in exporter/OPERATIONS.md (`events_table.py`).
+the list in exporter/OPERATIONS.md (`events_table.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from pynvml import (
 from support.board import Board
 from support.children import Parent
 
+COLLECTOR_FAILS = "`gpu_exporter_collector_success` is 0"
+AT_THE_NEXT_READING = "at the next reading"
+"""What reports most events, and when most end, in words."""
 _PROCESS_LISTS = (
     "DeviceGetComputeRunningProcesses",
     "DeviceGetGraphicsRunningProcesses",
@@ -46,14 +49,13 @@ class Event:
     name: str
     goes: frozenset[str]
     """Families that GPU 0 has no more, each by its name or by its first words and a star."""
-    back: str
-    """When it is as before, in words."""
     provoke: Callable[[Scene], object]
     mend: Callable[[Scene], object]
     leaves: frozenset[str] = frozenset()
     """Instead of `goes`: all that it has still."""
-    besides: str = ""
-    """What else can be seen, in words."""
+    reported: str = COLLECTOR_FAILS
+    back: str = AT_THE_NEXT_READING
+    """What else can be seen, and when it is as before, in words."""
 
 
 def _heat(gpu: int, memory: int, scene: Scene) -> None:
@@ -66,15 +68,11 @@ def _fail(calls: tuple[str, ...], code: int, scene: Scene) -> None:
         scene.board.gpus[0].fail(call, code)
 
 
-def _refused(name: str, calls: tuple[str, ...], code: int, goes: str, besides: str = "") -> Event:
-    return Event(
-        name,
-        frozenset(goes.split()),
-        "at the next reading",
-        partial(_fail, calls, code),
-        partial(_fail, calls, 0),
-        besides=besides,
-    )
+def _refused(
+    name: str, calls: tuple[str, ...], code: int, goes: str, reported: str = COLLECTOR_FAILS
+) -> Event:
+    provoke, mend = partial(_fail, calls, code), partial(_fail, calls, 0)
+    return Event(name, frozenset(goes.split()), provoke, mend, reported=reported)
 
 
 def _set(field: str, value: int, scene: Scene) -> None:
@@ -93,78 +91,70 @@ _UTILIZATION = (
     "gpu_utilization_ratio "
     "gpu_window_utilization_ratio_*"
 )
-_SAYS = "`gpu_exporter_collector_success` is 0"
 EVENTS = (
     _refused(
         "One call answers UNKNOWN (999)",
         ("DeviceGetTotalEnergyConsumption",),
         NVML_ERROR_UNKNOWN,
         "gpu_energy_joules_total",
-        _SAYS,
     ),
     _refused(
         "One call answers NOT_SUPPORTED, after it has worked",
         ("DeviceGetMemoryInfo",),
         NVML_ERROR_NOT_SUPPORTED,
         "gpu_memory_total_bytes gpu_memory_used_bytes gpu_memory_reserved_bytes",
-        _SAYS,
     ),
     _refused(
         "The process lists answer NO_PERMISSION",
         _PROCESS_LISTS,
         NVML_ERROR_NO_PERMISSION,
         "gpu_processes gpu_feeder_* gpu_workload_info",
-        f"{_SAYS}; idle time counts as `unknown`",
+        f"{COLLECTOR_FAILS}; idle time counts as `unknown`",
     ),
     _refused(
         "GPM answers NO_PERMISSION",
         ("GpmSampleGet",),
         NVML_ERROR_NO_PERMISSION,
-        "gpu_sm_active_seconds_total gpu_sm_occupancy_seconds_total gpu_dram_active_seconds_total "
-        "gpu_pipe_active_seconds_total gpu_pcie_receive_bytes_total gpu_pcie_transmit_bytes_total "
-        "gpu_nvlink_receive_bytes_total gpu_nvlink_transmit_bytes_total",
-        _SAYS,
+        "gpu_sm_* gpu_dram_* gpu_pipe_* gpu_nvlink_* gpu_pcie_receive_bytes_total "
+        "gpu_pcie_transmit_bytes_total",
     ),
     _refused(
         "Utilization times out, samples and single readings",
         ("DeviceGetSamples", "DeviceGetUtilizationRates"),
         NVML_ERROR_TIMEOUT,
         _UTILIZATION,
-        _SAYS,
     ),
     Event(
         "Kernel utilization is 808334905 %",
         frozenset(_UTILIZATION.replace("gpu_memory_controller_* ", "").split()),
-        "at the next reading",
         partial(_set, "stuck_utilization", 808334905),
         partial(_set, "stuck_utilization", 0),
-        besides=f"{_SAYS}; `gpu_exporter_implausible_values_total` grows",
+        reported=f"{COLLECTOR_FAILS}; `gpu_exporter_implausible_values_total` grows",
     ),
     Event(
         "Temperatures are 644245923 °C",
         frozenset({"gpu_temperature_celsius"}),
-        "at the next reading",
         partial(_heat, 644245923, 644245923),
         partial(_heat, 41, 47),
-        besides="`gpu_exporter_implausible_values_total` grows",
+        reported="`gpu_exporter_implausible_values_total` grows",
     ),
     Event(
         "A GPU falls off the bus",
         frozenset(),
-        "when it answers; the exporter reopens it after 1 s, 2 s, … 60 s",
         partial(_set, "device_result", NVML_ERROR_GPU_IS_LOST),
         partial(_set, "device_result", 0),
         leaves=frozenset({"gpu_info", "gpu_up"}),
-        besides="`gpu_up` is 0",
+        reported="`gpu_up` is 0",
+        back="when it answers; the exporter reopens it after 1 s, 2 s, … 60 s",
     ),
     Event(
         "A driver call hangs",
         frozenset(),
-        "when the call returns",
         partial(_set, "hang", 1),
         partial(_set, "hang", 0),
         leaves=frozenset({"gpu_info", "gpu_up"}),
-        besides="`gpu_up` is 0, after `--sampling.deadline`",
+        reported="`gpu_up` is 0, after `--sampling.deadline`",
+        back="when the call returns",
     ),
     Event(
         "A holder is killed, and the driver still lists it",
@@ -178,9 +168,9 @@ EVENTS = (
                 "gpu_workload_info",
             }
         ),
-        "when another process holds it",
         lambda scene: scene.main.end(),
         _hold_anew,
-        besides="idle time counts as `unknown`",
+        reported="idle time counts as `unknown`",
+        back="when another process holds it",
     ),
 )
