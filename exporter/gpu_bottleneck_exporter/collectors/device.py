@@ -59,41 +59,39 @@ _POWER: Table[readings.Power] = {
         "gpu_power_watts",
         "Power drawn, in watts: mean of the last second; on GA100 and older instantaneous.",
     ): lambda power: power.watts,
-    gauge(
-        "gpu_power_limit_watts", "Power limit in force, in watts (nvmlDeviceGetEnforcedPowerLimit)."
-    ): lambda power: power.limit_watts,
+    gauge("gpu_power_limit_watts", "Power limit in force, in watts."): lambda power: (
+        power.limit_watts
+    ),
     gauge(
         "gpu_power_default_limit_watts",
-        "Default power limit of the board, in watts (nvmlDeviceGetPowerManagementDefaultLimit).",
+        "Default power limit of the board, in watts.",
     ): lambda power: power.default_limit_watts,
     counter(
         "gpu_energy_joules_total",
-        "Energy since the driver was loaded, in joules (nvmlDeviceGetTotalEnergyConsumption, Volta "
-        "and later).",
+        "Energy since the driver was loaded, in joules (Volta and later).",
     ): lambda power: power.energy_joules,
 }
 
 _THERMAL: Table[readings.Thermal] = {
     gauge(
         "gpu_temperature_celsius{sensor}",
-        "Temperature in degrees Celsius (nvmlDeviceGetTemperatureV; memory: field 82).",
+        "Temperature in degrees Celsius.",
     ): lambda thermal: thermal.sensors,
     gauge(
         "gpu_temperature_limit_celsius{limit}",
         "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
-        "degrees Celsius (nvmlDeviceGetTemperatureThreshold; from Ada on derived from margins, and "
-        "maybe a degree off).",
+        "degrees Celsius (from Ada on derived from margins, maybe a degree off).",
     ): lambda thermal: thermal.limits,
 }
 
 _CLOCKS: Table[readings.Clocks] = {
     gauge(
         "gpu_clock_hertz{clock}",
-        "Current clock, in hertz (nvmlDeviceGetClockInfo). Falls when idle.",
+        "Current clock, in hertz. Falls when idle.",
     ): lambda clocks: clocks.now,
     gauge(
         "gpu_clock_max_hertz{clock}",
-        "Highest clock of the model, in hertz (nvmlDeviceGetMaxClockInfo).",
+        "Highest clock of the model, in hertz.",
     ): lambda clocks: clocks.maximum,
 }
 
@@ -114,8 +112,8 @@ _THROTTLE: Table[readings.Throttle] = {
 _MEMORY: Table[GpuSnapshot] = {
     gauge(
         "gpu_memory_total_bytes",
-        "Device memory installed, in bytes (nvmlDeviceGetMemoryInfo_v2); the machine's where the "
-        "GPU has none of its own (GB10).",
+        "Device memory installed, in bytes; the machine's where the GPU has none of its own "
+        "(GB10).",
     ): lambda gpu: _memory(gpu).total_bytes,
     gauge(
         "gpu_memory_used_bytes",
@@ -158,7 +156,7 @@ _HEALTH: Table[readings.Health] = {
 _LINK: Table[readings.Link] = {
     counter(
         "gpu_pcie_replays_total",
-        "PCIe packets sent again since the driver was loaded (nvmlDeviceGetPcieReplayCounter).",
+        "PCIe packets sent again since the driver was loaded.",
     ): lambda link: link.replays,
     gauge(
         "gpu_pcie_link_generation",

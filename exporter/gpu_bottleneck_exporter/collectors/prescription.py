@@ -24,8 +24,8 @@ FAMILIES: Table[Outlook] = {
     gauge(
         "gpu_prescription_value{knob}",
         "Recommended value of the setting: num_workers (processes), cpu_limit and cpu_cores "
-        "(cores), host_code and checkpoints (0: the share of the time that the GPU waits for "
-        "them can only be removed). Absent while the GPU is busy or nothing is recommended.",
+        "(cores), host_code and checkpoints (always 0: they can only be removed). Absent "
+        "where nothing is recommended.",
     ): lambda outlook: _advised(outlook, lambda one: one.value),
     gauge(
         "gpu_prescription_current_value{knob}", "Present value of the setting, in the same unit."
@@ -53,7 +53,7 @@ FAMILIES: Table[Outlook] = {
     ): lambda outlook: _advised(outlook, lambda one: one.job_busy_ratio),
     gauge(
         "gpu_prescription_refused{reason}",
-        "1 for the reason why nothing is recommended for a GPU that idles. Absent otherwise.",
+        "1 for the reason why nothing is recommended for a GPU that idles.",
     ): _refused,
     gauge(
         "gpu_prescription_scored_ratio{knob}",

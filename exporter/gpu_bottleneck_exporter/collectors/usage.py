@@ -85,18 +85,17 @@ _STALL: Table[GpuTotals] = {
 }
 
 _TRAFFIC = {
-    "gpu_pcie_receive_bytes_total": "that the GPU received over PCIe (GPM metric 21 x time)",
-    "gpu_pcie_transmit_bytes_total": "that the GPU sent over PCIe (GPM metric 20 x time)",
-    "gpu_nvlink_receive_bytes_total": "that the GPU received over all NVLinks (GPM metric 60 x "
-    "time)",
-    "gpu_nvlink_transmit_bytes_total": "that the GPU sent over all NVLinks (GPM metric 61 x time)",
-    "gpu_c2c_receive_bytes_total": "that the GPU received over NVLink-C2C (GPM metric 101 x time). "
-    "Absent without such links",
-    "gpu_c2c_transmit_bytes_total": "that the GPU sent over NVLink-C2C (GPM metric 100 x time)",
-    "gpu_c2c_data_receive_bytes_total": "of data among those received, without the protocol's (GPM"
-    " metric 103 x time)",
+    "gpu_pcie_receive_bytes_total": "that the GPU received over PCIe (GPM metric 21)",
+    "gpu_pcie_transmit_bytes_total": "that the GPU sent over PCIe (GPM metric 20)",
+    "gpu_nvlink_receive_bytes_total": "that the GPU received over all NVLinks (GPM metric 60)",
+    "gpu_nvlink_transmit_bytes_total": "that the GPU sent over all NVLinks (GPM metric 61)",
+    "gpu_c2c_receive_bytes_total": "that the GPU received over NVLink-C2C (GPM metric 101). Absent "
+    "without such links",
+    "gpu_c2c_transmit_bytes_total": "that the GPU sent over NVLink-C2C (GPM metric 100)",
+    "gpu_c2c_data_receive_bytes_total": "of data among those received, without the protocol's (GPM "
+    "metric 103)",
     "gpu_c2c_data_transmit_bytes_total": "of data among those sent, without the protocol's (GPM "
-    "metric 102 x time)",
+    "metric 102)",
 }
 """Which bytes each metric counts; the reading's name for them is in the middle."""
 
@@ -108,22 +107,21 @@ def _traffic(name: str, totals: GpuTotals) -> float | None:
 _ACTIVITY: Table[GpuTotals] = {
     counter(
         "gpu_sm_active_seconds_total",
-        "Seconds x share of SMs with at least one warp (integral of GPM metric 2): its rate is the "
-        "mean share of SMs at work, 0-1.",
+        "Seconds x share of SMs with at least one warp (GPM metric 2): its rate is the mean share "
+        "of SMs at work, 0-1.",
     ): lambda totals: seconds(totals.active_ns.get("sm")),
     counter(
         "gpu_sm_occupancy_seconds_total",
-        "Seconds x share of warp slots in use (integral of GPM metric 3): its rate is the mean "
-        "occupancy, 0-1.",
+        "Seconds x share of warp slots in use (GPM metric 3): its rate is the mean occupancy, 0-1.",
     ): lambda totals: seconds(totals.active_ns.get("occupancy")),
     counter(
         "gpu_dram_active_seconds_total",
-        "Seconds x share of the device memory's bandwidth in use (integral of GPM metric 10).",
+        "Seconds x share of the device memory's bandwidth in use (GPM metric 10).",
     ): lambda totals: seconds(totals.active_ns.get("dram")),
     counter(
         "gpu_pipe_active_seconds_total{pipe}",
-        "Seconds x share of cycles in which the pipe worked (integral of GPM metrics 5 tensor, 11 "
-        "fp64, 12 fp32, 13 fp16, 4 int).",
+        "Seconds x share of cycles in which the pipe worked (GPM metrics 5 tensor, 11 fp64, 12 "
+        "fp32, 13 fp16, 4 int).",
     ): lambda totals: seconds_by(totals.pipe_ns),
     **{
         counter(name, f"Bytes {about}."): partial(_traffic, name)

@@ -29,7 +29,7 @@ EXPORTER: Table[SamplerState] = {
     ): lambda _: {(__version__, platform.python_version()): 1.0},
     gauge(
         "gpu_exporter_simulated",
-        "1 when the GPUs are simulated (virtual board), 0 when they are real.",
+        "1 when the GPUs are simulated, 0 when they are real.",
     ): lambda state: state.about.simulated,
     gauge(
         "gpu_exporter_collector_success{collector}",
@@ -38,8 +38,7 @@ EXPORTER: Table[SamplerState] = {
     ): lambda state: {name: one.success for name, one in health(state)},
     gauge(
         "gpu_exporter_collector_duration_seconds{collector}",
-        "Seconds that the collector's last reading took, summed over all GPUs. Readings run in "
-        "the background, not in scrapes.",
+        "Seconds that the collector's last reading took, in the background, summed over all GPUs.",
     ): lambda state: {name: one.seconds for name, one in health(state)},
     gauge(
         "gpu_exporter_collector_last_success_timestamp_seconds{collector}",
@@ -64,8 +63,7 @@ EXPORTER: Table[SamplerState] = {
     ): lambda state: sum(gpu.totals.lost_ns for gpu in state.gpus) / 1e9,
     counter(
         "gpu_exporter_implausible_values_total{collector}",
-        "Impossible values from the driver, such as a utilization above 100 %. They are dropped: "
-        "the series is absent, or the time unobserved.",
+        "Impossible values from the driver, such as a utilization above 100 %; they are dropped.",
     ): lambda state: state.implausible,
     counter(
         "gpu_exporter_cpu_wait_seconds_total",
