@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,7 @@ from scenarios.measure import running
 from support.command import Server
 from support.drivers import Libraries
 from support.metrics import Metrics
-from support.rights import (
-    AS_WE_ARE,
-    Way,
-    as_nobody,
-    with_proc_hiding_others,
-)
+from support.rights import AS_WE_ARE, as_nobody, with_proc_hiding_others
 from support.rows import rows
 from support.stage import (
     NO_FEEDERS,
@@ -58,12 +52,12 @@ def stage(libraries: Libraries) -> Iterator[Stage]:
 
 
 @contextmanager
-def feeding(stage: Stage, way: Way = AS_WE_ARE, cages: tuple[Path, ...] = ()) -> Iterator[None]:
+def feeding(stage: Stage) -> Iterator[None]:
     """A main process on each GPU, with its workers."""
     with ExitStack() as cleanup:
         for gpu, loop in LOOPS.items():
             one = Process(loop, (int(gpu),))
-            cleanup.enter_context(running(one, stage.board, stage.folder, cages, way))
+            cleanup.enter_context(running(one, stage.board, stage.folder))
         yield
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +18,12 @@ from gpu_bottleneck_exporter.demo.board.create import H100, create
 from scenarios import loops
 from scenarios.cgroups import Limits, Unavailable, limited
 from support import command
-from support.command import ANY_PORT, COMMAND, Server, environment
+from support.command import ANY_PORT, Server
 from support.drivers import Libraries
 from support.metrics import Metrics
 from support.rights import Way
 from support.tools import missing
-from support.waiting import PATIENCE_SECONDS, until
+from support.waiting import until
 
 CAPABILITIES = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "root")
 PRIVATE = {
@@ -54,10 +54,6 @@ class Stage:
         }
 
     @property
-    def environment(self) -> dict[str, str]:
-        return environment(self.folder, **self.all_variables)
-
-    @property
     def files(self) -> list[Path]:
         """The environment of programs on it."""
         return [self.board.path, Path(loops.__file__)]
@@ -85,24 +81,17 @@ def serving(stage: Stage, way: Way, *arguments: str) -> AbstractContextManager[S
 @contextmanager
 def started(stage: Stage, way: Way, *arguments: str) -> Iterator[Callable[[], tuple[int, str]]]:
     """Run a command in the background; calling the result waits for its status and output."""
-    with subprocess.Popen(
-        [*way, *COMMAND, *arguments],
-        env=stage.environment,
-        cwd=stage.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(
+            command.run, stage.folder, *arguments, way=way, **stage.all_variables
+        )
 
         def ended() -> tuple[int, str]:
-            said, errors = process.communicate(timeout=PATIENCE_SECONDS)
-            assert errors == "", errors
-            return process.returncode, said
+            done = running.result()
+            assert done.stderr == "", done.stderr
+            return done.returncode, done.stdout
 
-        try:
-            yield ended
-        finally:
-            process.kill()
+        yield ended
 
 
 def scraped(server: Server) -> Metrics:
