@@ -128,20 +128,6 @@ def test_whose_gpus_are(exporting: Exporting, board: Board, kubelet: Kubelet, lo
             until(lambda: available(exporter) == 1, "the new kubelet")
 
 
-def test_who_runs_on_a_gpu_that_another_was_given(
-    exporting: Exporting, board: Board, logs: Path
-) -> None:
-    """It never gets the other's name, and the other is told of once they are known to be two."""
-    with in_pod(UID) as process:
-        board.gpus[0].hold(process.pid, 4 * GIB)
-        with exporting() as exporter:
-            until(lambda: workloads(exporter, 1) == [names("idle-0")], "the kubelet's answer")
-            until(lambda: workloads(exporter, 0) == [OF_PROCESS], "the process without names")
-            link_log(logs, "intruder", CONTAINER)
-            expected = [{**names("intruder"), **OF_PROCESS}, names("train-0")]
-            until(lambda: workloads(exporter, 0) == expected, "both")
-
-
 def test_a_job_that_has_not_opened_its_gpu(
     exporting: Exporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,9 +142,7 @@ def test_a_job_that_has_not_opened_its_gpu(
 
 GAPS: Mapping[str, tuple[str, ...]] = {
     "nothing": (),
-    "links": ("pods have uids only, no names: {missing}: No such", "/var/log/containers"),
     "socket": ("there is no socket {missing}", "folder /var/lib/kubelet/pod-resources"),
-    "extra": ("the package h2 is not installed", "gpu-bottleneck-exporter[kubernetes]"),
     "rights": ("{socket}: Permission denied", "run the exporter as user 0"),
 }
 """What is missing, and what `check` says of it and of its remedy."""
@@ -172,10 +156,7 @@ def test_check_names_what_is_missing_of_the_kubelet(  # noqa: PLR0913, PLR0917 -
     socket = missing if what == "socket" else kubelet.path
     library = libraries.path(int(board.header.driver_branch))
     variables = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    variables["GPU_EXPORTER_KUBELET_CONTAINER_LOGS"] = f"{missing if what == 'links' else logs}"
-    if what == "extra":
-        (tmp_path / "h2.py").write_text("raise ImportError\n")
-        variables["PYTHONPATH"] = f"{tmp_path}"
+    variables["GPU_EXPORTER_KUBELET_CONTAINER_LOGS"] = f"{logs}"
     if what == "rights":
         for folder in (tmp_path, *tmp_path.parents[:2], library.parents[1]):
             folder.chmod(0o755)
