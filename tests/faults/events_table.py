@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from faults.events import EVENTS, Event
+from faults.events import EVENTS, LEFT, Event
 
 
 def table() -> str:
@@ -14,9 +12,6 @@ def table() -> str:
 
 
 def _row(event: Event) -> str:
-    gone = _names(event.goes) if event.goes else f"all except {_names(event.leaves)}"
+    names = ", ".join(f"`{name}`" for name in sorted(event.goes.split() or LEFT))
+    gone = names if event.goes else f"all except {names}"
     return f"| {event.name} | {gone} | {event.besides} | {event.back} |"
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names))

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from faults.events import EVENTS, Event, Scene
+from faults.events import EVENTS, LEFT, Event, Scene
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.settings import Settings
@@ -67,9 +67,9 @@ def names(exposition: Exposition, gpu: int) -> set[str]:
 
 
 def gone(event: Event, whole: set[str]) -> set[str]:
-    if event.leaves:
-        return whole - event.leaves
-    found = {name for name in whole if any(fnmatchcase(name, one) for one in event.goes)}
+    if not event.goes:
+        return whole - {*LEFT}
+    found = {name for name in whole if any(fnmatchcase(name, one) for one in event.goes.split())}
     assert found
     return found
 
