@@ -78,7 +78,7 @@ def wait_for_a_tick(sampler: Sampler) -> None:
 
     def over() -> bool:
         now = [gpu.at_ns for gpu in sampler.state().gpus]
-        return all(at_ns > old for at_ns, old in zip(now, before, strict=True))
+        return all(at_ns > old for at_ns, old in zip(now, before, strict=False))
 
     until(over, "a tick of all GPUs")
 
