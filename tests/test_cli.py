@@ -37,8 +37,7 @@ def options() -> Iterator[tuple[str, click.Option]]:
 def test_the_version(tmp_path: Path) -> None:
     result = run(tmp_path, "--version")
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.endswith(f" {__version__}\n")
-    assert result.stdout.count("\n") == 1
+    assert result.stdout.splitlines()[0].endswith(f" {__version__}")
 
 
 @pytest.mark.parametrize(
@@ -137,9 +136,8 @@ def test_the_environment_sets_what_flags_do_not(tmp_path: Path) -> None:
         assert " level=warning " in server.said
 
 
-@pytest.mark.parametrize("command", ["serve", "demo"])
-def test_sigterm_at_once_ends_it_cleanly(tmp_path: Path, command: str) -> None:
-    with serving(tmp_path, command, *ANY_PORT) as server:
+def test_sigterm_at_once_ends_the_demo_cleanly(tmp_path: Path) -> None:
+    with serving(tmp_path, "demo", *ANY_PORT) as server:
         assert server.url
         boards = server.boards()
         assert server.terminate() == 0

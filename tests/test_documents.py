@@ -104,15 +104,6 @@ def test_commands_of_ours_have_these_options_and_make_these_targets(page: Path) 
             assert set(words.split()) <= TARGETS, text
 
 
-def test_code_is_in_fences_and_between_backticks() -> None:
-    assert code("a `make\nb` c\n```sh\nmake `d`\n```\n") == ["make `d`\n", "make b"]
-
-
-def test_a_prompt_makes_a_command() -> None:
-    text = "```console\n# one\n$ two \\\n    three\noutput\n```\n```sh\n$ four\n```\n"
-    assert commands(text) == ["one", "two \\"]
-
-
 def test_the_worked_example_of_a_cause_is_in_the_files() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (diff,) = re.findall(r"^```diff\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -1,8 +1,8 @@
 """`check` in each mode that the chart, the unit and the documents offer: what exactly is missing.
 
 User, capabilities, namespaces and mounts are read from there, and staged on a real kernel. A
-process of a user of its own holds the GPU, and a kubelet has given it away. `check` runs beside
-`serve`, as `kubectl exec` runs it.
+process of a user of its own that sleeps holds the first GPU, which a kubelet has given away; one
+that burns CPU holds the second. `check` runs beside `serve`, as `kubectl exec` runs it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from support.stage import (
     Stage,
     assert_told,
     caged,
-    machines_own,
+    ran,
     scraped_when,
     serving,
     staged,
-    started,
 )
 from support.waiting import until
 
-GPU = "0"
+GPU, BURNING = "0", "1"
+BURNS = {"host_code", "cpu_queue"}
+"""What a process that burns CPU is, alone or where others crowd it out."""
 JOBS_USER = 1000
 DYNAMIC_USER = 64000
 """systemd takes one of 61184 to 65519."""
@@ -164,11 +165,16 @@ MODES: Mapping[str, Callable[[], Mode]] = {
     "docker without the host's pids": lambda: of_docker(as_documented=False),
     "unit": of_unit,
     "unit without capabilities": lambda: of_unit(documented_drop_in()),
+    "hidden pids": lambda: replace(of_unit(documented_drop_in()), hidepid="2"),
+    "hidden data": lambda: replace(of_unit(documented_drop_in()), hidepid="1"),
 }
+PROTECTED = ("process_io", "connections")
 MISSING: Mapping[str, Missing] = {
     "chart without capabilities": PRIVATE,
     "docker without the host's pids": {"host_pids": NO_FEEDERS},
     "unit without capabilities": PRIVATE,
+    "hidden pids": {"host_pids": NO_FEEDERS},
+    "hidden data": {"host_pids": NO_FEEDERS, **dict.fromkeys(PROTECTED, ())},
 }
 """Of the modes that lack something."""
 
@@ -194,10 +200,11 @@ class Said(NamedTuple):
 def node(libraries: Libraries) -> Iterator[Node]:
     with (
         pytest.MonkeyPatch.context() as patch,
-        staged(libraries, 1) as stage,
+        staged(libraries, 2) as stage,
         caged(CONTAINERS, stage.folder) as jobs,
         caged(CONTAINERS, stage.folder) as own,
-        job_on(stage, jobs),
+        job_on(stage, GPU, jobs, "sleep", "3600"),
+        job_on(stage, BURNING, (), "sh", "-c", "while :; do :; done"),
         kubelet_on(stage) as hosts,
     ):
         # Where the tests themselves run in a pod.
@@ -207,15 +214,15 @@ def node(libraries: Libraries) -> Iterator[Node]:
 
 
 @contextmanager
-def job_on(stage: Stage, groups: tuple[Path, ...]) -> Iterator[None]:
-    """A process that holds the GPU and sleeps."""
-    with subprocess.Popen([*as_user(JOBS_USER), "sleep", "3600"]) as job:
+def job_on(stage: Stage, gpu: str, groups: tuple[Path, ...], *command: str) -> Iterator[None]:
+    """A process that holds the GPU."""
+    with subprocess.Popen([*as_user(JOBS_USER), *command]) as job:
         try:
             for group in groups:
                 (group / "cgroup.procs").write_text(f"{job.pid}")
-            command = Path(f"/proc/{job.pid}/comm")
-            until(lambda: command.read_text() == "sleep\n", "the job")
-            stage.board.gpus[0].hold(job.pid, 2**30)
+            name = Path(f"/proc/{job.pid}/comm")
+            until(lambda: name.read_text() == f"{command[0]}\n", "the job")
+            stage.board.gpus[int(gpu)].hold(job.pid, 2**30)
             yield
         finally:
             job.kill()
@@ -239,10 +246,9 @@ def own(node: Node) -> Callable[[Mode], Missing]:
     @cache
     def lacks(hidepid: str) -> Missing:
         way = with_proc_hiding_others(hidepid) if hidepid else AS_WE_ARE
-        with started(node.stage, way, "once") as ours:
-            status, said = ours()
+        status, said = ran(node.stage, way, "once")
         assert status == 0
-        return machines_own(Metrics(said))
+        return dict.fromkeys(Metrics(said).missing, ())
 
     return lambda mode: lacks(mode.hidepid)
 
@@ -255,15 +261,17 @@ def said(node: Node) -> Callable[[str], Said]:
 def run(node: Node, mode: Mode) -> Said:
     stage = replace(node.stage, variables={**node.stage.variables, **mode.variables})
     cause = "asleep" if "sys_ptrace" in mode.capabilities else "unknown"
+    sees = mode.host_pids and mode.hidepid not in {"1", "2"}
 
     def watches(metrics: Metrics) -> bool:
         """The cause, the feeder, the kubelet, the host and GPM are known if they can be."""
         told = {
-            "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not mode.host_pids,
+            "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not sees,
             "workload": bool(metrics.signals.get("kubelet"))
             or "kubelet" in mode.without
             or not IN_A_POD.keys() <= {*mode.variables},
-            "stall": cause in metrics.waited_on(GPU),
+            "stall": cause in metrics.waited_on(GPU)
+            and bool(BURNS & metrics.waited_on(BURNING) or not sees),
             "host": "psi_host" in metrics.signals,
             "activity": bool(metrics.signals.get("gpm")),  # its first mean takes two readings
         }
@@ -272,8 +280,7 @@ def run(node: Node, mode: Mode) -> Said:
     words = way(mode, stage.folder, node.hosts, node.groups)
     with serving(stage, words, *mode.arguments) as server:
         metrics = scraped_when(server, watches, "what it watches")
-        with started(stage, inside(server, mode), "check", "-v") as check:
-            return Said(metrics, check())
+        return Said(metrics, ran(stage, inside(server, mode), "check", "-v"))
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -291,6 +298,24 @@ def test_exactly_what_is_missing_is_named(
     assert unread.isdisjoint({*told, *metrics.signals})
     off = re.findall(r"^switched off +(.*) \(--without\)$", report[1], re.MULTILINE)
     assert off == ([", ".join(sorted(renounced))] if renounced else [])
+
+
+def test_what_is_private_takes_its_families_away_and_no_others(said: Callable[[str], Said]) -> None:
+    gone = said("unit").metrics.names - said("unit without capabilities").metrics.names
+    assert gone == {
+        *(f"gpu_feeder_{way}_bytes_total" for way in ("read", "written")),
+        *(f"gpu_feeder_shm_{what}_bytes" for what in ("size", "used")),
+    }
+
+
+@pytest.mark.parametrize("name", ["hidden pids", "hidden data", "docker without the host's pids"])
+def test_of_processes_that_are_not_seen_only_the_devices_are_told(
+    said: Callable[[str], Said], name: str
+) -> None:
+    metrics = said(name).metrics
+    assert metrics.feeders == set()
+    assert metrics.by("gpu", "gpu_processes") == {GPU: 1, BURNING: 1}
+    assert metrics.waited_on(GPU) == metrics.waited_on(BURNING) == {"unknown"}
 
 
 def test_the_pod_cannot_change_control_groups(node: Node) -> None:

@@ -6,7 +6,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
-from scenarios import loops
 from scenarios.cgroups import Limits, Unavailable, limited
 from support import command
 from support.command import ANY_PORT, Server
@@ -53,11 +51,6 @@ class Stage:
             **self.variables,
         }
 
-    @property
-    def files(self) -> list[Path]:
-        """The environment of programs on it."""
-        return [self.board.path, Path(loops.__file__)]
-
 
 @contextmanager
 def staged(libraries: Libraries, gpus: int) -> Iterator[Stage]:
@@ -78,40 +71,23 @@ def serving(stage: Stage, way: Way, *arguments: str) -> AbstractContextManager[S
     return command.serving(stage.folder, *words, way=way, **stage.all_variables)
 
 
-@contextmanager
-def started(stage: Stage, way: Way, *arguments: str) -> Iterator[Callable[[], tuple[int, str]]]:
-    """Run a command in the background; calling the result waits for its status and output."""
-    with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(
-            command.run, stage.folder, *arguments, way=way, **stage.all_variables
-        )
-
-        def ended() -> tuple[int, str]:
-            done = running.result()
-            assert done.stderr == "", done.stderr
-            return done.returncode, done.stdout
-
-        yield ended
+def ran(stage: Stage, way: Way, *arguments: str) -> tuple[int, str]:
+    """Status and output of a command."""
+    done = command.run(stage.folder, *arguments, way=way, **stage.all_variables)
+    assert done.stderr == "", done.stderr
+    return done.returncode, done.stdout
 
 
-def scraped(server: Server) -> Metrics:
-    status, text = server.get()
-    assert status == 200
-    return Metrics(text)
+def scraped_when(server: Server, condition: Callable[[Metrics], bool], what: str) -> Metrics:
+    """What is scraped once that is true of it."""
 
+    def found() -> Metrics | None:
+        status, text = server.get()
+        assert status == 200
+        metrics = Metrics(text)
+        return metrics if condition(metrics) else None
 
-def scraped_when(
-    server: Server, condition: Callable[[Metrics], bool], what: str | Callable[[], object]
-) -> Metrics:
-    found: list[Metrics] = []
-
-    def holds() -> bool:
-        assert not server.ended, server.said
-        found.append(scraped(server))
-        return condition(found[-1])
-
-    until(holds, what)
-    return found[-1]
+    return until(found, what, unless=lambda: server.ended)
 
 
 def assert_told(report: tuple[int, str], missing: Mapping[str, tuple[str, ...]]) -> None:
@@ -134,8 +110,3 @@ def caged(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
             if reason.kernel:
                 pytest.skip(f"{reason}")
             missing(f"{reason}")
-
-
-def machines_own(metrics: Metrics) -> dict[str, tuple[str, ...]]:
-    """Signals that this machine gives nobody, and whose remedies do not matter here."""
-    return dict.fromkeys(metrics.missing, ())
