@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from support import board_server
-from support.command import ANY_PORT, COMMAND
-from support.command import Server as Exporter
-from support.command import background
+from support.command import ANY_PORT, COMMAND, Server, background
+
+Exporter = Server
 
 
 def over_board(board: Path) -> AbstractContextManager[Exporter]:
