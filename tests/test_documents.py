@@ -11,7 +11,6 @@ import pytest
 
 from gpu_bottleneck_exporter import cli
 from gpu_bottleneck_exporter.flags import PROGRAM
-from support.documents import LINK, anchors
 from support.offenders import each
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +52,8 @@ UNTESTED = {
 }
 
 
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+"""Target and anchor."""
 OURS = re.compile(rf"\b{PROGRAM} ((?:{'|'.join(cli.commands.commands)})\b[^|;#\n]*)")
 TARGET = re.compile(r"^(?:[$#] )?make ((?:[a-z][\w-]*(?: |$))*)", re.MULTILINE)
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
@@ -69,6 +70,12 @@ def commands(text: str) -> list[str]:
     """What follows a prompt in the consoles of a document."""
     consoles = re.findall(r"^ *```console\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     return [one for text in consoles for one in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @each(PAGES)

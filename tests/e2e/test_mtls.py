@@ -7,10 +7,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import bcrypt
-
 from support.certificates import Authority, Pair
 from support.command import ANY_PORT, serving
+from support.logins import hashed
 from support.prometheus import Prometheus, prometheus
 from support.waiting import until
 
@@ -24,7 +23,7 @@ def web_config(authority: Authority) -> Path:
     tls: dict[str, object] = {"cert_file": "server.pem", "key_file": "server.key"}
     tls |= {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
     tls |= {"client_allowed_sans": ["prometheus.example"]}
-    users = {"prometheus": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()}
+    users = {"prometheus": hashed(PASSWORD, 10)}
     path = authority.folder / "web-config.yml"
     path.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": users}))
     return path
