@@ -120,7 +120,7 @@ def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> list
             while run[-1].ticks < run[0].ticks + ticks or min(done) <= SCRAPED:
                 tell(run[-1])
                 due = run[-1].ticks + max(ticks // SAMPLES, 1)
-                until(lambda: figures().ticks >= due, "more ticks")
+                until(lambda: figures().ticks >= due, "more ticks")  # noqa: B023
                 run.append(figures())
         until(settled, lambda: f"{quiet} before, and {figures()} when all was over")
         return run
