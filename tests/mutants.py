@@ -57,9 +57,9 @@ def changes(tree: ast.AST, *, at_top: bool = True) -> Iterator[tuple[ast.AST, Ch
             yield from ((child, change) for change in _of_node(child))
             yield from changes(child, at_top=at_top and not isinstance(child, ast.FunctionDef))
             is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-            if name in {"body", "orelse"} and isinstance(child, _DROPPED) and not at_top:
-                if not is_text:
-                    yield child, partial(field.__setitem__, at, ast.Pass())
+            in_block = name in {"body", "orelse"} and not at_top
+            if in_block and isinstance(child, _DROPPED) and not is_text:
+                yield child, partial(field.__setitem__, at, ast.Pass())
 
 
 def _of_node(node: ast.AST) -> Iterator[Change]:

@@ -149,7 +149,7 @@ def test_a_demo_shows_simulated_gpus_fed_by_processes_of_which_nothing_is_left(
         def shown() -> Metrics | None:
             """The metrics, once they show all GPUs."""
             metrics = Metrics(server.get()[1])
-            return metrics if SHOWN <= metrics.names and metrics.total("gpu_up") == GPUS else None
+            return metrics if metrics.names >= SHOWN and metrics.total("gpu_up") == GPUS else None
 
         metrics = until(shown, "the GPUs")
         page = server.get("/")[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,8 @@ from gpu_bottleneck_exporter.cli import commands
 from support.command import ANY_PORT, run
 
 
-def refuse(folder: Path, *arguments: str, status: int = 2, **variables: str) -> str:
+def refusal(result: subprocess.CompletedProcess[str], status: int = 2) -> str:
     """What the command refuses with, in one line."""
-    result = run(folder, *arguments, **variables)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (status, "", 1)
     start, _, said = result.stderr.partition(": ")
     assert start == "gpu-bottleneck-exporter"
@@ -50,7 +50,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("typed", MISTAKES)
 def test_a_mistake_is_told_in_one_line(tmp_path: Path, typed: str) -> None:
-    assert refuse(tmp_path, *typed.split(" ")).startswith(MISTAKES[typed])
+    assert refusal(run(tmp_path, *typed.split(" "))).startswith(MISTAKES[typed])
 
 
 FAILURES = {
@@ -63,11 +63,11 @@ FAILURES = {
 
 @pytest.mark.parametrize("typed", FAILURES)
 def test_a_failure_has_another_status(tmp_path: Path, typed: str) -> None:
-    assert refuse(tmp_path, *typed.split(" "), status=1).startswith(FAILURES[typed])
+    assert refusal(run(tmp_path, *typed.split(" ")), status=1).startswith(FAILURES[typed])
 
 
 def test_a_password_is_not_repeated(tmp_path: Path) -> None:
-    assert "secret" not in refuse(tmp_path, "top", "--url", "http://alice:secret@node:x")
+    assert "secret" not in refusal(run(tmp_path, "top", "--url", "http://alice:secret@node:x"))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ BAD = {
 
 @pytest.mark.parametrize(("flag", "value"), [(flag, v) for flag in BAD for v in BAD[flag]])
 def test_bad_values(tmp_path: Path, flag: str, value: str) -> None:
-    said = refuse(tmp_path, "serve", *ANY_PORT, f"{flag}={value}")
+    said = refusal(run(tmp_path, "serve", *ANY_PORT, f"{flag}={value}"))
     assert flag in said or (flag == "--web.listen-address" and repr(value) in said)
 
 
@@ -145,7 +145,7 @@ def test_folders_that_cannot_be_read(tmp_path: Path, command: str, flag: str) ->
     (tmp_path / "stat").mkdir()  # root reads whatever its mode says; not this
     others = [tmp_path / "missing", tmp_path / "file"]
     for path in [*others, *([tmp_path] if flag == "--path.procfs" else [])]:
-        assert f"{flag}: cannot read {path}" in refuse(tmp_path, command, flag, f"{path}")
+        assert f"{flag}: cannot read {path}" in refusal(run(tmp_path, command, flag, f"{path}"))
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_folders_that_cannot_be_read(tmp_path: Path, command: str, flag: str) ->
     ],
 )
 def test_bad_environment(tmp_path: Path, variable: str, value: str, named: str) -> None:
-    assert named in refuse(tmp_path, "serve", **{f"GPU_EXPORTER_{variable}": value})
+    assert named in refusal(run(tmp_path, "serve", **{f"GPU_EXPORTER_{variable}": value}))

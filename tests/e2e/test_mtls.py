@@ -58,7 +58,9 @@ def test_only_the_right_prometheus_scrapes(tmp_path: Path) -> None:
     }
     flags = ("--web.config.file", str(web_config(authority)))
     with serving(tmp_path, "serve", *ANY_PORT, *flags) as exporter:
-        jobs = [(name, exporter.target, INTERVAL_SECONDS * (1 + n % 3)) for n, name in enumerate(ways)]
+        jobs = [
+            (name, exporter.target, INTERVAL_SECONDS * (1 + n % 3)) for n, name in enumerate(ways)
+        ]
         with prometheus(tmp_path, jobs, access=ways) as server:
             until(lambda: len(ever_up(server)) == len(ways), "a scrape of each job")
             until(lambda: ever_up(server)["right"] == 1, "the right one")

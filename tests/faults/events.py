@@ -21,6 +21,7 @@ from pynvml import (
 from support.board import Board
 from support.children import Parent
 
+
 @dataclass(frozen=True)
 class Scene:
     """GPU 0 is the one that it happens to."""
