@@ -308,7 +308,7 @@ def test_what_is_private_takes_its_families_away_and_no_others(said: Callable[[s
     }
 
 
-@pytest.mark.parametrize("name", ["hidden pids", "hidden data", "docker without the host's pids"])
+@pytest.mark.parametrize("name", ["hidden pids", "hidden data"])
 def test_of_processes_that_are_not_seen_only_the_devices_are_told(
     said: Callable[[str], Said], name: str
 ) -> None:
