@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from faults.events import AT_THE_NEXT_READING, COLLECTOR_FAILS, EVENTS, Event
+from faults.events import AT_THE_NEXT_READING, COLLECTOR_FAILS, EVENTS, LEFT, Event
 
 
 def table() -> str:
@@ -13,12 +13,9 @@ def table() -> str:
 
 
 def _told(event: Event) -> Iterator[str]:
-    yield _names(event.goes) if event.goes else f"all except {_names(event.leaves)}"
-    if event.reported != COLLECTOR_FAILS:
-        yield event.reported
+    names = ", ".join(f"`{name}`" for name in sorted(event.goes.split() or LEFT))
+    yield names if event.goes else f"all except {names}"
+    if event.besides not in {"", COLLECTOR_FAILS}:
+        yield event.besides
     if event.back != AT_THE_NEXT_READING:
         yield f"back {event.back}"
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names))
