@@ -7,7 +7,7 @@ from pathlib import Path
 
 from faults import events_table
 from rules import causes_table
-from tables import commands, metrics, refusals
+from tables import commands, metrics, refusals, tested
 
 _ROOT = Path(__file__).parents[2]
 DOCUMENTS = tuple(
@@ -16,6 +16,7 @@ DOCUMENTS = tuple(
         "exporter/REFERENCE.md",
         "exporter/OPERATIONS.md",
         "rules/README.md",
+        "tests/README.md",
     )
 )
 
@@ -29,4 +30,5 @@ def tables(path: Path) -> dict[str, str]:
         "causes": causes_table.table(os.path.relpath(causes_table.RUNBOOKS, path.parent)),
         "events": events_table.table(),
         "refusals": refusals.table(),
+        "tested": tested.table(),
     }
