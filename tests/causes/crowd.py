@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -109,13 +107,3 @@ def _shares(place: Place) -> list[dict[str, Any]]:
         held = gpu.held / workers
         shares.append({"index": at, "held": held, "growth": gpu.held_growth, "phases": phases})
     return shares
-
-
-@contextmanager
-def gathered() -> Iterator[Crowd]:
-    """A crowd that is killed afterwards."""
-    crowd = Crowd()
-    try:
-        yield crowd
-    finally:
-        crowd.end()

@@ -62,7 +62,7 @@ def feeding(stage: Stage, way: Way = AS_WE_ARE, cages: tuple[Path, ...] = ()) ->
     """A main process on each GPU, with its workers."""
     with ExitStack() as cleanup:
         for gpu, loop in LOOPS.items():
-            one = Process(loop, (int(gpu),))
+            one = Process(loop, int(gpu))
             cleanup.enter_context(running(one, stage.board, stage.folder, cages, way))
         yield
 
