@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -51,7 +49,7 @@ class Crowd:
         """Restart those that are old enough."""
         for each in self.running:
             if each.ends <= self.elapsed:
-                _kill(each.process)
+                each.process.kill()
                 each.process.wait()
                 each.process = self._started(*each.of)
                 each.ends += each.of[2].life
@@ -72,7 +70,7 @@ class Crowd:
     def end(self) -> None:
         """Kill all, and wait until they are gone."""
         for each in self.running:
-            _kill(each.process)
+            each.process.kill()
         for each in self.running:
             each.process.wait()
 
@@ -81,11 +79,6 @@ class Crowd:
         processes = [each.process for each in self.running]
         ended = [process.args for process in processes if process.poll() is not None]
         assert not ended, f"ended early: {ended}"
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _program(role: str, folder: Path) -> str:

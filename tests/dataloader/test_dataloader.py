@@ -1,4 +1,4 @@
-"""Stall accounting with PyTorch's own DataLoader: `make test-torch`.
+"""Stall accounting with PyTorch's own DataLoader and ranks: `make test-torch`.
 
 Two cores are assumed: six workers crowd them, one and two do not.
 """
