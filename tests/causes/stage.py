@@ -82,9 +82,7 @@ def _end_exporter(one: Node, elapsed: float, cleanup: ExitStack) -> None:
         one.exporter = cleanup.enter_context(exporter(one, one.exporter.port))
 
 
-def _heard(
-    nodes: Sequence[Node], server: Prometheus, began: float
-) -> list[tuple[Whose, Heard]]:
+def _heard(nodes: Sequence[Node], server: Prometheus, began: float) -> list[tuple[Whose, Heard]]:
     end = time.time()
     alerts = server.query_range("ALERTS", began, end, 1.0)
     primary = server.query_range("gpu:bottleneck:primary", began, end, 1.0)

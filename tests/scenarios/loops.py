@@ -135,7 +135,7 @@ def crowded(scene: Scene) -> None:
     healthy(scene)
 
 
-def respawning(scene: Scene) -> None:
+def respawning(_: Scene) -> None:
     """Every epoch of a few steps has new workers, which take a while to start."""
 
     def start() -> Load:
