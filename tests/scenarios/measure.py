@@ -139,8 +139,9 @@ class Measured(Watched):
         if not self.waiting_on:
             return margins
         most = TOO_MUCH * sum(span.stall_ns.values())
-        others = span.stall_ns.keys() - self.accepted(span)
-        return (*margins, *((most - span.stall_ns[cause]) / 1e9 for cause in sorted(others)))
+        right = self.accepted(span)
+        others = (0 if cause in right else most - span.stall_ns[cause] for cause in WAITING_ON)
+        return (*margins, *(margin / 1e9 for margin in others))
 
     @property
     def alerts_right(self) -> bool | None:
