@@ -40,8 +40,11 @@ __all__ = ["FOLDER", "HOST", "MEBIBYTE", "PORT", "QUICK", "WAIT", "Load", "burn"
 
 
 def port(server: str) -> int:
-    """Where `server` listens."""
-    return int((FOLDER / f"{server}.port").read_text())
+    """Where `server` listens, once it does."""
+    announced = FOLDER / f"{server}.port"
+    while not announced.exists():
+        time.sleep(0.05)
+    return int(announced.read_text())
 
 
 def url(path: str, server: str = "http", *, scheme: str = "http") -> str:
