@@ -54,6 +54,7 @@ def main() -> None:
         save(changes)
     if options.into:
         put(options.into, {"prescriptions": text})
+    if options.into and changes:
         write_csv(options.into.with_name("measured.csv"), table(changes))
     new = sums(one for one in changes if one.is_quiet and not one.is_fitted)
     told = [f"{one}" for one in changes if one.fault]
