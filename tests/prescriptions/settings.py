@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpu_bottleneck_exporter.prescription import model
 
@@ -80,4 +81,5 @@ class Setting:
             each = round(value / self.processes)
             ranks = [each] * len(self.ranks) if self.together else self.ranks
             return replace(self, workers=each, ranks=ranks)
-        return replace(self, **{FIELDS[knob]: value if knob == model.CPU_LIMIT else 0})
+        changed: dict[str, Any] = {FIELDS[knob]: value if knob == model.CPU_LIMIT else 0}
+        return replace(self, **changed)

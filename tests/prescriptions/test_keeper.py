@@ -26,7 +26,7 @@ STARVED = Observed(PART, 0.2, {"network": 0.8}, workers=1, active=1.0, free_core
 BETTER = replace(STARVED, busy=0.37, stalls={"network": 0.63})
 ASLEEP = replace(STARVED, busy=0.0, stalls={"asleep": 1.0})
 TRAINS = Setting("alice\0train.py", frozenset({4711}), workers=1, limit_cores=None)
-RESTARTED = {"mains": frozenset({5000})}
+RESTARTED: dict[str, Any] = {"mains": frozenset({5000})}
 
 
 class Clock:
@@ -88,7 +88,7 @@ def test_what_is_said_of_others(
 @pytest.mark.parametrize("situation", SITUATIONS["scored"], ids=str)
 def test_a_change_of_one_knob_is_scored(situation: Mapping[str, Any]) -> None:
     seen, clock = replace(STARVED, **situation.get("before", {})), Clock()
-    before = {"workers": round(seen.workers), "limit_cores": seen.limit_cores}
+    before: dict[str, Any] = {"workers": round(seen.workers), "limit_cores": seen.limit_cores}
     after = {**before, **situation["turned"]}
     clock.feed(seen, **before)
     clock.at += situation.get("late", 0)
@@ -129,10 +129,12 @@ def test_a_score_stays_until_the_next_change() -> None:
 
 
 def test_a_value_that_hardly_brings_more_does_not_replace_the_one_that_was_told() -> None:
+    """One worker of sixty."""
     clock = Clock()
-    first = advice(clock.feed())
-    clock.feed(replace(STARVED, busy=0.197, stalls={"network": 0.803}))
-    assert advice(clock.keeper).value == first.value
+    first = advice(clock.feed(replace(STARVED, busy=0.0162, stalls={"network": 0.9838})))
+    slower = replace(STARVED, busy=0.0161, stalls={"network": 0.9839})
+    assert advice(Clock().feed(slower)).value > first.value
+    assert advice(clock.feed(slower)).value == first.value
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, replace
+from typing import Any
 
 import psutil
 import pytest
@@ -103,8 +104,8 @@ def test_what_must_hold(changes: list[Change], wrong: list[str]) -> None:
 def test_a_knob_changes_what_it_names_and_nothing_else() -> None:
     ranks = replace(SETTING, ranks=[1, 3])
     for knob, field in FIELDS.items():
-        value = {NUM_WORKERS: 4, model.CPU_LIMIT: 1.0}.get(knob, 0)
-        assert ranks.turned(knob, value) == replace(ranks, **{field: value})
+        changed: dict[str, Any] = {field: {NUM_WORKERS: 4, model.CPU_LIMIT: 1.0}.get(knob, 0)}
+        assert ranks.turned(knob, changed[field]) == replace(ranks, **changed)
     together = replace(ranks, together=True)
     assert together.turned(NUM_WORKERS, 4) == replace(together, workers=4, ranks=[4, 4])
     shared = replace(SETTING, processes=2)
