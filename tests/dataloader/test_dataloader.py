@@ -12,6 +12,7 @@ import pytest
 from stacks.cases import Case
 from stacks.judged import found_in, judge
 
+pytestmark = pytest.mark.alone
 CROWD = 3 * (os.cpu_count() or 2)
 
 
@@ -30,11 +31,15 @@ def test_loading_in_the_main_process_is_host_code() -> None:
 
 
 # What the method decides is how workers are found; what they then do is the same.
-@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1), ("forkserver", 2)])
+@pytest.mark.parametrize(
+    ("method", "workers"),
+    [pytest.param("fork", 2, marks=pytest.mark.quick), ("spawn", 1), ("forkserver", 2)],
+)
 def test_few_busy_workers_are_worker_cpu(method: str, workers: int) -> None:
     judged("worker_cpu", "burn", workers, method)
 
 
+@pytest.mark.quick
 def test_more_workers_than_cores_wait_for_a_cpu() -> None:
     judged("cpu_queue", "burn", CROWD, "spawn")
 
@@ -44,5 +49,6 @@ def test_workers_started_anew_each_epoch_are_found_anew(method: str) -> None:
     judged("worker_cpu", "burn", 1, method, "respawned")
 
 
+@pytest.mark.quick
 def test_a_loader_that_keeps_up_leaves_no_stall() -> None:
     judged("busy", "quick", 2, "fork")

@@ -26,6 +26,7 @@ from prescriptions.settings import Chain
 from prescriptions.table import pairs, tables, wrong
 from scenarios.cgroups import Unavailable
 from scenarios.measure import await_quiet
+from support.leftovers import end_with_us
 from tables.splice import put, write_csv
 
 
@@ -33,6 +34,7 @@ def main() -> None:
     """Measure, print, write; ends with 1 if something does not hold that must."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     options = _options()
+    end_with_us()
     wanted = [chain for chain in CHAINS if _is_wanted(chain, options.names)]
     if options.list:
         sys.stdout.writelines(f"{chain.title} ({chain.pairs})\n" for chain in wanted)

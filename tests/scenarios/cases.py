@@ -76,6 +76,8 @@ class Case:
     """Size of the data set; 0: it reads none."""
     stage: str = ""
     """Cases with the same stage run together: they leave enough CPU or disk for each other."""
+    quick: bool = False
+    """For every change."""
 
     @property
     def gpus(self) -> int:
@@ -136,7 +138,7 @@ def _case(name: str, loop: str, waits_for: str, alerts: str, besides: str) -> Ca
     job = [Process(loop, gpus, _limits(told))] if loop else []
     data = int(told.get("data", 0)) * MEBIBYTE
     processes = (*(Process(other, BESIDE) for other in beside), *job)
-    return Case(name, processes, expected, data, told.get("stage", ""))
+    return Case(name, processes, expected, data, told.get("stage", ""), "quick" in told)
 
 
 def _limits(told: Mapping[str, str]) -> Limits | None:

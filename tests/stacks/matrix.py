@@ -26,6 +26,7 @@ from scenarios.measure import await_quiet
 from stacks.cases import CASES, Case
 from stacks.measure import Failed, Found, measured, side_by_side, stages
 from stacks.venvs import VenvError
+from support.leftovers import end_with_us
 from tables.splice import put, write_csv
 
 _TELLING = 0.005
@@ -122,6 +123,7 @@ def main() -> None:
     """Measure, print, write."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     options = _options()
+    end_with_us()
     cases = [
         case
         for case in CASES

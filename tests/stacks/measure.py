@@ -35,6 +35,7 @@ from stacks import venvs
 from stacks.cases import Case, Labels
 from stacks.servers.table import SERVERS, Server
 from stacks.venvs import VenvError
+from support.leftovers import MARK
 from support.rights import _after
 from support.samplers import sampling
 from support.tools import WITH_US
@@ -49,7 +50,7 @@ _LOOK_NS = 900_000_000
 _FIRST_WORK_NS = 100_000_000
 _PATIENCE_SECONDS = 120.0
 _LOG_CHARACTERS = 1500
-_KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH")
+_KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH", MARK)
 
 
 class Failed(Exception):  # noqa: N818 - reported like a result

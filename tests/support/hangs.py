@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.leftovers import source
 from support.programs import Program
 from support.tools import missing
 
@@ -28,7 +29,7 @@ def _mounted(folder: Path, subtype: str = "") -> int:
         missing(f"FUSE is missing: {error}")
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
     kind = f"fuse.{subtype}" if subtype else "fuse"
-    if _libc.mount(b"hangs", bytes(folder), kind.encode(), 0, options.encode()):
+    if _libc.mount(source().encode(), bytes(folder), kind.encode(), 0, options.encode()):
         os.close(device)
         missing(f"mounting is not allowed: {os.strerror(ctypes.get_errno())}")
     return device
