@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending
-from support import processes
+from support import leftovers, processes
 from support.board import Board
 from support.children import Parent, parent
 from support.drivers import Libraries
@@ -38,6 +38,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "first: takes a minute, so it must not be begun last")
     config.addinivalue_line("markers", "processes: starts a process, or listens on a socket")
+    config.addinivalue_line("markers", "alone: to what it judges, other tests are strangers")
+    config.addinivalue_line("markers", "quick: of those, what every change must pass")
+    if not config.getoption("--no-processes"):
+        leftovers.end_with_us()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -36,6 +36,8 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, list[s
     return found, others.crowd
 
 
+@pytest.mark.alone
+@pytest.mark.quick
 @pytest.mark.parametrize("name", [*(case.name for case in CASES), ""])
 def test_each_gpu_is_said_to_have_what_it_has_and_nothing_else(
     name: str, wrong: tuple[Mapping[str, list[str]], bool]

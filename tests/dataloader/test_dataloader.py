@@ -13,6 +13,7 @@ from scenarios.measure import judge
 from stacks.cases import Case
 from stacks.measure import found_in
 
+pytestmark = pytest.mark.alone
 CROWD = 3 * (os.cpu_count() or 2)
 
 
@@ -32,11 +33,15 @@ def test_loading_in_the_main_process_is_host_code() -> None:
 
 
 # What the method decides is how workers are found; what they then do is the same.
-@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1), ("forkserver", 2)])
+@pytest.mark.parametrize(
+    ("method", "workers"),
+    [pytest.param("fork", 2, marks=pytest.mark.quick), ("spawn", 1), ("forkserver", 2)],
+)
 def test_few_busy_workers_are_worker_cpu(method: str, workers: int) -> None:
     judged("worker_cpu", "burn", workers, method)
 
 
+@pytest.mark.quick
 def test_more_workers_than_cores_wait_for_a_cpu() -> None:
     judged("cpu_queue", "burn", CROWD, "spawn")
 
@@ -46,6 +51,7 @@ def test_workers_started_anew_each_epoch_are_found_anew(method: str) -> None:
     judged("worker_cpu", "burn", 1, method, "respawned")
 
 
+@pytest.mark.quick
 def test_a_loader_that_keeps_up_leaves_no_stall() -> None:
     judged("busy", "quick", 2, "fork")
 

@@ -21,6 +21,7 @@ from prescriptions.changes import Change, faults, save, sums, table, tables
 from prescriptions.measure import Pace, measure
 from scenarios.cgroups import Unavailable
 from scenarios.measure import await_quiet
+from support.leftovers import end_with_us
 from tables.splice import put, write_csv
 
 
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--into", type=Path, metavar="FILE", help="write the tables into it")
     parser.add_argument("--record", action="store_true", help="keep what was seen")
     options = parser.parse_args()
+    end_with_us()
     wanted = re.compile("|".join(options.names), re.IGNORECASE)
     changes: list[Change] = []
     lost: list[str] = []

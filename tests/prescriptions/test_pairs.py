@@ -129,6 +129,8 @@ def test_no_cpu_is_burnt_next_to_another_chain_that_does() -> None:
         assert len(burning) <= 1 or all(chain.first.cpu_limit for chain in burning)
 
 
+@pytest.mark.alone
+@pytest.mark.quick
 def test_a_staged_pair_is_what_the_gpu_did() -> None:
     """Sleeping takes no CPU, so that more workers are faster on a busy machine, too."""
     job = Setting(0.02, sleep=0.1, loader="imap", ranks=[1], together=True)

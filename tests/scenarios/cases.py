@@ -65,6 +65,8 @@ class Case:
     """Size of the data set; 0: it reads none."""
     stage: str = ""
     """Cases with the same stage run together: they leave enough CPU or disk for each other."""
+    quick: bool = False
+    """For every change."""
 
     @property
     def gpus(self) -> int:
@@ -92,7 +94,7 @@ def _case(name: str, loop: str, waits_for: str, alerts: str, besides: str) -> Ca
     if loop:
         processes.append(Process(loop, 0, len({one.gpu for one in expected}), _limits(told)))
     data = int(told.get("data", 0)) * MEBIBYTE
-    return Case(name, tuple(processes), expected, data, told.get("stage", ""))
+    return Case(name, tuple(processes), expected, data, told.get("stage", ""), "quick" in told)
 
 
 def _limits(told: Mapping[str, str]) -> Limits | None:

@@ -20,7 +20,14 @@ from scenarios.measure import Measured, judge, measure
 from support.tools import require
 
 Measure = Callable[[Case], list[Measured]]
-_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+_each_case = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.quick] if case.quick else [])
+        for case in CASES
+    ],
+)
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from scenarios.measure import Watched, await_quiet
 from stacks.cases import CASES, Case
 from stacks.measure import measure, side_by_side, stages
 from stacks.venvs import VenvError
+from support.leftovers import end_with_us
 from tables.splice import put, write_csv
 
 _TWICE = " (measured twice)"
@@ -99,6 +100,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     options = _options()
     began, hog = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}", options.beside_a_hog
+    end_with_us()
     cases = [
         case
         for case in CASES

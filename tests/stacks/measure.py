@@ -28,6 +28,7 @@ from stacks import venvs
 from stacks.cases import Case
 from stacks.servers.table import SERVERS, Server
 from stacks.venvs import VenvError
+from support.leftovers import MARK
 from support.rights import _after
 from support.tools import WITH_US, missing
 from support.waiting import eventually, until
@@ -36,7 +37,7 @@ _LOOK_NS = 900_000_000
 """One tick."""
 _FIRST_WORK_NS = 100_000_000
 _LOG_CHARACTERS = 1500
-_KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH")
+_KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH", MARK)
 
 
 def measure(*cases: Case, hog: bool = False) -> list[list[Watched]]:

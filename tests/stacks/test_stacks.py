@@ -31,6 +31,8 @@ def beside() -> Callable[[Case], list[Watched] | None]:
     return found
 
 
+@pytest.mark.alone
+@pytest.mark.quick
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.title)
 def test_the_idle_time_is_put_down_to_its_cause(
     case: Case, beside: Callable[[Case], list[Watched] | None]

@@ -103,7 +103,7 @@ def _intervals(looks: Sequence[Look]) -> Iterator[tuple[float, float]]:
 
 def _note(line: str) -> None:
     if path := os.environ.get("JUDGED"):
-        assert "PYTEST_XDIST_WORKER" not in os.environ, "beside other tests: see ALONE in Makefile"
+        assert "PYTEST_XDIST_WORKER" not in os.environ, "beside other tests: mark it `alone`"
         test = os.environ.get("PYTEST_CURRENT_TEST", "")
         with open(path, "a", encoding="utf-8") as file:
             file.write(" ".join(f"{line} {test}".split()) + "\n")
