@@ -29,10 +29,12 @@ def changed(change: Callable[[str], str]) -> list[tuple[Rule, Rule]]:
 
 # --- Scaled in time --------------------------------------------------------------------------
 def numbers(rule: Rule) -> list[float]:
-    """The numbers that are seconds: thresholds by their name, horizons."""
+    """The numbers that are seconds: of thresholds and sums by their name, horizons."""
     literals = rule.nodes(promql.NumberLiteral)
     if rule.name.startswith("gpu:threshold:"):
         return [number.val for number in literals] * rule.name.endswith("_seconds")
+    if re.search("_seconds:sum", rule.name):
+        return [number.val for number in literals]
     calls = [call for call in rule.nodes(promql.Call) if call.func.name == "predict_linear"]
     return [number.val for call in calls for number in call.args if hasattr(number, "val")]
 
@@ -89,6 +91,8 @@ def test_comments_survive_and_a_scale_of_one_changes_nothing(name: str) -> None:
         ("expr: x offset -5m\n", 10, "expr: x offset -30s\n"),
         ("expr: predict_linear(a:b{c='d'}[30m], 1800) > 1800\n", 10,
          "expr: predict_linear(a:b{c='d'}[3m], 180) > 1800\n"),
+        ("expr: 60 * sum by (a) (x[10m:1m]) * 60\n", 10,
+         "expr: 6 * sum by (a) (x[1m:6s]) * 60\n"),
         ("expr: >-\n  x[5m]\n  + y[5m]\nfor: 1m\n", 10,
          "expr: >-\n  x[30s]\n  + y[30s]\nfor: 6s\n"),
         ("expr: up\nannotations:\n  description: [5m] for: 1h\n", 10,
