@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.report import Wanted, billed
+from gpu_bottleneck_exporter.commands.report import FORMATS, Wanted, billed
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
-from gpu_bottleneck_exporter.jobs.model import Job
+from gpu_bottleneck_exporter.jobs.model import Job, Use
 from gpu_bottleneck_exporter.report import bill as sums
-from gpu_bottleneck_exporter.report.bill import Change
+from gpu_bottleneck_exporter.report.bill import Bill, Change
 from gpu_bottleneck_exporter.report.ledgers import Found, joined
 from report.documents import (
     HOUR,
@@ -168,6 +168,13 @@ def test_what_may_be_asked_for(wanted: dict[str, str], ids: list[str]) -> None:
     assert [one.id for one in found.jobs] == ids
     if "gpu" in wanted:
         assert [len(one.gpus) for one in found.jobs] == [1]
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_a_job_that_lost_nothing_is_counted_where_it_is_not_listed(layout: str) -> None:
+    """Prometheus is asked for those that lost most."""
+    use = Use(3600.0, 3600.0)
+    assert "ada" in FORMATS[layout](Bill(jobs=[], count=1, use=use, owners={"ada": use}))
 
 
 def test_a_wrong_name_gets_the_nearest_one_unless_a_node_is_missing() -> None:

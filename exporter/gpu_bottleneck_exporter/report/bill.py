@@ -87,6 +87,11 @@ class Bill:
     missing: Sequence[str] = ()
     """What could not be read, one line each."""
 
+    @property
+    def single(self) -> Job | None:
+        """The job, if it is the only one."""
+        return self.jobs[0] if self.jobs and self.count == 1 else None
+
     def cost(self, seconds: float) -> float | None:
         """The cost of so many GPU-seconds; None without a price."""
         return None if self.hourly_cost is None else seconds / HOUR_SECONDS * self.hourly_cost

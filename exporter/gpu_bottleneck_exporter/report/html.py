@@ -26,14 +26,15 @@ _DRAWN_GPUS = 32
 
 def html(bill: Bill) -> str:
     """The page."""
-    single, parts = bill.count == 1, []
+    single, parts = bill.single, []
     if bill.missing:
         parts.append(listed(map(_text, bill.missing), "notice", "What could not be read"))
     for caption, rows in words.tables(bill).items() if not single else ():
         parts.append(_section(f"{rows[0][0]}s", _table(caption, rows)))
     parts += [_job(bill, job, "Over time" if single else words.heading(job)) for job in bill.jobs]
     parts += [_section("Recommendations", element("p", line)) for line in words.record(bill)]
-    since = f"since {_time(bill.since_seconds)}, " if bill.since_seconds else ""
+    begun = None if single else bill.since_seconds
+    since = f"since {_time(begun)}, " if begun else ""
     return filled(
         _PAGE,
         policy=f"default-src 'none'; style-src {digest(_STYLE)}",
@@ -58,7 +59,7 @@ def _job(bill: Bill, job: Job, heading: str) -> Html:
         head = (*head, "Over time")
     return _section(
         heading,
-        element("p", _text(words.who(bill, job)), figures if bill.count > 1 else None),
+        element("p", _text(words.who(bill, job)), None if bill.single else figures),
         join(drawn, axis) if drawn else None,
         legend(_parts(job.use)),
         listed(about, "told", "What to know") if about else None,

@@ -17,14 +17,13 @@ _PLAIN = re.compile(r"(?!_|.*(www\.|__|:\S))[\w ./%€$£¥+,:'()→\u2013-]*")
 
 def text(bill: Bill) -> str:
     """The report as plain text."""
-    if bill.count != 1:
+    if (job := bill.single) is None:
         lines = [words.summary(bill)]
         for rows in words.tables(bill).values():
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             cells = (zip(row, widths, strict=True) for row in rows if len(rows) > 1)
             lines += ["", *("  ".join(f"{cell:{wide}}" for cell, wide in row) for row in cells)]
         return "\n".join(line.rstrip() for line in (*lines, "", *words.record(bill))).rstrip()
-    (job,) = bill.jobs
     busy = job.use.busy_ratio or 0.0
     name = f"{words.heading(job)} ({words.who(bill, job)})"
     told = [
@@ -39,15 +38,15 @@ def text(bill: Bill) -> str:
 def markdown(bill: Bill) -> str:
     """The report as Markdown (GitHub's)."""
     tables, lines = [*words.tables(bill).values()], [f"## {marked(words.title(bill))}", ""]
-    if bill.count == 1:
-        lines += [f"{marked(words.who(bill, bill.jobs[0]))}:"]
+    if job := bill.single:
+        lines.append(f"{marked(words.who(bill, job))}:")
         del tables[:-1]
     lines.append(words.summary(bill))
     for head, *rows in tables:
         ruled = [head, ("---",) * len(head), *rows] if rows else []
         lines += ["", *(f"| {' | '.join(map(marked, row))} |" for row in ruled)]
-    if bill.count == 1:
-        lines += ["", *(f"- {marked(line)}" for line in words.about(bill, bill.jobs[0]))]
+    if job:
+        lines += ["", *(f"- {marked(line)}" for line in words.about(bill, job))]
     return "\n".join([*lines, "", *words.record(bill)]).rstrip()
 
 

@@ -26,7 +26,7 @@ Rows = list[tuple[str, ...]]
 
 def title(bill: Bill) -> str:
     """`Job 4711`, `Pod vision/train-0`, or of several."""
-    return heading(bill.jobs[0]) if bill.count == 1 else "GPU report"
+    return heading(bill.single) if bill.single else "GPU report"
 
 
 def heading(job: Job) -> str:
