@@ -211,14 +211,15 @@ def summarized(job: Job, ledgers: Mapping[str, Json]) -> str:
         sentinel = "JS1:Short" if job.seconds < SHORT_SECONDS else "JS1:None"
         return job.comment if before else sentinel
 
-    def comment(digits: int | None, unit: int, **more: Json) -> str:
+    def comment(digits: int | None, unit: int, more: Json) -> str:
         every = dict(before)
         for node, gpus in nodes.items():
             every[node] = {**every.get(node, {}), **_of_node(gpus, digits, unit)}
         return encoded({"nodes": every, "total_time": job.seconds, "gpus": job.gpus, **more})
 
-    full = comment(1, 1, gpu_bottleneck=reasons(job, nodes))
-    comments = (full, comment(1, 1), comment(None, 2**30))
+    why = {"gpu_bottleneck": reasons(job, nodes)}
+    forms: tuple[tuple[int | None, int, Json], ...] = ((1, 1, why), (1, 1, {}), (None, 2**30, {}))
+    comments = (comment(*form) for form in forms)
     return next((text for text in comments if len(text) <= MOST_CHARACTERS), "JS1:None")
 
 
