@@ -122,7 +122,7 @@ def test_a_full_disk_costs_a_line_and_what_was_to_be_written(
     with closing(Store(f"{tiny / 'jobs'}", 1000, MONTH)) as store:
         for _ in range(20):
             assert not store.write([row("a")], NOW)
-        assert len([one for one in caplog.records if "cannot be written" in one.message]) == 1
+        assert len([one for one in caplog.records if "cannot write jobs" in one.message]) == 1
         ballast.unlink()
         assert store.write([row("a")], NOW)
         ballast.write_bytes(bytes(tiny.stat().st_blksize * 8))

@@ -56,7 +56,7 @@ class Store:
         except sqlite3.DatabaseError as error:
             trouble = f"{error}"
             self._set_aside(trouble)
-        said = f"jobs cannot be written to {self._path}: {trouble}; trying again"
+        said = f"cannot write jobs to {self._path}: {trouble}; trying again"
         over = f"jobs are written to {self._path} again"
         self._throttle.log_change(logging.WARNING, "write", trouble, said, over)
         return trouble is None
@@ -83,7 +83,7 @@ class Store:
                 found = file.execute(f"SELECT {columns} FROM jobs WHERE {which}", (value,))  # noqa: S608
                 return [Row(*row) for row in found]
         except sqlite3.Error as error:
-            log.warning("jobs cannot be read from %s: %s", self._path, error)
+            log.warning("cannot read jobs from %s: %s", self._path, error)
             return []
 
     @contextmanager
@@ -107,7 +107,7 @@ class Store:
         self.close()
         path = Path(self._path)
         aside = path.with_name(f"{path.name}.aside")
-        log.error("%s cannot be used (%s): kept as %s, and begun anew", path, why, aside)
+        log.error("%s cannot be used (%s): renamed to %s, and a new one begun", path, why, aside)
         with suppress(OSError):
             path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
             path.replace(aside)
