@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -278,12 +278,15 @@ def once(settings: Settings, *, as_json: bool) -> None:
         raise ExporterError(f"no GPU metrics: {trouble}")
 
 
-def _addresses(_: click.Context, __: click.Parameter, file: Iterable[str] | None) -> list[str]:
-    """The addresses in a file, one per line; # begins a comment."""
-    words = (line.partition("#")[0].strip() for line in file or ())
-    found = [url_of(word) for word in words if word]
-    if file and not found:
-        raise click.BadParameter("There is no address in it.")
+def _addresses(file: Path) -> list[str]:
+    """The addresses in a file, one per line; # begins a comment. Raises SettingsError."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise SettingsError(f"--nodes: cannot read {file}: {error.strerror}") from error
+    found = [url_of(word) for line in lines if (word := line.partition("#")[0].strip())]
+    if not found:
+        raise SettingsError(f"--nodes: There is no address in {file}")
     return found
 
 
@@ -307,8 +310,7 @@ def _addresses(_: click.Context, __: click.Parameter, file: Iterable[str] | None
 )
 @flag(
     "nodes FILE",
-    type=click.File(encoding="utf-8", errors="replace"),
-    callback=_addresses,
+    type=click.Path(path_type=Path),
     help="Read the ledgers at the addresses in this file, one per line.",
 )
 @flag(
@@ -352,7 +354,7 @@ def report(  # noqa: PLR0913 - one for each option
     ctx: click.Context,
     /,
     urls: tuple[str, ...],
-    nodes: Sequence[str],
+    nodes: Path | None,
     prometheus: str | None,
     ca_file: Path | None,
     *,
@@ -385,7 +387,7 @@ def report(  # noqa: PLR0913 - one for each option
     named = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
     if prometheus and named:
         raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
-    choice, addresses = reporting.Wanted(**wanted), [*urls, *nodes]
+    choice, addresses = reporting.Wanted(**wanted), [*urls, *(_addresses(nodes) if nodes else ())]
     sys.exit(reporting.report(choice, addresses, prometheus, ca_file, verbose=verbose))
 
 
