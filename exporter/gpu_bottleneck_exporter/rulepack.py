@@ -33,8 +33,10 @@ _KEEP_FIRING = re.compile(r"^ *keep_firing_for: .*\n", re.MULTILINE)
 # An expression continues while lines are indented further than its key.
 _EXPRESSION = re.compile(r"^( *)expr:.*(?:\n\1 +.*)*", re.MULTILINE)
 _WINDOW = re.compile(rf"(?<=[\[:]){_DURATION}(?=[\]:])|(?<=offset )-?{_DURATION}")
-# Two kinds of plain numbers are seconds too: predict_linear's horizon and recorded thresholds.
+# Three kinds of plain numbers are seconds too: predict_linear's horizon, the time for which each
+# value counts in a sum of seconds, and recorded thresholds.
 _HORIZON = re.compile(r"(predict_linear\((?:[^()\[\]]|\[[^\]]*\])*, *)([\d.]+)(?= *\))")
+_COUNTS_FOR = re.compile(r"\b60(?= \* sum by )")
 _SECONDS = re.compile(
     r"^( *)(- record: gpu:threshold:\w*_seconds\n(?:\1  .*\n)*?\1  expr: vector\()([\d.]+)(?=\))",
     re.MULTILINE,
@@ -81,7 +83,8 @@ def scaled(text: str, factor: float) -> str:
 
     def expression(match: re.Match[str]) -> str:
         windows = _WINDOW.sub(lambda found: _divided(found[0], factor), match[0])
-        return _HORIZON.sub(lambda found: found[1] + _quotient(found[2], factor), windows)
+        sums = _COUNTS_FOR.sub(lambda found: _quotient(found[0], factor), windows)
+        return _HORIZON.sub(lambda found: found[1] + _quotient(found[2], factor), sums)
 
     text = _KEY.sub(lambda found: found[1] + _divided(found[2], factor), text)
     text = _SECONDS.sub(lambda found: found[1] + found[2] + _quotient(found[3], factor), text)

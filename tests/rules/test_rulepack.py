@@ -29,10 +29,12 @@ def changed(change: Callable[[str], str]) -> list[tuple[Rule, Rule]]:
 
 # --- Scaled in time --------------------------------------------------------------------------
 def numbers(rule: Rule) -> list[float]:
-    """The numbers that are seconds: thresholds by their name, horizons."""
+    """The numbers that are seconds: of thresholds and sums by their name, horizons."""
     literals = rule.nodes(promql.NumberLiteral)
     if rule.name.startswith("gpu:threshold:"):
         return [number.val for number in literals] * rule.name.endswith("_seconds")
+    if re.search("_seconds:sum", rule.name):
+        return [number.val for number in literals]
     calls = [call for call in rule.nodes(promql.Call) if call.func.name == "predict_linear"]
     return [number.val for call in calls for number in call.args if hasattr(number, "val")]
 
@@ -87,6 +89,7 @@ IN_WORDS = "expr: up\nannotations:\n  description: [5m] for: 1h\n"
         ("expr: x[1d] offset 1w\n", 7, "expr: x[12342857ms] offset 1d\n"),
         ("expr: x[5m:]\n", 10, "expr: x[30s:]\n"),
         ("expr: x offset -5m\n", 10, "expr: x offset -30s\n"),
+        ("expr: 60 * sum by (a) (x[9m:1m])\n", 10, "expr: 6 * sum by (a) (x[54s:6s])\n"),
         (HORIZON.format("30m", 1800), 10, HORIZON.format("3m", 180)),
         (IN_WORDS, 10, IN_WORDS),
     ],
