@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from helm import chart
 from helm.chart import Object, rendered
 from support.tools import require
@@ -34,7 +35,15 @@ def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
     assert rendered().of("PrometheusRule") == rendered().of("ConfigMap") == []
 
 
-@pytest.mark.parametrize("name", ["rules-as-they-are", "rules"])
+def test_owners_and_budgets_are_those_of_the_command() -> None:
+    values = chart.case("budgets")["prometheusRule"]
+    budgets = tuple(f"{owner}={hours}" for owner, hours in sorted(values["budgets"].items()))
+    wanted = Wanted(owner_label=values["ownerLabel"], budgets=budgets)
+    expected = yaml.safe_load(printed(wanted))["groups"]
+    assert groups(rendered(chart.case("budgets"))) == expected
+
+
+@pytest.mark.parametrize("name", ["rules-as-they-are", "rules", "budgets"])
 def test_promtool_accepts_them(name: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": groups(rendered(chart.case(name)))}))
