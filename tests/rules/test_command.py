@@ -36,7 +36,7 @@ def said(result: subprocess.CompletedProcess[str]) -> str:
         (("--for-scale", "20", "--no-keep-firing-for"), {"scale": 20, "without_keep_firing": True}),
         (("--jobstats",), {"jobstats": True}),
         (("--owner-label", "label_ray_io_cluster"), {"owner_label": "label_ray_io_cluster"}),
-        (("--budget", "a=1.5", "--budget", 'b="=2e3'), {"budgets": ("a=1.5", 'b="=2e3')}),
+        (("--budget", "a=1.5", "--budget", 'b="=2000'), {"budgets": ("a=1.5", 'b="=2000')}),
         (("--no-prescriptions",), {"without_prescriptions": True}),
         (("--workload-namespace",), {"workload_namespace": True}),
         (("--grafana-url", "https://g.example"), {"grafana_url": "https://g.example"}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from gpu_bottleneck_exporter.flags import PROGRAM
 MOST_HOURS = 1e7
 """Of a budget: a month of ten thousand GPUs."""
 _OWNER_LABEL = re.compile(r"label_[a-zA-Z0-9_]{1,128}")
+_BUDGET = re.compile(r"([^\x00-\x1f\x7f]{1,128})=(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,15 @@ class Wanted:
         """The budgets: GPU-hours by owner."""
         found: dict[str, float] = {}
         for budget in self.budgets:
-            owner, _, text = budget.rpartition("=")
-            hours = _number(text)
-            if not owner.isprintable() or not 0 < len(owner) <= 128 or not 0 < hours <= MOST_HOURS:
+            parts = _BUDGET.fullmatch(budget)
+            if not parts or not 0 < float(parts[2]) <= MOST_HOURS:
                 raise SettingsError(
                     "--budget must be an owner and GPU-hours a month, up to "
                     f"{MOST_HOURS:.0f}, like vision=400, not {budget!r}"
                 )
-            if owner in found:
-                raise SettingsError(f"--budget: {owner!r} has two")
-            found[owner] = hours
+            if parts[1] in found:
+                raise SettingsError(f"--budget: {parts[1]!r} has two")
+            found[parts[1]] = float(parts[2])
         return found
 
 
@@ -88,14 +87,6 @@ def printed(wanted: Wanted) -> str:
     """One valid document: the PrometheusRule, or one rule file with all groups."""
     files = rendered(wanted)
     return "".join(files.values()) if wanted.prometheusrule else rulepack.merged(files)
-
-
-def _number(text: str) -> float:
-    """`text` as a number; NaN if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _adapted(text: str, wanted: Wanted) -> str:
