@@ -88,7 +88,7 @@ SENSELESS: Sequence[tuple[str, object]] = (
     ("prometheusRule.disabledAlerts", [""]),
     ("prometheusRule.ownerLabel", "team"),
     ("prometheusRule.budgets", {"vision": 0}),
-    ("prometheusRule.budgets", {"": 1}),
+    ("prometheusRule.budgets", {"vision": "400"}),
     ("jobs.keep", 0),
     ("jobs.keepFor", "30"),
     ("jobs.claims", ["A-B"]),
