@@ -15,9 +15,9 @@ from scenarios.cases import CASES as SCENARIOS
 from support.judging import Strangers, conclude
 from support.tools import require
 
-_STAGED_ELSEWHERE = {"GpuThresholdsMissing", "GpuNodeBottleneck"}
-"""With promtool in tests/rules: without thresholds, all other rules are silent; and three jobs that
-wait for one disk need a slow disk."""
+_STAGED_ELSEWHERE = {"GpuThresholdsMissing", "GpuNodeBottleneck", "GpuBudgetBurn"}
+"""With promtool in tests/rules: without thresholds, all other rules are silent; three jobs that
+wait for one disk need a slow disk; and a budget takes days."""
 
 
 @pytest.fixture(scope="module")
