@@ -15,15 +15,14 @@ IMAGE ?= gpu-bottleneck-exporter:$(VERSION)
 IMAGE_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --upgrade \
 	--custom-compile-command 'make lock'
-STATIC = $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
-# What takes the machine to itself: other tests are strangers to what is judged there.
-ALONE = tests/scenarios tests/causes tests/e2e/test_accuracy.py tests/e2e/test_ledger.py tests/prescriptions/test_pairs.py
+# What has a target of its own.
+APART = tests/grafana_check tests/deploy/test_image.py tests/deploy/test_service.py tests/slurm/test_on_slurm.py tests/cgroup2
 SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 # Older ones, as Debian's, know no dependency groups.
 TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo check test test-python test-scenarios test-torch test-stacks test-stacks-quick stacks-tools test-service test-image test-slurm test-cgroup2 grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
+.PHONY: help run demo check static pure test test-python test-alone test-scenarios test-torch test-stacks stacks-tools test-service test-image test-slurm test-cgroup2 grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -35,19 +34,30 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 	@exec $(EXPORTER) demo --alerts
 
 # T=folder: the tests below tests/ that run.
-check: $(VENV)/.developer  ## Check style, types and what tests can without processes, servers, root or Debian's packages
-	$(STATIC)
+check:  ## Check style, types and what tests can without processes, servers, root or Debian's packages
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target static pure
+
+static: $(VENV)/.developer
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+pure: $(VENV)/.developer
 	$(BIN)/python -m pytest -q --no-processes $(if $(T),,-n 2 --dist worksteal) tests/$(T) $(PYTEST_ARGS)
 
 # Four, as most of their time tests wait.
 test: $(VENV)/.tested-wheel programs  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ALONE:%=--ignore %) --ignore tests/dataloader --ignore tests/grafana_check --ignore tests/stacks --ignore tests/deploy/test_image.py --ignore tests/deploy/test_service.py --ignore tests/slurm/test_on_slurm.py --ignore tests/cgroup2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not alone' $(APART:%=--ignore %) $(PYTEST_ARGS)
 
 test-python: $(VENV)/python-3.14/usr/bin/python3.14  ## Run the same tests on Python 3.14, from Debian's packages
 	$(MAKE) test VENV=$(VENV)/3.14 PYTHON=$<
 
-test-scenarios: $(VENV)/.tested-wheel programs  ## Test what takes the machine to itself: the stall accounting on real processes, every alert in a real Prometheus
-	$(BIN)/python -m pytest $(ALONE) $(PYTEST_ARGS)
+test-alone: $(VENV)/.tested-wheel programs stacks-tools  ## Test what takes the machine to itself: every cause and all that is read, once on real processes
+	$(BIN)/python -m pytest -m quick $(APART:%=--ignore %) $(PYTEST_ARGS)
+
+# By hand, as they take ten minutes.
+test-scenarios: $(VENV)/.tested-wheel programs  ## Test it in all situations: the stall accounting on real processes, every alert in a real Prometheus
+	$(BIN)/python -m pytest -m alone tests/causes tests/e2e tests/prescriptions tests/scenarios $(PYTEST_ARGS)
 
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
 	$(BIN)/python -m pytest tests/dataloader $(PYTEST_ARGS)
@@ -55,9 +65,6 @@ test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's o
 # An hour and 8 GB of libraries: by hand. `python -m stacks.matrix --help` measures some of them.
 test-stacks: $(VENV)/.tested-wheel stacks-tools  ## Measure the stall accounting with all loading libraries, alone on the machine
 	PYTHONPATH=tests $(BIN)/python -m stacks.matrix $(STACKS_ARGS) tests/stacks/README.md
-
-test-stacks-quick: $(VENV)/.tested-wheel stacks-tools  ## Test it with the light ones among them
-	$(BIN)/python -m pytest tests/stacks $(PYTEST_ARGS)
 
 test-service: $(VENV)/.tested-wheel programs  ## Run the unit under a systemd of its own (root, namespaces)
 	$(BIN)/python -m pytest tests/deploy/test_service.py $(PYTEST_ARGS)
@@ -77,8 +84,7 @@ test-cgroup2: $(VENV)/.tested-wheel  ## Test control groups of v2, quotas, limit
 	@command -v qemu-system-x86_64 >/dev/null || $(call apt,--no-install-recommends qemu-system-x86)
 	$(BIN)/python -m pytest tests/cgroup2 $(PYTEST_ARGS)
 
-lint: $(VENV)/.developer  ## Check style, types and what is shipped
-	$(STATIC)
+lint: static  ## Check style, types and what is shipped
 	$(BIN)/python tests/supply/audit.py
 
 bench: $(VENV)/.tested-wheel  ## Measure the cost of the exporter and of its HTTP server

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -14,9 +13,9 @@ from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending
-from support import processes
+from support import leftovers, processes
 from support.board import Board
-from support.children import CODE, Parent
+from support.children import Parent, parent
 from support.drivers import Libraries
 from support.models import Mig, create_with_mig
 from support.waiting import PATIENCE_SECONDS
@@ -39,6 +38,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "first: takes a minute, so it must not be begun last")
     config.addinivalue_line("markers", "processes: starts a process, or listens on a socket")
+    config.addinivalue_line("markers", "alone: to what it judges, other tests are strangers")
+    config.addinivalue_line("markers", "quick: of those, what every change must pass")
+    if not config.getoption("--no-processes"):
+        leftovers.end_with_us()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -106,15 +109,5 @@ def make_board(tmp_path: Path) -> Iterator[Callable[..., Board]]:
 @pytest.fixture
 def start() -> Iterator[Callable[[], Parent]]:
     """Real processes that do as they are told."""
-    parents: list[Parent] = []
-
-    def begin() -> Parent:
-        command = [sys.executable, "-c", CODE]
-        pipe = subprocess.PIPE
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
-        parents.append(Parent(child))
-        return parents[-1]
-
-    yield begin
-    for parent in parents:
-        parent.end()
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(parent())

@@ -90,6 +90,6 @@ def off(pairs: list[tuple[Record, Record]]) -> list[str]:
     return found
 
 
-@pytest.mark.first
+@pytest.mark.alone
 def test_each_of_ten_short_jobs_is_charged_what_it_recorded_itself(tmp_path: Path) -> None:
     assert off(settled(lambda: measure(tmp_path), off)) == []

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 import yaml
 
 from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from helm import chart
 from helm.chart import Object, rendered
-from support.tools import require
 
 RULES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DASHBOARDS = sorted((chart.ROOT / "grafana").glob("*.json"))
@@ -41,15 +37,6 @@ def test_owners_and_budgets_are_those_of_the_command() -> None:
     wanted = Wanted(owner_label=values["ownerLabel"], budgets=budgets)
     expected = yaml.safe_load(printed(wanted))["groups"]
     assert groups(rendered(chart.case("budgets"))) == expected
-
-
-@pytest.mark.parametrize("name", ["rules-as-they-are", "rules", "budgets"])
-def test_promtool_accepts_them(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "rules.yml"
-    file.write_text(yaml.safe_dump({"groups": groups(rendered(chart.case(name)))}))
-    command = [require("promtool", "prometheus"), "check", "rules", f"{file}"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
 
 
 def test_the_object_says_what_it_is_told() -> None:

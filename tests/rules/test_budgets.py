@@ -120,14 +120,12 @@ def test_a_month_adds_up_and_begins_anew(tmp_path: Path) -> None:
     twice, gap = "twice as much", "nothing is recorded for two days"
     month = "round(sum by (workload_owner, month) (owner:lost_gpu_hours:month))"
     spent = f'round(owner:budget_spent:ratio{{workload_owner="{twice}"}}, 0.01)'
-    of_both = lambda day, hours, number: at(  # noqa: E731
-        day,
-        month,
-        {
-            f'{{workload_owner="{name}",month="{number}"}}': float(value)
-            for name, value in zip((twice, gap), hours, strict=True)
-        },
-    )
+
+    def of_both(day: float, hours: Sequence[float], number: int) -> dict[str, object]:
+        found = zip((twice, gap), hours, strict=True)
+        of = {f'{{workload_owner="{who}",month="{number}"}}': float(value) for who, value in found}
+        return at(day, month, of)
+
     of_causes = {
         f'{{workload_owner="{twice}",waiting_on="{on}"}}': round(0.61 * share, 2)
         for on, share in WAITS.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpu_bottleneck_exporter.demo.jobs import JOBS
 from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
@@ -11,6 +13,7 @@ from support.samplers import sampling
 from support.waiting import until
 
 
+@pytest.mark.alone
 def test_more_workers_for_the_loader_that_waits_is_a_prescription() -> None:
     (index,) = next(job.gpus for job in JOBS if job.name == "slow-worker")
     with running() as board, sampling(lambda: VirtualDriver(board), Settings()) as sampler:

@@ -174,16 +174,13 @@ def request(user: str, password: str) -> bytes:
     return b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: " + value + b"\r\n\r\n"
 
 
-def test_in_line_all_wait_but_who_made_way(
-    serve: Serve, file: Path, checks: Checks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.web.users._LOOK_SECONDS", 0.001)
-    running = serve(web_config=file, connections=5, stay=0)
+def test_in_line_all_wait_but_who_made_way(serve: Serve, file: Path, checks: Checks) -> None:
+    running = serve(web_config=file, head=PATIENCE_SECONDS, connections=5, stay=0)
     checks.gate.clear()
     first = [running.connect(request("alice", "wrong 0"))]
     assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
     first += [running.connect(request("alice", f"wrong {number}")) for number in range(1, 5)]
-    eventually(lambda: [one.deadline for one in running.server.connections] == [math.inf] * 5)
+    eventually(lambda: [one.deadline for one in [*running.server.connections]] == [math.inf] * 5)
     last = [running.connect(request("alice", "right")) for _ in range(5)]
     assert [drain(client) for client in first] == [b""] * 5
     checks.gate.set()

@@ -1,0 +1,73 @@
+"""Ends what a run leaves behind when it is killed: its processes, and the FUSE mounts of these.
+
+All that a run starts has its mark in the environment, and its mounts have it as their source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+MARK = "TESTS_RUN"
+"""The variable with the mark."""
+_PR_SET_PDEATHSIG = 1
+_PATIENCE_SECONDS = 30.0
+
+
+def end_with_us() -> None:
+    """Start a process that outlives this one and ends what is left of it.
+
+    Not in what such a run has started itself: its own process ends that, too.
+    """
+    if MARK not in os.environ:
+        os.environ[MARK] = uuid.uuid4().hex
+        command = [sys.executable, __file__, f"{os.getpid()}"]
+        os.posix_spawn(sys.executable, command, os.environ, setsid=True)
+
+
+def source() -> str:
+    """What to name as the source of a mount."""
+    return os.environ.get(MARK, "tests")
+
+
+def _await_end_of(parent: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() == parent:  # else it has ended meanwhile
+        signal.sigwait({signal.SIGTERM})
+
+
+def _processes(mark: bytes) -> Iterator[int]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.name != f"{os.getpid()}" and mark in (folder / "environ").read_bytes():
+                yield int(folder.name)
+
+
+def _mounts(mark: str) -> list[str]:
+    lines = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+    return [folder for name, folder, *_ in map(str.split, lines) if name == mark]
+
+
+def _clean(mark: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (left := [*_processes(mark.encode())]) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    for folder in _mounts(mark):
+        subprocess.run(["umount", "--lazy", folder], check=False)
+
+
+if __name__ == "__main__":
+    _await_end_of(int(sys.argv[1]))
+    _clean(os.environ[MARK])
