@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from importlib.resources import files as resources
 
 from gpu_bottleneck_exporter.errors import SettingsError
@@ -19,6 +19,12 @@ DCGM = "dcgm.yml"
 """Records from dcgm-exporter's metrics what the groups `INPUTS` record from this exporter's."""
 JOBSTATS = "jobstats.yml"
 """Records for Princeton's jobstats what its own exporter would show."""
+OWNERS = "owners.yml"
+"""Records whose pods are, by a label that kube-state-metrics shows."""
+BUDGETS = "budgets.yml"
+"""Compares what owners lose with what they may lose."""
+EXTRAS = (JOBSTATS, OWNERS, BUDGETS)
+"""Files that come when asked for."""
 INPUTS = ("gpu-inputs", "gpu-inputs-host")
 MINIMUM_SCALE, MAXIMUM_SCALE = 0.01, 10_000.0
 """Ten thousand times faster, a day takes nine seconds."""
@@ -50,21 +56,25 @@ _INPUTS = re.compile(
 _PRESCRIBED = re.compile(r"^( *)\{\{- \$of := .*\n(?:\1.*\n)*", re.MULTILINE)
 _RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
 _DASHBOARD = re.compile(r"^( *)dashboard_path: (?=/d/)", re.MULTILINE)
+_OWNER_LABEL = "label_team"
+_BUDGET = re.compile(r"^( *)- record: owner:budget:gpu_hours\n(?:\1  .*\n)*", re.MULTILINE)
 _JOBS_LABELS = re.compile(r"^( *labels: \{.*\bowner: job\b.*)\}$", re.MULTILINE)
 
 
 def files() -> dict[str, str]:
     """The pack: text by file name."""
     folder = resources("gpu_bottleneck_exporter") / "rules"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in (*NAMES, DCGM, JOBSTATS)}
+    return {name: (folder / name).read_text(encoding="utf-8") for name in (*NAMES, DCGM, *EXTRAS)}
 
 
-def for_dialect(pack: Mapping[str, str], dialect: str, *, jobstats: bool = False) -> dict[str, str]:
+def for_dialect(
+    pack: Mapping[str, str], dialect: str, extras: Container[str] = ()
+) -> dict[str, str]:
     """The files for `dialect`, one of `DIALECTS`: with inputs from this exporter, DCGM, or both.
 
-    With what jobstats queries if `jobstats`.
+    And those of `EXTRAS` that are in `extras`.
     """
-    wanted = {DCGM: dialect != "exporter", JOBSTATS: jobstats}
+    wanted = {DCGM: dialect != "exporter", **{name: name in extras for name in EXTRAS}}
     chosen = {name: text for name, text in pack.items() if wanted.get(name, True)}
     if dialect == "dcgm":
         chosen["recording.yml"] = _INPUTS.sub("", pack["recording.yml"])
@@ -125,6 +135,26 @@ def with_workload_namespace(text: str) -> str:
     return _JOBS_LABELS.sub(
         r'\1, namespace: "{{ or $labels.workload_namespace $labels.namespace }}"}', text
     )
+
+
+def with_owner_label(text: str, label: str) -> str:
+    """`text` with this label of kube_pod_labels and kube_namespace_labels for the owner."""
+    return text.replace(_OWNER_LABEL, label)
+
+
+def with_budgets(text: str, hours: Mapping[str, float]) -> str:
+    """`text` with the GPU-hours that each owner may lose in a month, in place of the example."""
+
+    def rules(example: re.Match[str]) -> str:
+        indent = example[1]
+        return "".join(
+            f"{indent}- record: owner:budget:gpu_hours\n"
+            f"{indent}  labels: {json.dumps({'workload_owner': owner})}\n"
+            f"{indent}  expr: vector({budget:.15g})\n"
+            for owner, budget in hours.items()
+        )
+
+    return _BUDGET.sub(rules, text)
 
 
 def merged(files: Mapping[str, str]) -> str:

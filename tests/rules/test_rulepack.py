@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -162,9 +163,33 @@ def test_the_inputs_of_dcgm_replace_those_of_the_exporter() -> None:
     assert list(EXPORTERS) == list(rulepack.NAMES)
 
 
+@pytest.mark.parametrize("name", rulepack.EXTRAS)
 @pytest.mark.parametrize("dialect", rulepack.DIALECTS)
-def test_what_jobstats_queries_comes_with_a_flag_only(dialect: str) -> None:
+def test_extras_come_with_a_flag_only(dialect: str, name: str) -> None:
     without = rulepack.for_dialect(PACK, dialect)
-    more = rulepack.for_dialect(PACK, dialect, jobstats=True)
-    assert more == {**without, "jobstats.yml": PACK["jobstats.yml"]}
-    assert without != more
+    assert not set(rulepack.EXTRAS) & set(without)
+    assert rulepack.for_dialect(PACK, dialect, [name]) == {**without, name: PACK[name]}
+
+
+def test_an_owners_label_takes_the_place_of_the_examples_and_nothing_else_changes() -> None:
+    for before, after in changed(lambda text: rulepack.with_owner_label(text, "label_x")):
+        expected = json.dumps(before.fields).replace("label_team", "label_x")
+        assert json.dumps(after.fields) == expected
+        assert (after.fields == before.fields) == ("label_team" not in before.fields["expr"])
+
+
+def test_budgets_take_the_place_of_the_example() -> None:
+    hostile = 'a"b: {}\\ é'
+    given = {"vision": 400.0, hostile: 0.5, "large": 1234567.25}
+    text = rulepack.with_budgets(PACK["budgets.yml"], given)
+    before, after = (rules({"": one}) for one in (PACK["budgets.yml"], text))
+    made = [
+        {
+            "record": "owner:budget:gpu_hours",
+            "labels": {"workload_owner": owner},
+            "expr": f"vector({hours:.15g})",
+        }
+        for owner, hours in given.items()
+    ]
+    assert [rule.fields for rule in after] == [*made, *(rule.fields for rule in before[1:])]
+    assert before[0].name == "owner:budget:gpu_hours"
