@@ -61,7 +61,7 @@ def past() -> Iterator[str]:
                 yield from series(f"gpu:prescription:{name}", knob, value)
     for owner, name, busy, storage, cpu in (
         (ADA, "ada", 0.9, 0.2, 0.9),
-        (BOB, "vision", 0.9, 0.1, 0),
+        (BOB, "research", 0.9, 0.1, 0),
     ):
         billed = {**owner, "workload_owner": name}
         known = ("workload_namespace", "workload_pod", "user", "workload_owner")
@@ -98,7 +98,7 @@ def test_all_jobs_with_totals_by_owner(tmp_path: Path, server: Prometheus) -> No
     assert all(line.startswith("query ") for line in done.stderr.splitlines())
     found = json.loads(done.stdout)
     assert [one["id"] for one in found["jobs"]] == ["slurm-4711", "pod vision/train-0"]
-    assert [one["owner"] for one in found["owners"]] == ["ada", "vision"]
+    assert [one["owner"] for one in found["owners"]] == ["ada", "research"]
     ada = found["jobs"][0]
     assert ada["lost_gpu_hours"] == pytest.approx(3 * 1.1)
     assert ada["busy_ratio"] == pytest.approx(0.45)
@@ -113,7 +113,12 @@ def test_all_jobs_with_totals_by_owner(tmp_path: Path, server: Prometheus) -> No
 
 
 @pytest.mark.parametrize(
-    ("owner", "job"), [("ada", "slurm-4711"), ("vision", "pod vision/train-0")]
+    ("owner", "job"),
+    [
+        ("ada", "slurm-4711"),
+        ("vision", "pod vision/train-0"),
+        ("research", "pod vision/train-0"),
+    ],
 )
 def test_one_owner(tmp_path: Path, server: Prometheus, owner: str, job: str) -> None:
     done = report(tmp_path, server, "--format", "json", "--owner", owner)

@@ -208,8 +208,9 @@ class Job:
 
     @property
     def owner_name(self) -> str:
-        """The namespace, else the user."""
-        return self.owner.get("namespace") or self.owner.get("user") or "unknown"
+        """Whose label rules found, else the namespace, else the user."""
+        of = self.owner
+        return of.get("owner") or of.get("namespace") or of.get("user") or "unknown"
 
     @property
     def pod(self) -> str:

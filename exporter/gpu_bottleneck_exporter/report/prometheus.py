@@ -33,7 +33,7 @@ MOST_BYTES = 64 * 2**20
 _LONGEST_NAME = 253
 _AT_ONCE = 2
 """Queries: as many as a small Prometheus has cores."""
-_OWNER = "workload_namespace, workload_pod, slurm_job_id, user, workload"
+_OWNER = "workload_owner, workload_namespace, workload_pod, slurm_job_id, user, workload"
 _JOB = f"cluster, {_OWNER}"
 _GPU = "job, instance, gpu, uuid"
 _STEP_SECONDS = 60
@@ -97,8 +97,10 @@ def _row(given: Any) -> Row:  # noqa: ANN401 - JSON
 
 
 def totals(engine: Engine, owner: str | None, seconds: float, most: int) -> Bill:
-    """All jobs of the last `seconds`, or those of a user or namespace; the worst are listed."""
-    whose = [f"{label}={json.dumps(owner)}" for label in ("user", "workload_namespace")]
+    """All jobs of the last `seconds`, or those of an owner; the worst are listed."""
+    labels_of_owners = "workload_owner", "workload_namespace", "user"
+    whose = [f"{label}={json.dumps(owner)}" for label in labels_of_owners]
+    of_owners = ", ".join(labels_of_owners)
 
     def sums(name: str, by: str, also: str = "") -> str:
         wanted = [also] if owner is None else [f"{one}, {also}" if also else one for one in whose]
@@ -108,8 +110,8 @@ def totals(engine: Engine, owner: str | None, seconds: float, most: int) -> Bill
 
     found = engine.ask(
         {
-            "busy": sums(BUSY, "workload_namespace, user"),
-            "stall": sums(STALL, "workload_namespace, user, waiting_on"),
+            "busy": sums(BUSY, of_owners),
+            "stall": sums(STALL, f"{of_owners}, waiting_on"),
             "worst": f"topk({most}, {sums(STALL, _JOB)})",
             "count": f"count({sums(BUSY, _JOB)})",
             "followed": "sum(cluster:predictions:count)",
