@@ -25,6 +25,7 @@ def test_the_order_is_that_of_the_chain() -> None:
         assert max(ranks[cause] for cause in earlier) < min(ranks[cause] for cause in later)
 
 
+@pytest.mark.first
 def test_gates_owners_and_the_order(tmp_path: Path) -> None:
     fleet = Fleet(END)
     pairs(fleet)
