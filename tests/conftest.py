@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -16,7 +15,7 @@ from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending
 from support import leftovers, processes
 from support.board import Board
-from support.children import CODE, Parent
+from support.children import Parent, parent
 from support.drivers import Libraries
 from support.models import Mig, create_with_mig
 from support.waiting import PATIENCE_SECONDS
@@ -110,15 +109,5 @@ def make_board(tmp_path: Path) -> Iterator[Callable[..., Board]]:
 @pytest.fixture
 def start() -> Iterator[Callable[[], Parent]]:
     """Real processes that do as they are told."""
-    parents: list[Parent] = []
-
-    def begin() -> Parent:
-        command = [sys.executable, "-c", CODE]
-        pipe = subprocess.PIPE
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
-        parents.append(Parent(child))
-        return parents[-1]
-
-    yield begin
-    for parent in parents:
-        parent.end()
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(parent())

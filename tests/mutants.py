@@ -21,7 +21,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "exporter/gpu_bottleneck_exporter"
@@ -44,30 +43,26 @@ _TWINS = [
 _OTHER = {a: b for one, other in _TWINS for a, b in ((one, other), (other, one))}
 _OTHER |= {ast.Div: ast.Mult}
 _DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete)
+Change = Callable[[], None]
 
 
-def changes(tree: ast.AST, *, at_top: bool = True) -> Iterator[Callable[[], None]]:
-    """What changes `tree` in one place, in a fixed order."""
-    for child in ast.iter_child_nodes(tree):
-        if child not in _types_of(tree):
-            yield from _of_node(child)
+def changes(tree: ast.AST, *, at_top: bool = True) -> Iterator[tuple[ast.AST, Change]]:
+    """Each node that can be changed, and what changes it, in a fixed order."""
+    for name, field in ast.iter_fields(tree):
+        if name in {"annotation", "returns"}:
+            continue
+        for at, child in enumerate(field if isinstance(field, list) else [field]):
+            if not isinstance(child, ast.AST):
+                continue
+            yield from ((child, change) for change in _of_node(child))
             yield from changes(child, at_top=at_top and not isinstance(child, ast.FunctionDef))
-    for statements in (getattr(tree, "body", None), getattr(tree, "orelse", None)):
-        if isinstance(statements, list) and not at_top:
-            for at, one in enumerate(statements):
-                if isinstance(one, _DROPPED) and not _is_text(one):
-                    yield partial(statements.__setitem__, at, ast.Pass())
+            is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            in_block = name in {"body", "orelse"} and not at_top
+            if in_block and isinstance(child, _DROPPED) and not is_text:
+                yield child, partial(field.__setitem__, at, ast.Pass())
 
 
-def _types_of(node: ast.AST) -> list[ast.AST]:
-    return [getattr(node, name, None) or ast.Pass() for name in ("annotation", "returns")]
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _of_node(node: ast.AST) -> Iterator[Callable[[], None]]:
+def _of_node(node: ast.AST) -> Iterator[Change]:
     if isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)) and type(node.op) in _OTHER:
         yield partial(setattr, node, "op", _OTHER[type(node.op)]())
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _OTHER:
@@ -81,20 +76,13 @@ def _of_node(node: ast.AST) -> Iterator[Callable[[], None]]:
         yield partial(setattr, node, "value", ast.Constant(None))
 
 
-def mutant(source: str, number: int) -> str:
-    """The source with the change of that number."""
+def mutant(source: str, number: int) -> tuple[str, str]:
+    """The source with the change of that number; its line, and what it was and is there."""
     tree = ast.parse(source)
-    [*changes(tree)][number]()
-    return ast.unparse(tree)
-
-
-def told(before: str, after: str) -> str:
-    """Where they differ first, before and after."""
-    old = ast.unparse(ast.parse(before))
-    at = next(i for i, pair in enumerate(zip_longest(old, after)) if len({*pair}) > 1)
-    line = old.rfind("\n", 0, at) + 1
-    shown = slice(max(line, at - 60), at + 30)
-    return " ".join(f"{old[shown]!r}  {after[shown]!r}".split())
+    node, change = [*changes(tree)][number]
+    line, before = getattr(node, "lineno", 0), ast.unparse(node)
+    change()
+    return ast.unparse(tree), f"{line}: {before[:60]!r} -> {ast.unparse(node)[:60]!r}"
 
 
 def is_caught(folder: str, package: Path) -> bool:
@@ -139,12 +127,12 @@ def main() -> None:
         shutil.copytree(PACKAGE, package)
         for folder, path, number in drawn:
             source = (PACKAGE / path).read_text()
-            changed = mutant(source, number)
+            changed, told = mutant(source, number)
             (package / path).write_text(changed)
             if is_caught(folder, package):
                 caught[folder] += 1
             else:
-                print(f"{path}: {told(source, changed)}", flush=True)
+                print(f"{path}:{told}", flush=True)
             (package / path).write_text(source)
     of = Counter(folder for folder, _, _ in drawn)
     for folder in options.folders:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command import Server, environment
+from support.command import Server, background, environment
 from support.tools import require
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -48,22 +47,13 @@ def of_a_user(folder: Path) -> dict[str, str]:
 @contextmanager
 def typed(script: str, folder: Path, home: Path) -> Iterator[Server]:
     """`script` in `folder`, ended by Ctrl-C."""
-    errors = home / "errors"
-    with errors.open("w") as file:
-        process = subprocess.Popen(
-            [require("bash", "bash"), "-c", script],
-            cwd=folder,
-            env=of_a_user(home),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-            start_new_session=True,
-        )
-    try:
-        yield Server(process, errors)
-    finally:
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait(PATIENCE_SECONDS)
+    command = [require("bash", "bash"), "-c", script]
+    with background(command, folder, of_a_user(home)) as server:
+        try:
+            yield server
+        finally:
+            os.killpg(server.process.pid, signal.SIGINT)
+            server.process.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.first

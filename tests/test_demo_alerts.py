@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.alerts import _alerts, alerting, changes
-from support.beside import HOST, Reply, answering
+from gpu_bottleneck_exporter.demo.alerts import alerting, changes
 from support.command import ANY_PORT, serving
 from support.tools import require
 from support.waiting import until
@@ -40,17 +39,12 @@ def test_without_prometheus_the_demo_says_how_to_get_it(monkeypatch: pytest.Monk
     assert sentence.startswith("no alerts: prometheus is not installed (apt-get install ")
 
 
-def test_a_proxy_is_not_asked_for_what_is_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", f"http://{HOST}:9")
-    body = json.dumps({"data": {"alerts": []}}).encode()
-    with answering(lambda _: Reply(body)) as port:
-        assert _alerts(f"{HOST}:{port}") == {}
-
-
 def test_alerts_come_and_all_ends_with_the_demo(tmp_path: Path) -> None:
     require("prometheus", "prometheus")
     require("prometheus-alertmanager", "prometheus-alertmanager")
-    with serving(tmp_path, "demo", "--alerts", *ANY_PORT) as demo:
+    # A proxy is not asked for what is on this machine.
+    proxy = {"http_proxy": "http://127.0.0.1:9"}
+    with serving(tmp_path, "demo", "--alerts", *ANY_PORT, **proxy) as demo:
         until(lambda: "grouped and routed: " in demo.said, "Alertmanager's address")
         found = re.search(r"usual: (http://\S+)/alerts", demo.said)
         assert found is not None

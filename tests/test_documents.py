@@ -11,7 +11,6 @@ import pytest
 
 from gpu_bottleneck_exporter import cli
 from gpu_bottleneck_exporter.flags import PROGRAM
-from support.documents import LINK, anchors
 from support.offenders import each
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +52,8 @@ UNTESTED = {
 }
 
 
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+"""Target and anchor."""
 OURS = re.compile(rf"\b{PROGRAM} ((?:{'|'.join(cli.commands.commands)})\b[^|;#\n]*)")
 TARGET = re.compile(r"^(?:[$#] )?make ((?:[a-z][\w-]*(?: |$))*)", re.MULTILINE)
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
@@ -69,6 +70,12 @@ def commands(text: str) -> list[str]:
     """What follows a prompt in the consoles of a document."""
     consoles = re.findall(r"^ *```console\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     return [one for text in consoles for one in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @each(PAGES)
@@ -102,15 +109,6 @@ def test_commands_of_ours_have_these_options_and_make_these_targets(page: Path) 
             command.make_parser(click.Context(command)).parse_args(words)
         for words in TARGET.findall(text):
             assert set(words.split()) <= TARGETS, text
-
-
-def test_code_is_in_fences_and_between_backticks() -> None:
-    assert code("a `make\nb` c\n```sh\nmake `d`\n```\n") == ["make `d`\n", "make b"]
-
-
-def test_a_prompt_makes_a_command() -> None:
-    text = "```console\n# one\n$ two \\\n    three\noutput\n```\n```sh\n$ four\n```\n"
-    assert commands(text) == ["one", "two \\"]
 
 
 def test_the_worked_example_of_a_cause_is_in_the_files() -> None:

@@ -57,7 +57,7 @@ def commands(ctx: click.Context) -> None:
 
     \b
     Exit status of all commands:
-      0  good
+      0  all is well
       1  what was asked for has failed, or there are problems
       2  a command, an option, a setting or a name is wrong
     """
@@ -307,7 +307,7 @@ def once(settings: Settings, *, as_json: bool) -> None:
     "deadline SECONDS",
     type=Seconds(1, 3600),
     default=20.0,
-    help="Report without what has not answered by then.",
+    help="Time after which the report does without what has not answered.",
 )
 @flag(
     "cost-per-gpu-hour AMOUNT",
@@ -320,14 +320,14 @@ def once(settings: Settings, *, as_json: bool) -> None:
     "limit N",
     type=click.IntRange(1, 10_000),
     default=20,
-    help="List so many jobs, those that lost most; totals are of all.",
+    help="List this many jobs, those that lost most; totals cover all.",
 )
 @flag(
     "format",
     "layout",
     type=click.Choice(["text", "json", "markdown", "html"]),
     default="text",
-    help="Print text, JSON (null is unknown), Markdown, or a page that needs nothing else.",
+    help="Print text, JSON (null is unknown), Markdown, or a self-contained page.",
 )
 @click.pass_context
 def report(  # noqa: PLR0913 - one for each option

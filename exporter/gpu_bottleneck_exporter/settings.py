@@ -69,19 +69,19 @@ class Settings:
     longest_answer_seconds: float = option(
         LONGEST_ANSWER_SECONDS,
         "stall.longest-answer SECONDS",
-        "A process that waits longer for another machine's answer is not slowed down by the "
-        "network: it long-polls, or its peer is dead.",
+        "Longest wait for another machine's answer that counts as network; beyond it, it is a long "
+        "poll or a dead peer.",
     )
     wake_suspended: bool = option(
         False,  # noqa: FBT003 - a default
         "driver.wake-suspended",
-        "Also read GPUs suspended by runtime power management, which keeps them awake.",
+        "Also read GPUs that power management has suspended; this keeps them awake.",
     )
     without: frozenset[str] = option(
         frozenset(),
         "without SIGNAL,...",
-        "Signals that you do not need, such as host_pids,kubelet. They are not reported as gaps "
-        "and gpu_exporter_signal_available omits them.",
+        "Signals that you do not need, such as host_pids,kubelet: they are no gaps, and "
+        "gpu_exporter_signal_available omits them.",
     )
     procfs: Path = option(Path("/proc"), "path.procfs", "Where the host's procfs is mounted.")
     sysfs: Path = option(Path("/sys"), "path.sysfs", "Where the host's sysfs is mounted.")
@@ -100,30 +100,30 @@ class Settings:
     cdi: Path = option(
         CDI,
         "kubelet.cdi",
-        "Where the host's /var/run/cdi is mounted: which MIG instance a claim was given.",
+        "Where the host's /var/run/cdi is mounted; it tells which MIG instance a claim got.",
     )
     job_mapping_dir: Path = option(
         JOB_MAPPING_DIR,
         "slurm.job-mapping-dir",
-        "Folder in which a prolog writes which job was given which GPU, as for jobstats or "
-        "dcgm-exporter: jobs that have not opened their GPU are seen.",
+        "Folder in which a prolog writes which job has which GPU, as for jobstats or "
+        "dcgm-exporter. Without it, jobs that have not opened their GPU are not seen.",
     )
     jobs_state_file: str = option(
         "",
         "jobs.state-file FILE",
-        "File that keeps what jobs did with their GPUs. Without it a restart forgets them.",
+        "File that keeps what jobs did with their GPUs; without it, a restart forgets them.",
     )
     jobs_keep: int = option(
-        1000, "jobs.keep COUNT", "Jobs that are kept; of whoever has most, the oldest go first."
+        1000, "jobs.keep COUNT", "Number of jobs to keep; the owner of most loses the oldest first."
     )
     jobs_keep_seconds: float = option(
-        30 * 86400.0, "jobs.keep-for SECONDS", "Time that a job is kept after its end."
+        30 * 86400.0, "jobs.keep-for SECONDS", "Time to keep a job after its end."
     )
     jobs_claims: frozenset[str] = option(
         frozenset(),
         "jobs.claims VARIABLE,...",
-        "Variables of a job's environment that are shown with it, such as "
-        "WANDB_RUN_ID,RAY_JOB_ID; 16 at most. Whoever may read jobs sees them.",
+        "Environment variables of a job to show with it, such as WANDB_RUN_ID,RAY_JOB_ID; 16 at "
+        "most. Whoever may read jobs sees them.",
     )
     disabled_collectors: frozenset[str] = frozenset()
 
@@ -139,7 +139,7 @@ class Settings:
                 f"{', '.join(RENOUNCEABLE)}"
             )
         if wrong := sorted(one for one in self.jobs_claims if not _VARIABLE.fullmatch(one)):
-            raise SettingsError(f"--jobs.claims: {wrong[0]!r} is no name of a variable")
+            raise SettingsError(f"--jobs.claims: {wrong[0]!r} is not the name of a variable")
         if len(self.jobs_claims) > MOST_CLAIMS:
             raise SettingsError(f"--jobs.claims: at most {MOST_CLAIMS} variables")
         if not 1 <= self.jobs_keep <= MOST_JOBS:

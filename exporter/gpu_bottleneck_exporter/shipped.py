@@ -80,7 +80,7 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
     \b
     Write the rule files for Prometheus:
       $ gpu-bottleneck-exporter rules --output /etc/prometheus/rules
-    Install as object:
+    Install them as one object of the Prometheus Operator:
       $ gpu-bottleneck-exporter rules --prometheusrule --namespace monitoring | kubectl apply -f -
     Try alerts out in seconds instead of minutes:
       $ gpu-bottleneck-exporter rules --for-scale 60

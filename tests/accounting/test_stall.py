@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
 from gpu_bottleneck_exporter.accounting.bucket import (
     Bucket,
     CgroupCounters,
@@ -34,61 +33,56 @@ from gpu_bottleneck_exporter.accounting.stall import (
     WAITING_ON,
     WORKER_CPU,
     Carry,
+    apportion,
     by_file_system,
     engaged,
     split,
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.mounts import Place
+from gpu_bottleneck_exporter.host.waits import Wait
 from support.rows import rows
 
 SECOND = 1_000_000_000
+ELAPSED = 4 * SECOND
+"""What counters cover: longer than the tick that is split."""
+MEBIBYTE = 1 << 20
 HELD = 1
 ROLES = (Role.MAIN, Role.WORKER, Role.THREAD, Role.RELATED)
-NOTHING, NOT_HELD = Counters(), CgroupCounters()
-WAITS: Mapping[Activity, int] = {Activity.QUEUE: 10}
-RUNS = {Activity.RUN: 20}
-CPU = Counters(cpu_ns=SECOND, leader_cpu_ns=SECOND)
-STARVED = Counters(cpu_ns=SECOND // 4, leader_cpu_ns=SECOND // 4, queue_ns=SECOND)
+SLEEP, QUEUE, HIDDEN, RUN = Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN, Activity.RUN
+SERVES, READS, ASKS = Activity.REQUESTS, Activity.DISK, Activity.NETWORK
+WAITS, RUNS = {QUEUE: 10}, {RUN: 20}
+Used = Mapping[str, float]
+"""Counters of CPU time in seconds; others as they are."""
+CPU: Used = {"cpu_ns": 4, "leader_cpu_ns": 4}
+STARVED: Used = {"cpu_ns": 1, "leader_cpu_ns": 1, "queue_ns": 4}
 
 
-def windows(busy: float) -> list[Window]:
-    active = round(SECOND * busy)
-    return [Window(SECOND, SECOND, active)]
+def counters(used: Used) -> Counters:
+    units = {name: SECOND if name.endswith("_ns") else 1 for name in used}
+    return Counters(**{name: round(value * units[name]) for name, value in used.items()})
 
 
-def shares(did: Bucket | None, busy: float = 0.1, holders: int | None = HELD) -> dict[str, float]:
-    idle, parts = SECOND - round(SECOND * busy), split(windows(busy), holders, did)
-    return {cause: round(ns / idle, 2) for cause, ns in parts.items()}
-
-
-def part(
-    seen: Mapping[Activity, int] | None = None, number: float = 1.0, used: Counters = NOTHING
-) -> Part:
-    """Of so many processes, on average, at 100 looks."""
-    return Part(dict(seen or {}), round(number * 100), 100, used)
-
-
-def threads(number: int, looks: int, seen: Activity = Activity.RUN) -> Part:
-    """Samples of threads, of which only those that are active are counted."""
-    return Part({seen: number}, number, looks)
+def part(seen: Mapping[Activity, int], number: float = 1, /, **used: float) -> Part:
+    """Of so many processes."""
+    return Part(dict(seen), round(10 * number), 10, counters(used))
 
 
 def bucket(  # noqa: PLR0913 - what a test is about
     main: Mapping[Activity, int] = WAITS,
-    used: Counters = NOTHING,
+    used: Used | None = None,
     *,
-    held: CgroupCounters = NOT_HELD,
+    held: CgroupCounters | None = None,
     runnable: float | None = None,
     peer: float = 0.0,
     places: Mapping[Place, int] | None = None,
     **helpers: Part,
 ) -> Bucket:
-    """A second of a main, which waits if nothing else is said, and its helpers by role."""
+    """Four seconds; a main that waits, if nothing else is said, and its helpers by role."""
     return Bucket(
-        elapsed_ns=SECOND,
-        parts={Role.MAIN: part(main, used=used), **helpers},
-        held=held,
+        elapsed_ns=ELAPSED,
+        parts={Role.MAIN: part(main, **(used or {})), **helpers},
+        held=held or CgroupCounters(),
         runnable_ns=round((runnable or 0.0) * SECOND),
         counted_ns=0 if runnable is None else SECOND,
         peer=peer,
@@ -96,21 +90,45 @@ def bucket(  # noqa: PLR0913 - what a test is about
     )
 
 
+def shares(
+    did: Bucket | None, busy: float = 0.0, carry: Carry | None = None, holders: int | None = HELD
+) -> dict[str, float]:
+    """Of the idle time of a tick of one second."""
+    found = split([Window(SECOND, SECOND, round(busy * SECOND))], holders, did, carry)
+    return {cause: round(ns / SECOND / (1 - busy), 3) for cause, ns in found.items()}
+
+
 def loader(
-    workers: Mapping[Activity, int] | None = None,
-    used: Counters = NOTHING,
+    workers: Mapping[Activity, int],
+    used: Used | None = None,
     *,
     main: Mapping[Activity, int] = WAITS,
-    used_by_main: Counters = NOTHING,
-    **described: Any,  # noqa: ANN401 - see `bucket`
+    used_by_main: Used | None = None,
 ) -> Bucket:
     """A main that waits for two workers."""
-    return bucket(main, used_by_main, worker=part(workers, 2.0, used), **described)
+    return bucket(main, used_by_main, worker=part(workers, 2, **(used or {})))
 
 
-def spent(user_ns: int, system_ns: int, io_bytes: int) -> Counters:
-    """By a process with one thread."""
-    return Counters(user_ns + system_ns, system_ns, user_ns + system_ns, read_bytes=io_bytes)
+def threads(seen: Mapping[Activity, int], **used: float) -> Part:
+    """Samples at ten looks, of threads of which only those that are active are counted."""
+    return part(seen, sum(seen.values()) / 10, **used)
+
+
+def spent(user: float, system: float) -> Used:
+    """By a process with one thread that moves little data."""
+    cpu = user + system
+    return {"cpu_ns": cpu, "system_ns": system, "leader_cpu_ns": cpu, "read_bytes": 10**7}
+
+
+def test_each_wait_is_an_activity() -> None:
+    assert ACTIVITY_OF.keys() == set(Wait)
+    assert set(ACTIVITY_OF.values()) == set(Activity) - {SERVES, Activity.TIMER}
+    for activity, waits in {
+        ASKS: {Wait.SOCKET},
+        QUEUE: {Wait.LOCK, Wait.PIPE},
+        SLEEP: {Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER},
+    }.items():
+        assert {wait for wait, found in ACTIVITY_OF.items() if found is activity} == waits
 
 
 @rows(
@@ -118,140 +136,211 @@ def spent(user_ns: int, system_ns: int, io_bytes: int) -> Counters:
     {
         "nobody holds it": (UNALLOCATED, None, 0.0, 0),
         "it works for nobody": (UNKNOWN, None, 0.3, 0),
-        "holders that cannot be read": (UNKNOWN, loader(), 0.0, None),
+        "holders that cannot be read": (UNKNOWN, loader({}), 0.0, None),
         "feeders that are not known": (UNKNOWN, None, 0.1, 1),
         "feeders that were not looked at": (UNKNOWN, Bucket(elapsed_ns=SECOND), 0.1, 1),
     },
 )
 def test_whose_it_is(found: str, did: Bucket | None, busy: float, holders: int | None) -> None:
-    assert shares(did, busy, holders) == {found: 1.0}
+    assert shares(did, busy, holders=holders) == {found: 1.0}
 
 
-DISK, NET, QUEUE, RUN = Activity.DISK, Activity.NETWORK, Activity.QUEUE, Activity.RUN
-SLEEP, REQUEST = Activity.SLEEP, Activity.REQUESTS
-EVICTED, FEW_EVICTED = CgroupCounters(refault_bytes=9 * 10**6), CgroupCounters(refault_bytes=10**6)
-THROTTLED = CgroupCounters(periods=10, throttled_periods=9)
-SELDOM_THROTTLED = CgroupCounters(periods=10, throttled_periods=2)
-READS, READS_LITTLE = Counters(read_bytes=10**7), Counters(read_bytes=10**5)
-JOURNAL = spent(SECOND // 100, SECOND // 4, 10**7)
-KERNEL = spent(SECOND // 100, SECOND // 2, 10**7)
-SEVERAL_THREADS = Counters(2 * SECOND, leader_cpu_ns=SECOND // 10)
-HALF: dict[str, Any] = {"main": {QUEUE: 5, RUN: 5}, "used_by_main": CPU}
-HALF_SEEN = {REQUEST: 5, Activity.UNKNOWN: 5}
-SYSTEM = spent(SECOND // 50, 17 * SECOND // 10, 10**7)
-
-
-def reads(held: CgroupCounters, used: Counters = READS) -> Bucket:
-    """Workers that wait for the disk."""
-    return loader({DISK: 20}, used, held=held)
-
-
-def mixed(run: int, **other: int) -> Bucket:
-    """Workers that run for `run` of 100 looks, and do something else at the others."""
-    cpu_ns = 2 * SECOND * run // 100
-    ((name, number),) = other.items()
-    return loader({Activity[name]: number, RUN: run}, Counters(cpu_ns, leader_cpu_ns=cpu_ns))
+JOURNAL, KERNEL, SYSTEM = spent(0.04, 1), spent(0.04, 2), spent(0.08, 6.8)
 
 
 def kin(states: Mapping[Activity, int]) -> Bucket:
     """A waiting main with two of them."""
-    return bucket(related=part(states, 2.0))
-
-
-def helpers(states: Mapping[Activity, int], used: Counters = CPU) -> Bucket:
-    """A waiting main whose threads load."""
-    return bucket(thread=Part(dict(states), sum(states.values()), 10, used))
+    return bucket(related=part(states, 2))
 
 
 @rows(
     "cause, did",
     {
         "workers compute": (WORKER_CPU, loader(RUNS, CPU)),
-        "workers wait for a CPU": (CPU_QUEUE, loader(RUNS, STARVED)),
-        "workers read": (STORAGE, loader({DISK: 20}, CPU)),
-        "workers fetch": (NETWORK, loader({NET: 20}, CPU)),
+        "workers read": (STORAGE, loader({READS: 20}, CPU)),
+        "workers fetch": (NETWORK, loader({ASKS: 20}, CPU)),
         "workers wait": (ASLEEP, loader({QUEUE: 20}, CPU)),
         "workers sleep": (ASLEEP, loader({SLEEP: 20}, CPU)),
-        "workers cannot be seen": (UNKNOWN, loader({Activity.UNKNOWN: 20}, CPU)),
-        "mostly compute": (WORKER_CPU, mixed(84, DISK=16)),
-        "mostly read": (STORAGE, mixed(38, DISK=62)),
-        "mostly fetch": (NETWORK, mixed(40, NETWORK=60)),
-        "two that a look missed": (WORKER_CPU, bucket(worker=part({QUEUE: 6, RUN: 4}, 2.0, CPU))),
-        "threads compute": (WORKER_CPU, helpers(RUNS)),
-        "threads wait for a CPU": (CPU_QUEUE, helpers(RUNS, STARVED)),
-        "threads read": (STORAGE, helpers({DISK: 20})),
-        "threads fetch": (NETWORK, helpers({NET: 20})),
-        "threads do nothing": (ASLEEP, helpers({})),
-        "threads that load in the main": (WORKER_CPU, bucket(used=Counters(cpu_ns=2 * SECOND))),
-        "kin compute": (WORKER_CPU, kin(RUNS)),
-        "kin read": (STORAGE, kin({DISK: 20})),
-        "kin fetch": (NETWORK, kin({NET: 20})),
+        "workers cannot be seen": (UNKNOWN, loader({HIDDEN: 20}, CPU)),
+        "threads compute": (WORKER_CPU, bucket(thread=threads(RUNS, **CPU))),
+        "threads wait for a CPU": (CPU_QUEUE, bucket(thread=threads(RUNS, **STARVED))),
+        "threads read": (STORAGE, bucket(thread=threads({READS: 20}, **CPU))),
+        "threads fetch": (NETWORK, bucket(thread=threads({ASKS: 20}, **CPU))),
+        "threads do nothing": (ASLEEP, bucket(thread=threads({}, **CPU))),
         "kin wait": (ASLEEP, kin({QUEUE: 20})),
-        "kin wait for requests": (ASLEEP, kin({REQUEST: 20})),
+        "kin wait for requests": (ASLEEP, kin({SERVES: 20})),
         "kin are gone": (ASLEEP, kin({Activity.GONE: 20})),
         "kin compute, and most are gone": (WORKER_CPU, kin({RUN: 10, Activity.GONE: 90})),
-        "one of many kin": (WORKER_CPU, bucket(related=part({RUN: 10, QUEUE: 90}, 10.0))),
-        "children that come and go": (WORKER_CPU, bucket(used=Counters(children_ns=SECOND))),
-        "quota wins over queue": (CPU_QUOTA, loader(RUNS, STARVED, held=THROTTLED)),
-        "a little throttling": (CPU_QUEUE, loader(RUNS, STARVED, held=SELDOM_THROTTLED)),
-        "reads again what was evicted": (MEMORY, reads(EVICTED)),
-        "reads some of it again": (STORAGE, reads(FEW_EVICTED)),
-        "a few refaults": (STORAGE, reads(CgroupCounters(refault_bytes=10**5), READS_LITTLE)),
-        "a neighbour's refaults": (STORAGE, reads(EVICTED, Counters(read_bytes=10**6))),
-        "a neighbour's, and nothing read": (STORAGE, reads(EVICTED, Counters(read_bytes=0))),
-        "a main that computes": (HOST_CODE, loader(main=RUNS, used_by_main=CPU)),
-        "a main that fetches, whatever workers do": (NETWORK, loader(RUNS, CPU, main={NET: 10})),
-        "a journal, and workers": (STORAGE, loader({RUN: 5, DISK: 6}, JOURNAL)),
-        "the kernel's time of workers": (WORKER_CPU, loader({RUN: 6, DISK: 1}, SYSTEM)),
+        "one of many kin": (WORKER_CPU, bucket(related=part({RUN: 10, QUEUE: 90}, 10))),
+        "a main that computes": (HOST_CODE, loader({}, main=RUNS, used_by_main=CPU)),
+        "a main that fetches, whatever workers do": (NETWORK, loader(RUNS, CPU, main={ASKS: 10})),
+        "a server whose kin work": (WORKER_CPU, bucket({SERVES: 10}, related=part({RUN: 10}))),
+        "never seen asleep": (HOST_CODE, bucket({RUN: 10}, runnable=0.8)),
+        "a journal, and workers": (STORAGE, loader({RUN: 5, READS: 6}, JOURNAL)),
+        "the kernel's time of workers": (WORKER_CPU, loader({RUN: 6, READS: 1}, SYSTEM)),
     },
 )
 def test_what_a_waiting_main_is_held_up_by(cause: str, did: Bucket) -> None:
     assert shares(did) == {cause: 1.0}
 
 
+COPIES: Used = {"cpu_ns": 1.0, "system_ns": 0.75, "read_bytes": 50e6, "written_bytes": 50e6}
+"""25 MB/s, three quarters of the CPU time in the kernel."""
+COPIES_LITTLE = {**COPIES, "written_bytes": 10e6}
+LAUNCHES: Used = {"leader_cpu_ns": 1, "launch_cpu_ns": 1, "launch_queue_ns": 1}
+OTHERS_RAN = {"cpu_ns": 2.0, "leader_cpu_ns": 0.4, "launch_cpu_ns": 0.4}
+COUNTED = {"cpu_ns": 2, "leader_cpu_ns": 2, "queue_ns": 0.4}
+WAITING = {RUN: 4, QUEUE: 6}
+
+
 @rows(
-    "found, busy, did",
+    "did, found",
     {
-        "waits while the GPU works": ({HOST_CODE: 1.0}, 0.5, loader(RUNS, CPU, **HALF)),
-        "sleeps while the GPU works": ({HOST_CODE: 1.0}, 0.3, bucket({SLEEP: 3, RUN: 7}, CPU)),
-        "never seen asleep": ({HOST_CODE: 1.0}, 0.0, bucket({RUN: 10}, runnable=0.8)),
-        "threads, whose overlap samples tell": (
-            {WORKER_CPU: 0.56, ASLEEP: 0.44},
-            0.1,
-            bucket(worker=part({QUEUE: 15, RUN: 5}, 2.0, SEVERAL_THREADS)),
+        "short-lived": (bucket(used={"children_ns": 1.2}), {WORKER_CPU: 0.3}),
+        "of a worker's": (bucket(worker=part(WAITS, children_ns=1.2)), {WORKER_CPU: 0.3}),
+        "other threads of the main": (bucket(used=OTHERS_RAN), {WORKER_CPU: 0.3}),
+        "kin run": (bucket(related=part({RUN: 3, QUEUE: 7})), {WORKER_CPU: 0.3}),
+        "kin read": (bucket(related=part({READS: 3, QUEUE: 7})), {STORAGE: 0.3}),
+        "kin ask": (bucket(related=part({ASKS: 3, QUEUE: 7})), {NETWORK: 0.3}),
+        "more run": (bucket(related=part({READS: 1, RUN: 2, QUEUE: 7})), {WORKER_CPU: 0.3}),
+        "more read": (bucket(related=part({READS: 2, RUN: 1, QUEUE: 7})), {STORAGE: 0.3}),
+        "more ask": (bucket(related=part({ASKS: 2, RUN: 1, QUEUE: 7})), {NETWORK: 0.3}),
+        "kin copy": (bucket(related=part(WAITING, **COPIES)), {STORAGE: 0.4}),
+        "threads copy": (bucket(used=COPIES, thread=part(WAITING)), {STORAGE: 0.4}),
+        "they copy little": (bucket(related=part(WAITING, **COPIES_LITTLE)), {WORKER_CPU: 0.4}),
+        "workers as counted": (
+            bucket(worker=part({RUN: 5, QUEUE: 5}, 2, **COUNTED)),
+            {WORKER_CPU: 0.6},
         ),
-        "a peer": ({PEER: 0.9, ASLEEP: 0.1}, 0.0, bucket({SLEEP: 10}, peer=0.9)),
-        "a server": ({REQUESTS: 1.0}, 0.0, bucket({REQUEST: 10})),
-        "its kin work": ({WORKER_CPU: 1.0}, 0.0, bucket({REQUEST: 10}, related=part({RUN: 10}))),
-        "a server, half unseen": ({REQUESTS: 0.5, UNKNOWN: 0.5}, 0.0, bucket(HALF_SEEN)),
-        "a busy GPU": ({}, 1.0, loader()),
-        "a journal": ({STORAGE: 0.98, HOST_CODE: 0.02}, 0.0, bucket({RUN: 5, DISK: 6}, JOURNAL)),
-        "the kernel's": ({HOST_CODE: 0.86, STORAGE: 0.14}, 0.0, bucket({RUN: 6, DISK: 1}, KERNEL)),
+        "their threads ran, too": (
+            bucket(worker=part({RUN: 2, QUEUE: 8}, 2, **{**COUNTED, "cpu_ns": 2.5})),
+            {WORKER_CPU: 0.4},
+        ),
+        "who may not be read": (bucket(worker=part({HIDDEN: 5, QUEUE: 15})), {UNKNOWN: 0.25}),
+        "a peer, and helpers that prepare": (bucket(related=part(WAITING), peer=0.6), {PEER: 0.6}),
+        "a peer, and helpers at work": (
+            bucket(related=part({RUN: 5, QUEUE: 5}), peer=0.6),
+            {WORKER_CPU: 0.5, PEER: 0.3},
+        ),
+        "a peer for half of the time": (
+            bucket(related=part(WAITING), peer=0.5),
+            {WORKER_CPU: 0.4, PEER: 0.3},
+        ),
         "the largest of all helpers": (
-            {NETWORK: 0.8, ASLEEP: 0.2},
-            0.0,
-            loader({QUEUE: 20}, thread=threads(6, 10, NET), related=part({RUN: 20}, 0.2)),
+            bucket(thread=threads({ASKS: 6}), related=part({RUN: 20}, 0.2)),
+            {NETWORK: 0.8},
         ),
     },
 )
-def test_what_idle_time_is_split_into(found: dict[str, float], busy: float, did: Bucket) -> None:
-    assert shares(did, busy) == found
+def test_a_wait_is_explained_as_far_as_helpers_are_active(
+    did: Bucket, found: dict[str, float]
+) -> None:
+    assert shares(did) == pytest.approx({**found, ASLEEP: 1 - sum(found.values())})
+
+
+@rows(
+    "main, used, found",
+    {
+        "bulk": (RUNS, {**COPIES, "leader_cpu_ns": 1}, {HOST_CODE: 0.25, STORAGE: 0.75}),
+        "few": (RUNS, {**COPIES, "leader_cpu_ns": 1, "read_bytes": 10e6}, {HOST_CODE: 1.0}),
+        "it waits for a CPU as long": (RUNS, {**LAUNCHES, "queue_ns": 1.0}, {HOST_CODE: 1.0}),
+        "or longer": (RUNS, {**LAUNCHES, "queue_ns": 1.1}, {CPU_QUEUE: 1.0}),
+        "a journal": ({RUN: 5, READS: 6}, JOURNAL, {STORAGE: 0.983, HOST_CODE: 0.017}),
+        "the kernel's": ({RUN: 6, READS: 1}, KERNEL, {HOST_CODE: 0.857, STORAGE: 0.143}),
+        "a server, half unseen": ({SERVES: 5, HIDDEN: 5}, {}, {REQUESTS: 0.5, UNKNOWN: 0.5}),
+    },
+)
+def test_a_main_that_runs_is_charged_for_what_its_cpu_time_was_spent_on(
+    main: Mapping[Activity, int], used: Used, found: dict[str, float]
+) -> None:
+    assert shares(bucket(main, used)) == pytest.approx(found)
+
+
+def test_busy_time_is_explained_by_what_hides_it_likeliest() -> None:
+    did = bucket({SLEEP: 2, QUEUE: 1, HIDDEN: 1, SERVES: 1, RUN: 2, ASKS: 1, READS: 2})
+    idle = {REQUESTS: 1, HOST_CODE: 2, NETWORK: 1, STORAGE: 2}
+    assert shares(did, 0.4) == pytest.approx({c: n / 6 for c, n in idle.items()}, abs=0.001)
+    assert shares(did, 0.8) == pytest.approx({STORAGE: 1.0})
+    waits = {SERVES: 4, QUEUE: 4, SLEEP: 2}
+    assert shares(bucket(waits), 0.2) == pytest.approx({REQUESTS: 0.5, ASLEEP: 0.5})
+
+
+def test_what_busy_time_took_from_io_is_paid_back_once() -> None:
+    carry: Carry = {}
+    assert shares(bucket({ASKS: 8, SLEEP: 2}), 0.5, carry) == {NETWORK: 1.0}
+    assert carry == pytest.approx({ASKS: 0.3e9})
+    half = [Window(0, SECOND // 5, 0)]
+    assert split(half, 1, bucket({SLEEP: 10}), carry) == {NETWORK: SECOND // 5}
+    assert carry == pytest.approx({ASKS: 0.1e9})
+    assert shares(bucket({SLEEP: 10}), 0.0, carry) == {NETWORK: 0.1, ASLEEP: 0.9}
+    assert carry == pytest.approx({ASKS: 0.0})
+    assert shares(bucket({SLEEP: 10}), 0.0, carry) == {ASLEEP: 1.0}
+
+
+def test_what_is_known_to_be_no_work_of_the_gpu_pays_nothing_back() -> None:
+    assert shares(bucket({SERVES: 10}), 0.0, {ASKS: 0.3e9}) == {REQUESTS: 1.0}
+    assert shares(bucket({RUN: 10}), 0.0, {ASKS: 0.3e9}) == {HOST_CODE: 1.0}
+
+
+@pytest.mark.parametrize(("throttled", "cause"), [(5, CPU_QUEUE), (6, CPU_QUOTA)])
+def test_a_quota_that_runs_out_most_of_the_time_is_what_a_queue_comes_from(
+    throttled: int, cause: str
+) -> None:
+    held = CgroupCounters(periods=10, throttled_periods=throttled)
+    workers = part({RUN: 10}, 2, cpu_ns=1, leader_cpu_ns=1, queue_ns=4)
+    assert shares(bucket(worker=workers, held=held)) == {cause: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("kin", "children", "cause"),
+    [(0.7, 0.0, CPU_QUEUE), (0.9, 0.0, WORKER_CPU), (0.7, 0.2, WORKER_CPU)],
+)
+def test_helpers_wait_for_a_cpu_if_all_together_wait_longer_than_they_run(
+    kin: float, children: float, cause: str
+) -> None:
+    crew = part({RUN: 10}, 2, cpu_ns=0.2, leader_cpu_ns=0.2, queue_ns=1)
+    of_main = {"children_ns": children}
+    related = part({RUN: 1, QUEUE: 9}, cpu_ns=kin / 2, children_ns=kin / 2)
+    assert shares(bucket(used=of_main, worker=crew, related=related)) == {cause: 1.0}
+
+
+@rows(
+    "refaults, moved, cause",
+    {
+        "256 KiB/s": (MEBIBYTE, MEBIBYTE, MEMORY),
+        "less": (MEBIBYTE - 1, MEBIBYTE, STORAGE),
+        "three times what is read": (9 * MEBIBYTE, 3 * MEBIBYTE, MEMORY),
+        "more": (9 * MEBIBYTE + 1, 3 * MEBIBYTE, STORAGE),
+        "half": (2 * MEBIBYTE, 4 * MEBIBYTE, STORAGE),
+        "more than half": (2 * MEBIBYTE + 1, 4 * MEBIBYTE, MEMORY),
+    },
+)
+def test_what_was_evicted_is_memory_where_it_is_most_of_what_is_read(
+    refaults: int, moved: int, cause: str
+) -> None:
+    reading = part({READS: 10}, read_bytes=moved / 2, written_bytes=moved / 2)
+    did = bucket(worker=reading, held=CgroupCounters(refault_bytes=refaults))
+    assert shares(did) == {cause: 1.0}
+
+
+def test_a_remainder_goes_to_the_largest_part() -> None:
+    parts = apportion(10, {HOST_CODE: 1, STORAGE: 1, NETWORK: 1})
+    assert parts == {HOST_CODE: 4, STORAGE: 3, NETWORK: 3}
 
 
 def test_counters_read_soon_after_a_window_belong_to_it() -> None:
     history = History()
     history.add_pass(Bucket(at_ns=SECOND, parts={Role.MAIN: part(RUNS)}))
-    for at_ns, used in ((2 * SECOND, CPU), (3 * SECOND, STARVED)):
-        second = Bucket(at_ns, SECOND, {Role.MAIN: Part(used=used)})
-        history.add_second(second)
+    soon, late = counters(CPU), counters(STARVED)
+    for at_ns, used in ((2 * SECOND, soon), (3 * SECOND, late)):
+        history.add_second(Bucket(at_ns, SECOND, {Role.MAIN: Part(used=used)}))
     found = history.explaining(0, SECOND)
     assert found is not None
-    assert (found.of(Role.MAIN).used, found.elapsed_ns) == (CPU, SECOND)
+    assert (found.of(Role.MAIN).used, found.elapsed_ns) == (soon, SECOND)
 
 
 def test_time_of_threads_is_not_counted_twice() -> None:
-    did = bucket(used=Counters(cpu_ns=SECOND), thread=threads(6, 10, NET))
-    assert WORKER_CPU not in shares(did)
+    assert WORKER_CPU not in shares(bucket(used={"cpu_ns": 4}, thread=threads({ASKS: 6})))
     spins_while_the_gpu_works = loader(RUNS, CPU, main={RUN: 3, QUEUE: 7}, used_by_main=CPU)
     assert WORKER_CPU in shares(spins_while_the_gpu_works, 0.3)
 
@@ -260,10 +349,10 @@ def test_time_of_threads_is_not_counted_twice() -> None:
 def test_while_a_quota_throttles_only_samples_tell_how_long_workers_were_runnable(
     throttled: int, working: float
 ) -> None:
-    used = Counters(leader_cpu_ns=SECOND // 50, queue_ns=SECOND // 500)
     held = CgroupCounters(periods=10, throttled_periods=throttled)
-    did = bucket(worker=part({QUEUE: 19, RUN: 1}, 8.0, used), held=held)
-    assert shares(did)[ASLEEP] == pytest.approx(1 - working, abs=0.01)
+    workers = part({QUEUE: 19, RUN: 1}, 8, leader_cpu_ns=0.08, queue_ns=0.008)
+    found = shares(bucket(worker=workers, held=held), 0.1)
+    assert found[ASLEEP] == pytest.approx(1 - working, abs=0.01)
 
 
 @rows(
@@ -278,9 +367,7 @@ def test_while_a_quota_throttles_only_samples_tell_how_long_workers_were_runnabl
 def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
     described: dict[str, Any], host_code: float
 ) -> None:
-    states = {Activity.RUN: 4, Activity.DISK: 3, Activity.SLEEP: 3}
-    feeders = bucket(states, **described)
-    found = shares(feeders, 0.0)
+    found = shares(bucket({RUN: 4, READS: 3, SLEEP: 3}, **described))
     assert found[HOST_CODE] == host_code
     assert found[STORAGE] == found[ASLEEP] == (1 - host_code) / 2
 
@@ -291,12 +378,10 @@ def test_what_a_main_does_while_its_gpu_works_hardly_changes_what_it_is_charged_
 ) -> None:
     carry: Carry = {}
     for _ in range(60):
-        split(windows(0.9), HELD, bucket({state: 10}), carry)
-    parts = Counter[str]()
-    for _ in range(10):
-        parts.update(split(windows(0.0), HELD, bucket({Activity.SLEEP: 10}), carry))
-    assert parts[ASLEEP] >= 9 * SECOND
-    assert state in (Activity.NETWORK, Activity.DISK) or parts[ASLEEP] == 10 * SECOND
+        shares(bucket({state: 10}), 0.9, carry)
+    asleep = [shares(bucket({SLEEP: 10}), 0.0, carry).get(ASLEEP, 0.0) for _ in range(10)]
+    assert sum(asleep) >= 9
+    assert state in (ASKS, READS) or asleep == [1.0] * 10
 
 
 @rows(
@@ -364,7 +449,7 @@ def test_idle_time_is_split_exactly(
 
 @given(st.integers(0, 10 * SECOND), st.dictionaries(st.sampled_from(Place), st.integers(1, 40)))
 def test_storage_is_split_as_it_was_seen(storage: int, places: dict[Place, int]) -> None:
-    parts = by_file_system({STORAGE: storage, HOST_CODE: SECOND}, loader(places=places))
+    parts = by_file_system({STORAGE: storage, HOST_CODE: SECOND}, bucket(places=places))
     known = {place.value for place in places} - {Place.UNKNOWN.value} if storage else set()
     assert parts.keys() == known
     for place, number in places.items():
@@ -373,5 +458,5 @@ def test_storage_is_split_as_it_was_seen(storage: int, places: dict[Place, int])
 
 
 def test_of_storage_that_nobody_was_seen_to_wait_for_no_file_system_is_known() -> None:
-    assert by_file_system({STORAGE: SECOND}, loader()) == {}
+    assert by_file_system({STORAGE: SECOND}, bucket()) == {}
     assert by_file_system({STORAGE: SECOND}, None) == {}

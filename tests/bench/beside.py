@@ -1,14 +1,13 @@
-"""Measures the exporter next to nvitop-exporter and next to a loop that only sleeps.
+"""Measures the exporter next to nvitop-exporter.
 
     python tests/bench/beside.py [SECONDS]
     python tests/bench/beside.py --crowds
 
-Each row is one run of all three, at the same time, on one stand-in for the driver's library: the
-exporter with its default settings, nvitop-exporter with its own (both read once a second), and a
-loop that only wakes, a thread per GPU once a second. Each GPU has its own real main process and
-workers (`crowd.py`). CPU time is that of the whole process as the kernel counts it, without
-start-up, with a scrape of both every 4 s. Shares vary by half with the machine's other load; the
-ratios within a row do not.
+Each row is one run of both, at the same time, on one stand-in for the driver's library: the
+exporter with its default settings, nvitop-exporter with its own (both read once a second). Each GPU
+has its own real main process and workers (`crowd.py`). CPU time is that of the whole process as the
+kernel counts it, without start-up, with a scrape of both every 4 s. Shares vary by half with the
+machine's other load; the ratios within a row do not.
 
 With --crowds, it is the exporter alone, scraped once a second, next to a job with many processes or
 threads whose GPUs starve: it looks closely at all of them, and finds nothing.
@@ -25,7 +24,7 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -37,17 +36,9 @@ import psutil
 from bench.crowd import ASLEEP, IN_TURNS, STARVED, Node, feeders
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.create import H100, create
-from gpu_bottleneck_exporter.sampling.watching import STEADY_PASS_SECONDS
 from support.board_exporter import over_nvml
 from support.daemon import HOST, daemon, free_port, get
 
-FLOOR = """
-import sys, threading, time
-def wake(seconds):
-    while True: time.sleep(seconds)
-for _ in range(int(sys.argv[1])): threading.Thread(target=wake, args=[1.0], daemon=True).start()
-wake(float(sys.argv[2]))
-"""
 NVITOP = "nvitop-exporter==1.7.2"
 WARM_UP_SECONDS = 20.0
 """A GPU must stay the same for 10 s before its feeders are read less often."""
@@ -68,7 +59,6 @@ NODES = (
 )
 CROWDS = {
     "a main alone": Node(1, doing=ASLEEP),
-    "mains of 8 GPUs": Node(8, doing=ASLEEP),
     "512 workers": Node(1, 512, doing=ASLEEP),
     "2 000 threads": Node(1, threads=2000, doing=ASLEEP),
     "200 forks a second": Node(1, forks=200, doing=ASLEEP),
@@ -84,36 +74,22 @@ class Cost(NamedTuple):
     cpu: float
     """Share of one core."""
     resident_bytes: int
-    scrapes: Sequence[float] = ()
-    """Seconds that each took, if it was scraped."""
-
-
-class Costs(NamedTuple):
-    """The costs of all three, in one run."""
-
-    ours: Cost
-    nvitop: Cost | None
-    floor: Cost
+    scrapes: Sequence[float]
+    """Seconds that each of the exporter took."""
 
 
 def main(seconds: float) -> None:
     """Print the table."""
     program = install()
     head = "| GPUs | workers | other processes | GPUs are | of nvitop-exporter | exporter "
-    head += "| nvitop-exporter | bare loop | RSS, exporter | RSS, nvitop-exporter |"
-    print(head, "|---:|---:|---:|---|" + "---:|" * 6, sep="\n", flush=True)
+    head += "| nvitop-exporter | RSS, exporter | RSS, nvitop-exporter |"
+    print(head, "|---:|---:|---:|---|" + "---:|" * 5, sep="\n", flush=True)
     for node in NODES:
-        print(row(node, measure(node, seconds, program)), flush=True)
-
-
-def row(node: Node, costs: Costs) -> str:
-    """One line of the table."""
-    assert costs.nvitop is not None
-    mebibytes = [f"{c.resident_bytes / 2**20:.1f} MiB" for c in (costs.ours, costs.nvitop)]
-    shares = [f"{cost.cpu:.2%}" for cost in (costs.ours, costs.nvitop, costs.floor)]
-    ratio = f"**{costs.ours.cpu / costs.nvitop.cpu:.2f}**"
-    cells = [f"{node.gpus}", f"{node.workers}", f"{node.others}", node.doing, ratio]
-    return f"| {' | '.join([*cells, *shares, *mebibytes])} |"
+        ours, theirs = measure(node, seconds, program)
+        cells = [f"{node.gpus} | {node.workers} | {node.others} | {node.doing}"]
+        cells += [f"**{ours.cpu / theirs.cpu:.2f}** | {ours.cpu:.2%} | {theirs.cpu:.2%}"]
+        cells += [f"{cost.resident_bytes / 2**20:.1f} MiB" for cost in (ours, theirs)]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def crowds() -> None:
@@ -121,7 +97,7 @@ def crowds() -> None:
     head = "| Of one starved GPU | Of a core | RSS | A scrape, median / longest |"
     print(head, "|---|---:|---:|---:|", sep="\n", flush=True)
     for name, node in CROWDS.items():
-        cost = measure(node, 30.0, None, every=1.0).ours
+        (cost,) = measure(node, 30.0, None, every=1.0)
         took = f"{1000 * median(cost.scrapes):.0f} / {1000 * max(cost.scrapes):.0f} ms"
         used = f"{cost.cpu:.1%} | {cost.resident_bytes / 2**20:.0f} MiB"
         print(f"| {name} | {used} | {took} |", flush=True)
@@ -139,40 +115,31 @@ def install() -> Path:
 
 
 def measure(
-    node: Node,
-    seconds: float,
-    nvitop: Path | None,
-    warm_up: float = WARM_UP_SECONDS,
-    every: float = SCRAPE_EVERY_SECONDS,
-) -> Costs:
-    """Run all at the same time; without `nvitop`, only the others."""
+    node: Node, seconds: float, nvitop: Path | None, every: float = SCRAPE_EVERY_SECONDS
+) -> list[Cost]:
+    """The cost of the exporter and, if there is one, of `nvitop` at the same time."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         library = build(folder / "lib")
         board = stack.enter_context(create(folder / "board", gpus=[H100] * node.gpus))
         stack.enter_context(feeders(board, node))
         exporter = stack.enter_context(over_nvml(library, board.path))
-        floor = stack.enter_context(_floor(node.gpus))
-        pids, ports = [exporter.process.pid, floor], [exporter.port]
+        pids, ports = [exporter.process.pid], [exporter.port]
         if nvitop:
             ports.append(free_port())
             places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
             command = [f"{nvitop}", "--bind-address", HOST, "--port", f"{ports[-1]}"]
             log = folder / "nvitop.log"
             pids.append(stack.enter_context(daemon(command, ports[-1], "/metrics", log, places)))
-        time.sleep(warm_up)
-        scrapes: list[float] = []
-        shares = cpu_shares(pids, lambda: scrapes.extend(_scraped(ports, seconds, every)))
-        ours, slept, *theirs = map(Cost, shares, map(_resident_bytes, pids))
-        return Costs(ours._replace(scrapes=scrapes), theirs[0] if theirs else None, slept)
-
-
-def cpu_shares(pids: Sequence[int], work: Callable[[], object]) -> list[float]:
-    """Shares of one core that processes take during `work`."""
-    before, began = [_cpu_seconds(pid) for pid in pids], time.monotonic()
-    work()
-    elapsed = time.monotonic() - began
-    return [(_cpu_seconds(p) - first) / elapsed for p, first in zip(pids, before, strict=True)]
+        time.sleep(WARM_UP_SECONDS)
+        before, began = [*map(_cpu_seconds, pids)], time.monotonic()
+        scrapes = list(_scraped(ports, seconds, every))
+        after, elapsed = [*map(_cpu_seconds, pids)], time.monotonic() - began
+        shares = [(now - then) / elapsed for then, now in zip(before, after, strict=True)]
+        return [
+            Cost(share, _resident_bytes(pid), scrapes)
+            for pid, share in zip(pids, shares, strict=True)
+        ]
 
 
 def _scraped(ports: Sequence[int], seconds: float, every: float) -> Iterator[float]:
@@ -197,17 +164,6 @@ def _resident_bytes(pid: int) -> int:
     """Memory of process `pid`, without the stand-in's board."""
     maps = psutil.Process(pid).memory_maps()
     return sum(one.rss for one in maps if Path(one.path).name != "board")
-
-
-@contextlib.contextmanager
-def _floor(gpus: int) -> Iterator[int]:
-    with subprocess.Popen(
-        [sys.executable, "-c", FLOOR, f"{gpus}", f"{STEADY_PASS_SECONDS}"]
-    ) as process:
-        try:
-            yield process.pid
-        finally:
-            process.kill()
 
 
 if __name__ == "__main__":

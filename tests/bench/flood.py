@@ -1,6 +1,6 @@
 """A scrape every second while a thousand clients hold connections in bad ways.
 
-    PYTHONPATH=exporter:tests python tests/bench/flood.py [KIND …] [--seconds 60]
+    PYTHONPATH=exporter:tests python tests/bench/flood.py [KIND …]
 
 The server runs in one process, the clients in another; a client that is closed reconnects at once.
 All share one address. Two scrapers: one connects anew each time, one keeps its connection and asks
@@ -10,7 +10,6 @@ and counts carry over to other machines, milliseconds and MiB roughly.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -19,16 +18,18 @@ import os
 import select
 import socket
 import ssl
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
+from gpu_bottleneck_exporter.commands.serve import ExporterContent
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.server import WebServer
@@ -42,19 +43,13 @@ SPAWN = multiprocessing.get_context("spawn")
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A way to hold a connection.
-
-    Attributes:
-        says: What a client sends first.
-        drips: Whether it then sends a byte every second.
-        reads: Whether it reads responses.
-        tls: Whether the server speaks TLS.
-    """
+class Kind(NamedTuple):
+    """A way to hold a connection."""
 
     says: bytes = b""
+    """What a client sends first."""
     drips: bool = False
+    """Whether it then sends a byte every second."""
     reads: bool = True
     tls: bool = False
 
@@ -87,32 +82,15 @@ KINDS = {
 }
 
 
-class Content:
-    """One body of 140 kB."""
+class Content(ExporterContent):
+    """One body of 140 kB: nobody asks for anything else."""
+
+    def __init__(self) -> None:
+        pass
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         del accept
         return BODY, "text/plain"
-
-    def status_page(self) -> bytes:
-        return b""
-
-    def node(self) -> bytes:
-        return b""
-
-    def jobs(self, since: float) -> bytes:
-        del since
-        return b""
-
-    def job(self, name: str) -> bytes | None:
-        del name
-        return None
-
-    def healthy(self) -> tuple[bool, str]:
-        return True, ""
-
-    def ready(self) -> tuple[bool, str]:
-        return True, ""
 
 
 def serve(port: int, config: Path | None) -> None:
@@ -175,43 +153,40 @@ class Crowd:
 
 
 class Scraper:
-    """Scrapes every second."""
+    """Scrapes every second, each time on a new connection or on one that it `keeps`."""
 
-    def __init__(self, port: int, context: ssl.SSLContext | None, *, keeps: bool) -> None:
-        self._port, self._context, self._keeps = port, context, keeps
-        self._connection = self._new()
+    def __init__(self, connection: http.client.HTTPConnection, *, keeps: bool) -> None:
+        self.connection, self._keeps = connection, keeps
         self.lost = 0
         self.longest_seconds = 0.0
-
-    def _new(self) -> http.client.HTTPConnection:
-        timeout, tls = SCRAPE_TIMEOUT_SECONDS, self._context
-        if tls is None:
-            return http.client.HTTPConnection(HOST, self._port, timeout=timeout)
-        return http.client.HTTPSConnection("localhost", self._port, timeout=timeout, context=tls)
 
     def run(self, seconds: float) -> None:
         """Scrape for so long."""
         began = time.monotonic()
         for second in range(int(seconds)):
             time.sleep(max(0.0, began + second - time.monotonic()))
-            asked, known = time.monotonic(), self._connection.sock is not None
+            asked, known = time.monotonic(), self.connection.sock is not None
             self.lost += not (self.once() or (known and self.once()))
             self.longest_seconds = max(self.longest_seconds, time.monotonic() - asked)
 
     def once(self) -> bool:
         """Whether one request succeeds."""
         try:
-            self._connection.request("GET", "/metrics")
-            good = self._connection.getresponse().read() == BODY
+            self.connection.request("GET", "/metrics")
+            good = self.connection.getresponse().read() == BODY
         except (OSError, http.client.HTTPException):
             good = False
         if not good or not self._keeps:
-            self.close()
-            self._connection = self._new()
+            self.connection.close()
         return good
 
-    def close(self) -> None:
-        self._connection.close()
+
+def connection(port: int, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
+    """One that connects when it is used, and anew after it was closed."""
+    timeout = SCRAPE_TIMEOUT_SECONDS
+    if context is None:
+        return http.client.HTTPConnection(HOST, port, timeout=timeout)
+    return http.client.HTTPSConnection("localhost", port, timeout=timeout, context=context)
 
 
 def hold(name: str, port: int, came: Event) -> None:
@@ -245,8 +220,8 @@ def measure(name: str, seconds: float) -> tuple[int, str]:
             config.write_text(json.dumps({"tls_server_config": pair}))
         process = psutil.Process(stack.enter_context(running(serve, port, config)))
         context = client(Path(folder) / "ca.pem") if tls else None
-        new, kept = (Scraper(port, context, keeps=keeps) for keeps in (False, True))
-        stack.callback(kept.close)
+        new, kept = (Scraper(connection(port, context), keeps=keeps) for keeps in (False, True))
+        stack.callback(kept.connection.close)
         while not new.once():  # it starts
             time.sleep(0.1)
         before, used = mib(process), sum(process.cpu_times()[:2])
@@ -266,19 +241,10 @@ def measure(name: str, seconds: float) -> tuple[int, str]:
     return new.lost + kept.lost, f"| {CLIENTS}: {name} | {' | '.join(cells)} |"
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--seconds", type=float, default=60)
-    given = parser.parse_args()
+if __name__ == "__main__":
     print(
         "| clients | lost, on new connections | longest | lost, on a kept one | longest "
         f"| threads | RSS MiB before → during | of a core |\n|---|{7 * '---:|'}",
     )
-    for name in given.kinds or KINDS:
-        print(measure(name, given.seconds)[1], flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:] or KINDS:
+        print(measure(name, 60)[1], flush=True)

@@ -18,6 +18,7 @@ import yaml
 from causes.board import HAPPENS
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
+from scenarios.diagnoses import Diagnosis
 from support.models import A100
 
 JUDGED_SECONDS = 60.0
@@ -30,18 +31,6 @@ NOT_QUITE = ", not quite"
 _FILE = Path(__file__).with_name("situations.yml")
 _MODELS = {"H100": H100, "A100": A100}
 _WORK = {one.name for one in fields(Work)}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Diagnosis:
-    """An alert, its cause (what it is blind for, in `GpuCausesBlind`), and its severity.
-
-    "": it has no cause, or its severity does not matter.
-    """
-
-    alert: str
-    cause: str = ""
-    severity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +49,7 @@ class Crowd:
         """Restart those that are old enough."""
         for each in self.running:
             if each.ends <= self.elapsed:
-                _kill(each.process)
+                each.process.kill()
                 each.process.wait()
                 each.process = self._started(*each.of)
                 each.ends += each.of[2].life
@@ -74,7 +70,7 @@ class Crowd:
     def end(self) -> None:
         """Kill all, and wait until they are gone."""
         for each in self.running:
-            _kill(each.process)
+            each.process.kill()
         for each in self.running:
             each.process.wait()
 
@@ -83,11 +79,6 @@ class Crowd:
         processes = [each.process for each in self.running]
         ended = [process.args for process in processes if process.poll() is not None]
         assert not ended, f"ended early: {ended}"
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _program(role: str, folder: Path) -> str:
@@ -109,13 +100,3 @@ def _shares(place: Place) -> list[dict[str, Any]]:
         held = gpu.held / workers
         shares.append({"index": at, "held": held, "growth": gpu.held_growth, "phases": phases})
     return shares
-
-
-@contextmanager
-def gathered() -> Iterator[Crowd]:
-    """A crowd that is killed afterwards."""
-    crowd = Crowd()
-    try:
-        yield crowd
-    finally:
-        crowd.end()

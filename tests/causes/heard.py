@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from causes.cases import ANY, Diagnosis, Expected
+from causes.cases import ANY, Expected
+from scenarios.diagnoses import Diagnosis, Heard
 from support.prometheus import Labels
 
 LATELY_SECONDS = 8.0
@@ -30,37 +31,6 @@ class Whose:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What was reported about one GPU or node."""
-
-    whose: Whose
-    expected: Expected
-    fired: frozenset[Diagnosis]
-    """At any time."""
-    firing: frozenset[Diagnosis]
-    """At the end."""
-    primary: str
-    """The primary cause for most of the last seconds; "": none."""
-    looked_at: bool
-    """Whether the rules evaluated it at all: otherwise silence means nothing."""
-
-    @property
-    def wrong(self) -> str | None:
-        """What does not meet the expectation; None if all does."""
-        wanted = self.expected.alert
-        accepted = self.expected.besides | ({wanted} if wanted else set())
-        others = [one for one in self.fired if not any(matches(one, it) for it in accepted)]
-        found = [f"{one.alert} ({one.severity}) fired" for one in sorted(others)]
-        if wanted and not any(matches(one, wanted) for one in self.firing):
-            found.append(f"{wanted.alert} {wanted.severity} does not fire")
-        if self.expected.cause not in (ANY, self.primary):
-            found.append(f"the primary cause is {self.primary or 'none'}")
-        if not wanted and not self.looked_at:
-            found.append("the rules did not look at it")
-        return ", ".join(found) or None
-
-
-@dataclass(frozen=True, slots=True)
 class Told:
     """All that Prometheus evaluated since Unix time `began`, second by second."""
 
@@ -70,20 +40,21 @@ class Told:
     looked_at: Sequence[Series]
     """The series of `HELD`, `FREE` and `SCRAPED`."""
 
-    def heard(self, whose: Whose, expected: Expected, looked_at: str, **labels: str) -> Heard:
+    def heard(self, expected: Expected, looked_at: str, **labels: str) -> Heard:
         """What was reported with all `labels`; an empty one must be absent.
 
         `looked_at` is the series that it must have.
         """
         end = self.began + expected.seconds
         mine = [
-            (_diagnosis(told), samples)
+            (Diagnosis.of(told), samples)
             for told, samples in self.alerts
             if told["alertstate"] == "firing" and _has(told, labels)
         ]
         return Heard(
-            whose,
-            expected,
+            wanted=frozenset({expected.alert} if expected.alert else ()),
+            besides=expected.besides,
+            causes=None if expected.cause == ANY else frozenset({expected.cause}),
             fired=frozenset(one for one, samples in mine if _within(samples, self.began, end)),
             firing=frozenset(
                 one for one, samples in mine if _within(samples, end - LATELY_SECONDS / 2, end)
@@ -105,17 +76,6 @@ class Told:
             if count >= _MOST * LATELY_SECONDS:
                 return cause
         return ""
-
-
-def matches(found: Diagnosis, wanted: Diagnosis) -> bool:
-    """Whether it is that alert, with that severity if one is given."""
-    same = (found.alert, found.cause) == (wanted.alert, wanted.cause)
-    return same and wanted.severity in ("", found.severity)
-
-
-def _diagnosis(told: Labels) -> Diagnosis:
-    cause = told.get("cause") or told.get("blind", "")
-    return Diagnosis(told["alertname"], cause, told["severity"])
 
 
 def _has(told: Labels, labels: Labels) -> bool:

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from causes.cases import BLIND_FOR_JOBS, CLUSTERS, DAY, JUDGED_SECONDS, Case, Expected, Process
-from causes.crowd import Crowd, gathered
-from causes.heard import FREE, HELD, LOOKED_AT, SCRAPED, Heard, Told, Whose
+from causes.crowd import Crowd
+from causes.heard import FREE, HELD, LOOKED_AT, SCRAPED, Told, Whose
 from causes.nodes import Node, Place, change, exporter, nodes_of, start
 from fake_nvml.build import build
+from scenarios.diagnoses import Heard
 from support.prometheus import Prometheus, prometheus
 from support.quickrules import MODEST, await_rules, quick_rules
 
@@ -19,7 +20,7 @@ _SCRAPED_EVERY_SECONDS = 0.5
 _TICK_SECONDS = 0.5
 
 
-def staged(cases: Sequence[Case], folder: Path) -> list[Heard]:
+def staged(cases: Sequence[Case], folder: Path) -> list[tuple[Whose, Heard]]:
     """What Prometheus reported about each GPU of `cases`, then about the nodes."""
     with ExitStack() as cleanup:
         nodes = nodes_of(cases, folder)
@@ -30,7 +31,8 @@ def staged(cases: Sequence[Case], folder: Path) -> list[Heard]:
         jobs = [(f"node{each.number}", each.target, _SCRAPED_EVERY_SECONDS) for each in nodes]
         server = cleanup.enter_context(prometheus(folder, jobs, rules, MODEST, _labels(nodes)))
         await_rules(server, len(nodes))
-        crowd = cleanup.enter_context(gathered())
+        crowd = Crowd()
+        cleanup.callback(crowd.end)
         began = time.time()
         _play(nodes, crowd, cleanup)
         return _heard(nodes, server, began)
@@ -80,29 +82,31 @@ def _end_exporter(one: Node, elapsed: float, cleanup: ExitStack) -> None:
         one.exporter = cleanup.enter_context(exporter(one, one.exporter.port))
 
 
-def _heard(nodes: Sequence[Node], server: Prometheus, began: float) -> list[Heard]:
+def _heard(nodes: Sequence[Node], server: Prometheus, began: float) -> list[tuple[Whose, Heard]]:
     end = time.time()
     alerts = server.query_range("ALERTS", began, end, 1.0)
     primary = server.query_range("gpu:bottleneck:primary", began, end, 1.0)
     looked_at = server.query_range(LOOKED_AT, began, end, 1.0)
     told = Told(began, alerts, primary, looked_at)
     clusters = {one.places[0].case.cluster for one in nodes} - {""}
-    return [heard for one in nodes for heard in _of_node(one, told)] + [
-        told.heard(
-            Whose(f"cluster {name}"), CLUSTERS[name], SCRAPED, cluster=name, instance="", uuid=""
-        )
+    of_clusters = {
+        name: told.heard(CLUSTERS[name], SCRAPED, cluster=name, instance="", uuid="")
         for name in sorted(clusters)
+    }
+    return [heard for one in nodes for heard in _of_node(one, told)] + [
+        (Whose(f"cluster {name}"), heard) for name, heard in of_clusters.items()
     ]
 
 
-def _of_node(one: Node, told: Told) -> Iterator[Heard]:
+def _of_node(one: Node, told: Told) -> Iterator[tuple[Whose, Heard]]:
     for place in one.places:
         case, looked_at = place.case, HELD if place.case.processes else FREE
         for at, (gpu, what) in enumerate(zip(one.gpus_of(place), case.gpus, strict=True)):
             title = f"{case.name}, GPU {at}" if len(case.gpus) > 1 else case.name
             uuid = gpu.record.uuid.decode()
-            yield told.heard(Whose(title, case.name), what.expected, looked_at, uuid=uuid)
-    yield told.heard(*_of_all(one), SCRAPED, instance=one.target, uuid="")
+            yield Whose(title, case.name), told.heard(what.expected, looked_at, uuid=uuid)
+    whose, expected = _of_all(one)
+    yield whose, told.heard(expected, SCRAPED, instance=one.target, uuid="")
 
 
 def _of_all(one: Node) -> tuple[Whose, Expected]:

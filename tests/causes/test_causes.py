@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from causes.cases import CASES, CLUSTERS, NOT_QUITE, Case
-from causes.heard import Heard
+from causes.heard import Whose
 from causes.stage import staged
 from rules.parsed import rules
 from scenarios.cases import CASES as SCENARIOS
+from scenarios.diagnoses import Heard
 from support.judging import Strangers, conclude
 from support.tools import require
 
@@ -47,13 +48,13 @@ def test_each_gpu_is_said_to_have_what_it_has_and_nothing_else(
     conclude(told, right=(None if crowd else False) if told else True)
 
 
-def _wrong(heard: Sequence[Heard]) -> Mapping[str, list[str]]:
+def _wrong(heard: Sequence[tuple[Whose, Heard]]) -> Mapping[str, list[str]]:
     """What is wrong, by case; prints everything."""
     print(*heard, sep="\n")  # noqa: T201 - for `pytest -s` and for failures
     found: dict[str, list[str]] = defaultdict(list)
-    for one in heard:
+    for whose, one in heard:
         if one.wrong:
-            found[one.whose.case].append(f"{one.whose.title}: {one.wrong}")
+            found[whose.case].append(f"{whose.title}: {one.wrong}")
     return found
 
 

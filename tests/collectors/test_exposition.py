@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot, GpuT
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support import states
+from support.metrics import Metrics
 from support.rows import rows
 from support.states import HOST, NO_DRIVER, SIGNALS, FixedSampler, feeding, hopper, mixed_state
 from support.states import state as of
@@ -45,7 +46,7 @@ def text_of(now: SamplerState, accept: str = "") -> str:
 
 def samples(now: SamplerState, prefix: str = "gpu_", **labels: str) -> list[Sample]:
     """Samples by the beginning of their names; those of the exporter's process vary."""
-    found = [sample for metric in parse_text(text_of(now)) for sample in metric.samples]
+    found = Metrics(text_of(now)).samples
     return [s for s in found if s.name.startswith(prefix) and labels.items() <= s.labels.items()]
 
 
@@ -257,10 +258,11 @@ def on(host: Machine | None, off: Iterable[str] = ()) -> SamplerState:
     return replace(now, collectors=states.NAMES - {*off})
 
 
-def test_without_a_driver_the_host_is_told() -> None:
-    now = on(states.machine())
+def test_without_a_driver_the_host_and_every_signal_of_it_are_told() -> None:
+    found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
+    now = replace(NO_DRIVER, host=replace(HOST, signals=found))
     assert {family.name for family in host.FAMILIES} <= {s.name for s in samples(now)}
-    assert given(now) == {signal: float(value) for signal, value in SIGNALS.items()}
+    assert given(now) == {signal: float(value) for signal, value in found.items()}
 
 
 def test_a_host_that_cannot_be_read_has_no_series_and_no_zeros() -> None:
@@ -268,12 +270,6 @@ def test_a_host_that_cannot_be_read_has_no_series_and_no_zeros() -> None:
     off = on(None, {"host"})
     assert samples(off, "gpu_host_") == []
     assert given(off).keys() == SIGNALS.keys() - {"psi_host"}
-
-
-def test_every_signal_of_the_host_is_told_where_all_collectors_are_on() -> None:
-    found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
-    told = given(replace(NO_DRIVER, host=replace(HOST, signals=found)))
-    assert told == {signal: float(value) for signal, value in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -416,8 +412,8 @@ def test_what_is_newer_is_rendered_anew(later: SamplerState, series: str) -> Non
     shown = Exposition(sampler, ALL)
 
     def told() -> list[str]:
-        metrics = parse_text(shown.render()[0].decode())
-        return [f"{sample.name} {sample.value}" for one in metrics for sample in one.samples]
+        found = Metrics(shown.render()[0].decode()).samples
+        return [f"{sample.name} {sample.value}" for sample in found]
 
     assert series not in told()
     sampler.now = later
@@ -429,8 +425,7 @@ def test_without_gpus_the_process_metrics_stay_current() -> None:
     shown = exposition(NO_DRIVER)
 
     def open_files() -> float:
-        metrics = parse_text(shown.render()[0].decode())
-        return next(m.samples[0].value for m in metrics if m.name == "process_open_fds")
+        return Metrics(shown.render()[0].decode()).total("process_open_fds") or 0.0
 
     before = open_files()
     descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]

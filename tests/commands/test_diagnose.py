@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.commands.check import Blamed, _blamed, lines_of
-from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.feeders.group import Busiest
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.prescription.model import Outlook
@@ -72,22 +71,6 @@ def test_commands_are_bounded_and_move_no_cursor(tmp_path: Path) -> None:
     assert pid == 1
     assert command.startswith("python tr?[2Jain?.py xxx")
     assert len(command) == 100
-
-
-@pytest.mark.parametrize(
-    ("known", "said"),
-    [
-        ({}, ["  verdict       Measuring"]),
-        ({"up": False, "remedy": DOWN}, ["down: see the log", f"  try           {DOWN}"]),
-        ({"busy_ratio": 0.0}, ["What it waits for is unknown", "  0.0%"]),
-        ({"busy_ratio": 0.95, "verdict": "busy"}, ["  verdict       Kept busy", " 95.0%"]),
-    ],
-)
-def test_what_is_not_known_is_not_taken_for_a_verdict(known: dict[str, object], said: str) -> None:
-    *told, end = lines_of(Gpu(**{"gpu": "0", "uuid": "", "up": True, **known}))  # type: ignore[arg-type]
-    assert end == ""
-    for line, part in zip(told[-len(said) :], said, strict=True):
-        assert line.endswith(part)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Stall accounting with PyTorch's own DataLoader: `make test-torch`.
+"""Stall accounting with PyTorch's own DataLoader and ranks: `make test-torch`.
 
 Two cores are assumed: six workers crowd them, one and two do not.
 """
@@ -9,8 +9,9 @@ import os
 
 import pytest
 
+from scenarios.measure import judge
 from stacks.cases import Case
-from stacks.judged import found_in, judge
+from stacks.measure import found_in
 
 pytestmark = pytest.mark.alone
 CROWD = 3 * (os.cpu_count() or 2)
@@ -22,8 +23,9 @@ def judged(expected: str, kind: str, workers: int, *how: str) -> None:
     labels = frozenset({expected}) - {"busy"}
     found = found_in(Case(" ".join(words), "DataLoader", words, (labels,), venv="torch"))
     if "respawned" not in how:
-        assert found[0].workers == workers, found
-    judge(found)
+        assert found[0].feeding
+        assert found[0].feeding.processes.get("worker", 0) == workers, found
+    judge([(one, one.right) for one in found])
 
 
 def test_loading_in_the_main_process_is_host_code() -> None:
@@ -51,3 +53,10 @@ def test_workers_started_anew_each_epoch_are_found_anew(method: str) -> None:
 @pytest.mark.quick
 def test_a_loader_that_keeps_up_leaves_no_stall() -> None:
     judged("busy", "quick", 2, "fork")
+
+
+def test_a_rank_waits_for_the_slower_one() -> None:
+    words = ("collective", "main", "torchrun")
+    labels = frozenset({"peer"}), frozenset({"host_code"})
+    found = found_in(Case("a slow main", "torch.distributed", words, labels, venv="torch"))
+    judge([(one, one.right) for one in found])

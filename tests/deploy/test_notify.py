@@ -138,12 +138,6 @@ def test_a_hung_gpu_is_told_and_starves_nobody(
         until(lambda: ear.has(up) and up in ear.heard, "up")
 
 
-def test_the_address_that_the_environment_names() -> None:
-    assert Supervisor({}).address == ""
-    told = ("/run/n", "@n")
-    assert [Supervisor({"NOTIFY_SOCKET": one}).address for one in told] == ["/run/n", "\0n"]
-
-
 @rows(
     "variables, seconds",
     {

@@ -111,14 +111,3 @@ def test_an_older_one_is_told_with_its_remedy(on_the_stand_in: Command, version:
     none, remedy = done.stdout.splitlines()
     assert none == f"GPU metrics     none: {sentence}"
     assert "pip install" in remedy
-
-
-def test_a_module_of_the_same_name_is_told_by_its_path(
-    on_the_stand_in: Command, tmp_path: Path
-) -> None:
-    folder = tmp_path / "other"
-    folder.mkdir()
-    (folder / "pynvml.py").write_text("NVML_SUCCESS = 0\n")
-    done = on_the_stand_in("once", folder)
-    assert done.returncode == 1
-    assert f"{folder / 'pynvml.py'}" in done.stderr.splitlines()[-1]

@@ -407,17 +407,22 @@ def test_a_set_of_events_that_fails_is_made_anew(
         with pytest.raises(DriverError):
             machine.driver.wait_error(0.01)
     assert machine.driver.wait_error(0.01) is None
+    assert pynvml.nvmlLib.fake_nvml_open_sets() == 1, "the one that failed is freed"
     assert_told(machine)
 
 
 # --- MIG ------------------------------------------------------------------------------------------
 def test_mig_instances_follow_their_parent(nvml: Make) -> None:
-    driver = nvml(gpus=[H100, H100], mig=[(1, 3), (1, 4)]).driver
+    machine = nvml(gpus=[H100, H100], mig=[(1, 3), (1, 4)])
+    driver = machine.driver
     assert (driver.count(), driver.instances(0)) == (2, ())
     parent, *instances = (device.identity for device in driver.open(1))
     assert driver.instances(1) == tuple(one.uuid for one in instances)
     assert [one.mig_profile for one in instances] == ["3g.32gb", "4g.43gb"]
-    assert {(one.index, one.parent_uuid) for one in instances} == {(1, parent.uuid)}
+    assert {(one.index, one.minor, one.parent_uuid) for one in instances} == {(1, 1, parent.uuid)}
+    numbers = [int(gpu.record.gpu_instance) for gpu in machine.board.gpus[2:]]
+    assert [one.gpu_instance for one in (parent, *instances)] == [None, *numbers]
+    assert len({*numbers}) == 2
 
 
 def test_under_mig_only_gpm_tells_who_is_busy(nvml: Make) -> None:

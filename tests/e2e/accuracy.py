@@ -10,29 +10,25 @@ driver at each scrape for its current utilization, the mean of the last 1/6 s.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import sys
 import tempfile
 import time
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 if __name__ == "__main__":  # pytest has the folder of all tests in its path
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import pytest
-
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.board import VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import create
 from gpu_bottleneck_exporter.demo.board.layout import SLOT_NS
 from support.beside import repeated
-from support.board_exporter import Exporter, over_board, over_nvml
+from support.board_exporter import over_board, over_nvml
 from support.prometheus import Prometheus, Samples, prometheus
 from support.tools import require
 
@@ -43,29 +39,21 @@ JITTER = 0.3
 """Bursts and pauses vary by so much; of a fixed length they would beat with the scrapes."""
 
 
-@dataclass(frozen=True)
-class Errors:
-    """How far estimates of the busy share are from the truth: absolute, in shares of time."""
-
-    mean: float
-    """Of the mean over all scrapes."""
-    worst: float
-    """Of a single scrape, for the interval that ends with it."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """One driver, scraped at one interval."""
+class Result(NamedTuple):
+    """One driver, scraped at one interval; errors are absolute, in shares of time."""
 
     driver: str
     interval: float
-    scrapes: int
     truth: float
     """Share of the time between the first and the last scrape in which the GPU was busy."""
-    exporter: Errors
-    snapshot: Errors
     accounted: float
     """Share of the elapsed time that the exporter calls either observed or unobserved."""
+    mean: float
+    """Error of the mean over all scrapes."""
+    worst: float
+    """Of a single scrape, for the interval that ends with it."""
+    snapshots_mean: float
+    snapshots_worst: float
 
 
 class Bursts:
@@ -74,60 +62,44 @@ class Bursts:
     def __init__(self, gpu: VirtualGpu) -> None:
         self._gpu = gpu
         self._random = random.Random(20)  # noqa: S311 - no secret
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._done_before: list[int] = [0]
+        self._bursts: list[tuple[int, int]] = []
 
     def run(self) -> None:
         """A pause and a burst."""
         time.sleep(self._about(IDLE_SECONDS))
         duration = round(self._about(BUSY_SECONDS) * 1e9)
         end = self._gpu.launch(duration / 1e9)
-        self._starts.append(end - duration)
-        self._ends.append(end)
-        self._done_before.append(self._done_before[-1] + duration)
+        self._bursts.append((end - duration, end))
         self._gpu.synchronize(end)
-
-    def busy_ns(self, at_ns: int) -> int:
-        """Time the GPU has been busy until monotonic time `at_ns`."""
-        position = bisect_right(self._starts, at_ns)
-        if position == 0:
-            return 0
-        running = min(at_ns, self._ends[position - 1]) - self._starts[position - 1]
-        return self._done_before[position - 1] + running
 
     def share(self, start_ns: int, end_ns: int) -> float:
         """Share of the time from `start_ns` to `end_ns` in which the GPU was busy."""
-        return (self.busy_ns(end_ns) - self.busy_ns(start_ns)) / (end_ns - start_ns)
+        parts = (min(end, end_ns) - max(start, start_ns) for start, end in self._bursts)
+        return sum(part for part in parts if part > 0) / (end_ns - start_ns)
 
     def _about(self, seconds: float) -> float:
         return seconds * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
-def measure(folder: Path, seconds: float = SECONDS) -> list[Result]:
-    """Let bursts run and be watched for `seconds`; `folder` is left as it was."""
-    require("cc", "gcc libc6-dev")
+def measure(folder: Path) -> list[Result]:
+    """Let bursts run and be watched; `folder` is left as it was."""
     require("prometheus", "prometheus")
-    with tempfile.TemporaryDirectory(dir=folder) as home:
-        return _measure(Path(home), seconds)
-
-
-def _measure(home: Path, seconds: float) -> list[Result]:
-    library = build(home / "library")
-    with create(home / "board") as board, _exporters(board, library) as exporters:
-        bursts = Bursts(board.gpus[0])
-        pairs = [*product(exporters, INTERVALS)]
-        jobs = [(_job(*pair), exporters[pair[0]].target, pair[1]) for pair in pairs]
-        with repeated(bursts.run), prometheus(home, jobs) as server:
-            time.sleep(seconds)
-            window_ns = int(board.gpus[0].record.period_slots) * SLOT_NS
-            return [_result(server, bursts, window_ns, *pair) for pair in pairs]
-
-
-@contextlib.contextmanager
-def _exporters(board: Board, library: Path) -> Iterator[dict[str, Exporter]]:
-    with over_board(board.path) as virtual, over_nvml(library, board.path) as nvml:
-        yield {"virtual board": virtual, "NVML stand-in": nvml}
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        home = Path(name)
+        library = build(home / "library")
+        with (
+            create(home / "board") as board,
+            over_board(board.path) as virtual,
+            over_nvml(library, board.path) as nvml,
+        ):
+            exporters = {"virtual board": virtual, "NVML stand-in": nvml}
+            bursts = Bursts(board.gpus[0])
+            pairs = [*product(exporters, INTERVALS)]
+            jobs = [(_job(*pair), exporters[pair[0]].target, pair[1]) for pair in pairs]
+            with repeated(bursts.run), prometheus(home, jobs) as server:
+                time.sleep(SECONDS)
+                window_ns = int(board.gpus[0].record.period_slots) * SLOT_NS
+                return [_result(server, bursts, window_ns, *pair) for pair in pairs]
 
 
 def _job(driver: str, interval: float) -> str:
@@ -153,19 +125,17 @@ def _result(
     def increase(what: str) -> float:
         return server.value(f"increase(gpu_{what}_seconds_total{selector}{span})", end)
 
-    ratio = increase("busy") / increase("observed")
-    accounted = increase("observed") + increase("unobserved")
     truths = [bursts.share(start, end) for start, end in pairwise(scrapes)]
-    estimates = _rates(busy, observed)
     windows = [_last_window(bursts, at, window_ns) for at in scrapes[1:]]
     return Result(
         driver,
         interval,
-        len(scrapes),
         truth,
-        Errors(abs(ratio - truth), _worst(estimates, truths)),
-        Errors(abs(fmean(windows) - truth), _worst(windows, truths)),
-        accounted / elapsed,
+        accounted=(increase("observed") + increase("unobserved")) / elapsed,
+        mean=abs(increase("busy") / increase("observed") - truth),
+        worst=_worst(_rates(busy, observed), truths),
+        snapshots_mean=abs(fmean(windows) - truth),
+        snapshots_worst=_worst(windows, truths),
     )
 
 
@@ -186,25 +156,13 @@ def _worst(estimates: Sequence[float], truths: Sequence[float]) -> float:
 
 def table(results: Sequence[Result]) -> str:
     """The results in Markdown, errors in percentage points."""
-    head = ["driver", "scraped every", "scrapes", "busy in truth"]
-    head += [f"{who}: {what}" for who in ("exporter", "snapshots") for what in ("mean", "worst")]
-    rows = [head, ["---"] * len(head)]
-    for result in results:
-        errors = (result.exporter, result.snapshot)
-        points = [f"{100 * e:.2f}" for each in errors for e in (each.mean, each.worst)]
-        cells = [result.driver, f"{result.interval:g} s", f"{result.scrapes}"]
-        rows.append([*cells, f"{100 * result.truth:.2f} %", *points])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def main() -> None:
-    """Print the table."""
-    try:
-        results = measure(Path(tempfile.gettempdir()))
-    except pytest.skip.Exception as missing:
-        sys.exit(f"{missing}")
-    sys.stdout.write(f"{table(results)}\n")
+    head = "| driver | scraped every | busy in truth | exporter: mean | worst | snapshots: mean |"
+    rows = [f"{head} worst |", "|---" * 7 + "|"]
+    for one in results:
+        points = " | ".join(f"{100 * error:.2f}" for error in one[4:])
+        rows.append(f"| {one.driver} | {one.interval:g} s | {one.truth:.2%} | {points} |")
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":
-    main()
+    print(table(measure(Path(tempfile.gettempdir()))))  # noqa: T201 - a script prints

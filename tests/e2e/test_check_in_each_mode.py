@@ -1,8 +1,8 @@
 """`check` in each mode that the chart, the unit and the documents offer: what exactly is missing.
 
 User, capabilities, namespaces and mounts are read from there, and staged on a real kernel. A
-process of a user of its own holds the GPU, and a kubelet has given it away. `check` runs beside
-`serve`, as `kubectl exec` runs it.
+process of a user of its own that sleeps holds the first GPU, which a kubelet has given away; one
+that burns CPU holds the second. `check` runs beside `serve`, as `kubectl exec` runs it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fnmatch import filter as matching
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -28,7 +29,7 @@ from scenarios.cgroups import Limits
 from support.drivers import Libraries
 from support.kubelet import Kubelet, with_gpus
 from support.metrics import Metrics
-from support.modes import Mode, inside, pid_of, way
+from support.modes import Mode, inside, way
 from support.rights import AS_WE_ARE, as_user, with_proc_hiding_others
 from support.stage import (
     NO_FEEDERS,
@@ -36,15 +37,16 @@ from support.stage import (
     Stage,
     assert_told,
     caged,
-    machines_own,
+    ran,
     scraped_when,
     serving,
     staged,
-    started,
 )
 from support.waiting import until
 
-GPU = "0"
+GPU, BURNING = "0", "1"
+BURNS = {"host_code", "cpu_queue"}
+"""What a process that burns CPU is, alone or where others crowd it out."""
 JOBS_USER = 1000
 DYNAMIC_USER = 64000
 """systemd takes one of 61184 to 65519."""
@@ -52,8 +54,6 @@ IN_A_POD = {"KUBERNETES_SERVICE_HOST": "192.0.2.1"}
 """What every container of a pod has in its environment."""
 OFTEN = {"GPU_EXPORTER_SAMPLING_INTERVAL": "0.5"}
 CONTAINERS = Limits(cpu_cores=64, memory_bytes=2**30)
-NUMBERS = {"dac_read_search": 2, "sys_ptrace": 19}
-"""Of capabilities, in linux/capability.h."""
 READ_FROM = {
     "wait_channel": "wait channel",
     "process_io": "`/proc/PID/io`",
@@ -71,8 +71,6 @@ def of_chart(values: Mapping[str, object]) -> Mode:
     release = rendered(values)
     pod, context = release.pod, release.container["securityContext"]
     user = pod["securityContext"]["runAsUser"]
-    assert context["allowPrivilegeEscalation"] is False
-    assert context["capabilities"]["drop"] == ["ALL"]
     folders = release.hosts_folders
     assert all(path == mounted for path, mounted in folders.items())
     mounts = release.container.get("volumeMounts", [])
@@ -167,11 +165,16 @@ MODES: Mapping[str, Callable[[], Mode]] = {
     "docker without the host's pids": lambda: of_docker(as_documented=False),
     "unit": of_unit,
     "unit without capabilities": lambda: of_unit(documented_drop_in()),
+    "hidden pids": lambda: replace(of_unit(documented_drop_in()), hidepid="2"),
+    "hidden data": lambda: replace(of_unit(documented_drop_in()), hidepid="1"),
 }
+PROTECTED = ("process_io", "connections")
 MISSING: Mapping[str, Missing] = {
     "chart without capabilities": PRIVATE,
     "docker without the host's pids": {"host_pids": NO_FEEDERS},
     "unit without capabilities": PRIVATE,
+    "hidden pids": {"host_pids": NO_FEEDERS},
+    "hidden data": {"host_pids": NO_FEEDERS, **dict.fromkeys(PROTECTED, ())},
 }
 """Of the modes that lack something."""
 
@@ -186,8 +189,7 @@ class Node:
     """The exporter's container's."""
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """What `serve` says once it has watched the GPU, and status and text of `check`."""
 
     metrics: Metrics
@@ -198,10 +200,11 @@ class Said:
 def node(libraries: Libraries) -> Iterator[Node]:
     with (
         pytest.MonkeyPatch.context() as patch,
-        staged(libraries, 1) as stage,
+        staged(libraries, 2) as stage,
         caged(CONTAINERS, stage.folder) as jobs,
         caged(CONTAINERS, stage.folder) as own,
-        job_on(stage, jobs),
+        job_on(stage, GPU, jobs, "sleep", "3600"),
+        job_on(stage, BURNING, (), "sh", "-c", "while :; do :; done"),
         kubelet_on(stage) as hosts,
     ):
         # Where the tests themselves run in a pod.
@@ -211,15 +214,15 @@ def node(libraries: Libraries) -> Iterator[Node]:
 
 
 @contextmanager
-def job_on(stage: Stage, groups: tuple[Path, ...]) -> Iterator[None]:
-    """A process that holds the GPU and sleeps."""
-    with subprocess.Popen([*as_user(JOBS_USER), "sleep", "3600"]) as job:
+def job_on(stage: Stage, gpu: str, groups: tuple[Path, ...], *command: str) -> Iterator[None]:
+    """A process that holds the GPU."""
+    with subprocess.Popen([*as_user(JOBS_USER), *command]) as job:
         try:
             for group in groups:
                 (group / "cgroup.procs").write_text(f"{job.pid}")
-            command = Path(f"/proc/{job.pid}/comm")
-            until(lambda: command.read_text() == "sleep\n", "the job")
-            stage.board.gpus[0].hold(job.pid, 2**30)
+            name = Path(f"/proc/{job.pid}/comm")
+            until(lambda: name.read_text() == f"{command[0]}\n", "the job")
+            stage.board.gpus[int(gpu)].hold(job.pid, 2**30)
             yield
         finally:
             job.kill()
@@ -243,10 +246,9 @@ def own(node: Node) -> Callable[[Mode], Missing]:
     @cache
     def lacks(hidepid: str) -> Missing:
         way = with_proc_hiding_others(hidepid) if hidepid else AS_WE_ARE
-        with started(node.stage, way, "once") as ours:
-            status, said = ours()
+        status, said = ran(node.stage, way, "once")
         assert status == 0
-        return machines_own(Metrics(said))
+        return dict.fromkeys(Metrics(said).missing, ())
 
     return lambda mode: lacks(mode.hidepid)
 
@@ -259,15 +261,17 @@ def said(node: Node) -> Callable[[str], Said]:
 def run(node: Node, mode: Mode) -> Said:
     stage = replace(node.stage, variables={**node.stage.variables, **mode.variables})
     cause = "asleep" if "sys_ptrace" in mode.capabilities else "unknown"
+    sees = mode.host_pids and mode.hidepid not in {"1", "2"}
 
     def watches(metrics: Metrics) -> bool:
         """The cause, the feeder, the kubelet, the host and GPM are known if they can be."""
         told = {
-            "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not mode.host_pids,
+            "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not sees,
             "workload": bool(metrics.signals.get("kubelet"))
             or "kubelet" in mode.without
             or not IN_A_POD.keys() <= {*mode.variables},
-            "stall": cause in metrics.waited_on(GPU),
+            "stall": cause in metrics.waited_on(GPU)
+            and bool(BURNS & metrics.waited_on(BURNING) or not sees),
             "host": "psi_host" in metrics.signals,
             "activity": bool(metrics.signals.get("gpm")),  # its first mean takes two readings
         }
@@ -276,37 +280,42 @@ def run(node: Node, mode: Mode) -> Said:
     words = way(mode, stage.folder, node.hosts, node.groups)
     with serving(stage, words, *mode.arguments) as server:
         metrics = scraped_when(server, watches, "what it watches")
-        assert rights(pid_of(server, mode)) == (mode.user, mode.capabilities)
-        with started(stage, inside(server, mode), "check", "-v") as check:
-            return Said(metrics, check())
-
-
-def rights(pid: int) -> tuple[int, frozenset[str]]:
-    """User and capabilities that a process really has."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    ((user,), (held,)) = (
-        re.findall(rf"^{of}:\t(\w+)", status, re.MULTILINE) for of in ("Uid", "CapEff")
-    )
-    known = sum(1 << number for number in NUMBERS.values())
-    assert int(held, 16) & ~known == 0
-    return int(user), frozenset(n for n, number in NUMBERS.items() if int(held, 16) >> number & 1)
+        return Said(metrics, ran(stage, inside(server, mode), "check", "-v"))
 
 
 @pytest.mark.parametrize("name", MODES)
 def test_exactly_what_is_missing_is_named(
     said: Callable[[str], Said], own: Callable[[Mode], Missing], name: str
 ) -> None:
+    metrics, report = said(name)
     renounced = RENOUNCED.get(name, frozenset())
     unread = UNREAD.get(name, frozenset()) | renounced
     found = {**own(MODES[name]()), **MISSING.get(name, {})}
     missing = {signal: words for signal, words in found.items() if signal not in unread}
-    assert_told(said(name).report, missing)
-    assert said(name).metrics.missing == missing.keys()
-    assert unread.isdisjoint(said(name).metrics.signals)
-    report = said(name).report[1]
-    assert unread.isdisjoint(re.findall(r"^  (?:yes|no) +(\w+)$", report, re.MULTILINE))
-    off = re.findall(r"^switched off +(.*) \(--without\)$", report, re.MULTILINE)
+    assert_told(report, missing)
+    assert metrics.missing == missing.keys()
+    told = re.findall(r"^  (?:yes|no) +(\w+)$", report[1], re.MULTILINE)
+    assert unread.isdisjoint({*told, *metrics.signals})
+    off = re.findall(r"^switched off +(.*) \(--without\)$", report[1], re.MULTILINE)
     assert off == ([", ".join(sorted(renounced))] if renounced else [])
+
+
+def test_what_is_private_takes_its_families_away_and_no_others(said: Callable[[str], Said]) -> None:
+    gone = said("unit").metrics.names - said("unit without capabilities").metrics.names
+    assert gone == {
+        *(f"gpu_feeder_{way}_bytes_total" for way in ("read", "written")),
+        *(f"gpu_feeder_shm_{what}_bytes" for what in ("size", "used")),
+    }
+
+
+@pytest.mark.parametrize("name", ["hidden pids", "hidden data"])
+def test_of_processes_that_are_not_seen_only_the_devices_are_told(
+    said: Callable[[str], Said], name: str
+) -> None:
+    metrics = said(name).metrics
+    assert metrics.feeders == set()
+    assert metrics.by("gpu", "gpu_processes") == {GPU: 1, BURNING: 1}
+    assert metrics.waited_on(GPU) == metrics.waited_on(BURNING) == {"unknown"}
 
 
 def test_the_pod_cannot_change_control_groups(node: Node) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,12 +16,12 @@ import pytest
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.board_exporter import Exporter, over_nvml
-from support.command import run
 from support.daemon import get
 from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
 from support.metrics import Metrics
 from support.rights import AS_WE_ARE, as_nobody
+from support.stage import ran, staged
 from support.tools import missing
 from support.trees import lay
 from support.waiting import until
@@ -128,20 +129,6 @@ def test_whose_gpus_are(exporting: Exporting, board: Board, kubelet: Kubelet, lo
             until(lambda: available(exporter) == 1, "the new kubelet")
 
 
-def test_who_runs_on_a_gpu_that_another_was_given(
-    exporting: Exporting, board: Board, logs: Path
-) -> None:
-    """It never gets the other's name, and the other is told of once they are known to be two."""
-    with in_pod(UID) as process:
-        board.gpus[0].hold(process.pid, 4 * GIB)
-        with exporting() as exporter:
-            until(lambda: workloads(exporter, 1) == [names("idle-0")], "the kubelet's answer")
-            until(lambda: workloads(exporter, 0) == [OF_PROCESS], "the process without names")
-            link_log(logs, "intruder", CONTAINER)
-            expected = [{**names("intruder"), **OF_PROCESS}, names("train-0")]
-            until(lambda: workloads(exporter, 0) == expected, "both")
-
-
 def test_a_job_that_has_not_opened_its_gpu(
     exporting: Exporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,36 +143,24 @@ def test_a_job_that_has_not_opened_its_gpu(
 
 GAPS: Mapping[str, tuple[str, ...]] = {
     "nothing": (),
-    "links": ("pods have uids only, no names: {missing}: No such", "/var/log/containers"),
     "socket": ("there is no socket {missing}", "folder /var/lib/kubelet/pod-resources"),
-    "extra": ("the package h2 is not installed", "gpu-bottleneck-exporter[kubernetes]"),
     "rights": ("{socket}: Permission denied", "run the exporter as user 0"),
 }
 """What is missing, and what `check` says of it and of its remedy."""
 
 
 @pytest.mark.parametrize("what", GAPS)
-def test_check_names_what_is_missing_of_the_kubelet(  # noqa: PLR0913, PLR0917 - all is staged
-    libraries: Libraries, board: Board, kubelet: Kubelet, logs: Path, tmp_path: Path, what: str
-) -> None:
-    missing, way = tmp_path / "missing", AS_WE_ARE
-    socket = missing if what == "socket" else kubelet.path
-    library = libraries.path(int(board.header.driver_branch))
-    variables = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    variables["GPU_EXPORTER_KUBELET_CONTAINER_LOGS"] = f"{missing if what == 'links' else logs}"
-    if what == "extra":
-        (tmp_path / "h2.py").write_text("raise ImportError\n")
-        variables["PYTHONPATH"] = f"{tmp_path}"
-    if what == "rights":
-        for folder in (tmp_path, *tmp_path.parents[:2], library.parents[1]):
-            folder.chmod(0o755)
-        board.path.chmod(0o666)
-        socket.chmod(0o600)
-        way = as_nobody(files=[library, board.path])
-    words = ("check", "--sampling.interval", "0.2", "--kubelet.socket", f"{socket}")
-    result = run(tmp_path, *words, way=way, **variables)
-    assert result.returncode in {0, 1}, result.stderr
-    found = "".join(re.findall(r"^gap +kubelet: .*\n  remedy +.*$", result.stdout, re.MULTILINE))
+def test_check_names_what_is_missing_of_the_kubelet(libraries: Libraries, what: str) -> None:
+    with staged(libraries, 1) as stage:
+        socket, missing = stage.folder / "kubelet.sock", stage.folder / "missing"
+        logs = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{stage.folder}"}
+        way = as_nobody(files=[stage.board.path]) if what == "rights" else AS_WE_ARE
+        asked = missing if what == "socket" else socket
+        with Kubelet(socket, with_gpus("train-0", stage.board.gpus[0].record.uuid.decode())):
+            socket.chmod(0o600)
+            words = ("check", "--sampling.interval", "0.2", "--kubelet.socket", f"{asked}")
+            _, said = ran(replace(stage, variables=logs), way, *words)
+    found = "".join(re.findall(r"^gap +kubelet: .*\n  remedy +.*$", said, re.MULTILINE))
     expected = [one.format(missing=missing, socket=socket) for one in GAPS[what]]
     assert [one for one in expected if one not in found] == []
     assert bool(found) == bool(expected)

@@ -7,10 +7,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import bcrypt
-
 from support.certificates import Authority, Pair
 from support.command import ANY_PORT, serving
+from support.logins import hashed
 from support.prometheus import Prometheus, prometheus
 from support.waiting import until
 
@@ -24,7 +23,7 @@ def web_config(authority: Authority) -> Path:
     tls: dict[str, object] = {"cert_file": "server.pem", "key_file": "server.key"}
     tls |= {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
     tls |= {"client_allowed_sans": ["prometheus.example"]}
-    users = {"prometheus": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()}
+    users = {"prometheus": hashed(PASSWORD, 10)}
     path = authority.folder / "web-config.yml"
     path.write_text(json.dumps({"tls_server_config": tls, "basic_auth_users": users}))
     return path
@@ -59,8 +58,9 @@ def test_only_the_right_prometheus_scrapes(tmp_path: Path) -> None:
     }
     flags = ("--web.config.file", str(web_config(authority)))
     with serving(tmp_path, "serve", *ANY_PORT, *flags) as exporter:
-        target = exporter.url.split("/")[2]
-        jobs = [(name, target, INTERVAL_SECONDS * (1 + n % 3)) for n, name in enumerate(ways)]
+        jobs = [
+            (name, exporter.target, INTERVAL_SECONDS * (1 + n % 3)) for n, name in enumerate(ways)
+        ]
         with prometheus(tmp_path, jobs, access=ways) as server:
             until(lambda: len(ever_up(server)) == len(ways), "a scrape of each job")
             until(lambda: ever_up(server)["right"] == 1, "the right one")

@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from deploy.machine import README, fleets_configuration, recorded_names
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
@@ -24,6 +22,7 @@ from rules.fleet import FILES
 from rules.parsed import Rule, rules
 from support.board_exporter import Exporter, over_board
 from support.daemon import HOST, daemon, free_port, get
+from support.metrics import Metrics
 from support.prometheus import Labels, Prometheus
 from support.tools import require
 from support.victoriametrics import victoria_metrics
@@ -118,8 +117,7 @@ def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_
 
         _, exposed = get(exporter.port, "/metrics")
         kept = re.compile(of_agents())
-        families = [*text_string_to_metric_families(exposed.decode())]
-        exposed_names = {sample.name for family in families for sample in family.samples}
+        exposed_names = Metrics(exposed.decode()).names
         promised = {name for name in exposed_names if kept.fullmatch(name)}
         until(lambda: promised <= names(engine), lambda: promised - names(engine))
         assert {name for name in names(engine) if not kept.fullmatch(name)} == set()

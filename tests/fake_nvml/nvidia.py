@@ -6,7 +6,7 @@ Each pair becomes a static assertion: C of ours on the left, NVIDIA's on the rig
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS
@@ -105,7 +105,7 @@ def of_our_code() -> Iterator[Pair]:
     yield from ((f"{bit}", _REASONS[reason]) for reason, bit in EVENT_REASONS.items())
 
 
-def assertions(pairs: Iterator[Pair], known: frozenset[str]) -> Iterator[str]:
+def assertions(pairs: Iterable[Pair], known: frozenset[str]) -> Iterator[str]:
     """C for those of `pairs` of which the header, with the words `known`, has the right side."""
     for ours, theirs in pairs:
         names = [word for word in re.findall(r"[A-Za-z_]\w*", theirs) if word not in _C_WORDS]

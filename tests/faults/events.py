@@ -21,11 +21,9 @@ from pynvml import (
 from support.board import Board
 from support.children import Parent
 
-_PROCESS_LISTS = (
-    "DeviceGetComputeRunningProcesses",
-    "DeviceGetGraphicsRunningProcesses",
-    "DeviceGetMPSComputeRunningProcesses",
-)
+COLLECTOR_FAILS = "`gpu_exporter_collector_success` is 0"
+AT_THE_NEXT_READING = "at the next reading"
+"""What reports most events, and when most end, in words."""
 
 
 @dataclass(frozen=True)
@@ -39,46 +37,45 @@ class Scene:
     """Another process."""
 
 
+Change = Callable[[Scene], object]
+
+
 @dataclass(frozen=True)
 class Event:
     """One row."""
 
     name: str
-    goes: frozenset[str]
-    """Families that GPU 0 has no more, each by its name or by its first words and a star."""
-    back: str
-    """When it is as before, in words."""
-    provoke: Callable[[Scene], object]
-    mend: Callable[[Scene], object]
-    leaves: frozenset[str] = frozenset()
-    """Instead of `goes`: all that it has still."""
+    goes: str
+    """Families that GPU 0 has no more, by name or by first letters and a star; empty: all but
+    `LEFT`."""
+    provoke: Change
+    mend: Change
     besides: str = ""
     """What else can be seen, in words."""
+    back: str = AT_THE_NEXT_READING
+    """When it is as before, in words."""
 
 
-def _heat(gpu: int, memory: int, scene: Scene) -> None:
-    _set("temperature", gpu, scene)
-    _set("memory_temperature", memory, scene)
+LEFT = ("gpu_info", "gpu_up")
+"""What a GPU has that does not answer."""
 
 
-def _fail(calls: tuple[str, ...], code: int, scene: Scene) -> None:
-    for call in calls:
-        scene.board.gpus[0].fail(call, code)
+def _answering(code: int, *calls: str) -> tuple[Change, Change]:
+    def answer(with_code: int, scene: Scene) -> None:
+        for call in calls:
+            scene.board.gpus[0].fail(call, with_code)
+
+    return partial(answer, code), partial(answer, 0)
 
 
-def _refused(name: str, calls: tuple[str, ...], code: int, goes: str, besides: str = "") -> Event:
-    return Event(
-        name,
-        frozenset(goes.split()),
-        "at the next reading",
-        partial(_fail, calls, code),
-        partial(_fail, calls, 0),
-        besides=besides,
-    )
+def _set(value: int, **usual: int) -> tuple[Change, Change]:
+    """Give fields of the board this value, and then their usual ones."""
 
+    def put(fields: dict[str, int], scene: Scene) -> None:
+        for field, chosen in fields.items():
+            setattr(scene.board.gpus[0].record, field, chosen)
 
-def _set(field: str, value: int, scene: Scene) -> None:
-    setattr(scene.board.gpus[0].record, field, value)
+    return partial(put, dict.fromkeys(usual, value)), partial(put, usual)
 
 
 def _hold_anew(scene: Scene) -> None:
@@ -87,100 +84,83 @@ def _hold_anew(scene: Scene) -> None:
     gpu.hold(scene.start().pid, 2**30)
 
 
-_UTILIZATION = (
+_BUSY = (
     "gpu_busy_seconds_total gpu_observed_seconds_total gpu_unobserved_seconds_total "
-    "gpu_stall_seconds_total gpu_storage_stall_seconds_total gpu_memory_controller_* "
-    "gpu_utilization_ratio "
+    "gpu_stall_seconds_total gpu_storage_stall_seconds_total gpu_utilization_ratio "
     "gpu_window_utilization_ratio_*"
 )
-_SAYS = "`gpu_exporter_collector_success` is 0"
+_COUNTS = "`gpu_exporter_implausible_values_total` grows"
 EVENTS = (
-    _refused(
+    Event(
         "One call answers UNKNOWN (999)",
-        ("DeviceGetTotalEnergyConsumption",),
-        NVML_ERROR_UNKNOWN,
         "gpu_energy_joules_total",
-        _SAYS,
+        *_answering(NVML_ERROR_UNKNOWN, "DeviceGetTotalEnergyConsumption"),
+        COLLECTOR_FAILS,
     ),
-    _refused(
+    Event(
         "One call answers NOT_SUPPORTED, after it has worked",
-        ("DeviceGetMemoryInfo",),
-        NVML_ERROR_NOT_SUPPORTED,
         "gpu_memory_total_bytes gpu_memory_used_bytes gpu_memory_reserved_bytes",
-        _SAYS,
+        *_answering(NVML_ERROR_NOT_SUPPORTED, "DeviceGetMemoryInfo"),
+        COLLECTOR_FAILS,
     ),
-    _refused(
+    Event(
         "The process lists answer NO_PERMISSION",
-        _PROCESS_LISTS,
-        NVML_ERROR_NO_PERMISSION,
         "gpu_processes gpu_feeder_* gpu_workload_info",
-        f"{_SAYS}; idle time counts as `unknown`",
+        *_answering(
+            NVML_ERROR_NO_PERMISSION,
+            "DeviceGetComputeRunningProcesses",
+            "DeviceGetGraphicsRunningProcesses",
+            "DeviceGetMPSComputeRunningProcesses",
+        ),
+        f"{COLLECTOR_FAILS}; idle time counts as `unknown`",
     ),
-    _refused(
+    Event(
         "GPM answers NO_PERMISSION",
-        ("GpmSampleGet",),
-        NVML_ERROR_NO_PERMISSION,
         "gpu_sm_active_seconds_total gpu_sm_occupancy_seconds_total gpu_dram_active_seconds_total "
         "gpu_pipe_active_seconds_total gpu_pcie_receive_bytes_total gpu_pcie_transmit_bytes_total "
         "gpu_nvlink_receive_bytes_total gpu_nvlink_transmit_bytes_total",
-        _SAYS,
+        *_answering(NVML_ERROR_NO_PERMISSION, "GpmSampleGet"),
+        COLLECTOR_FAILS,
     ),
-    _refused(
+    Event(
         "Utilization times out, samples and single readings",
-        ("DeviceGetSamples", "DeviceGetUtilizationRates"),
-        NVML_ERROR_TIMEOUT,
-        _UTILIZATION,
-        _SAYS,
+        f"{_BUSY} gpu_memory_controller_*",
+        *_answering(NVML_ERROR_TIMEOUT, "DeviceGetSamples", "DeviceGetUtilizationRates"),
+        COLLECTOR_FAILS,
     ),
     Event(
         "Kernel utilization is 808334905 %",
-        frozenset(_UTILIZATION.replace("gpu_memory_controller_* ", "").split()),
-        "at the next reading",
-        partial(_set, "stuck_utilization", 808334905),
-        partial(_set, "stuck_utilization", 0),
-        besides=f"{_SAYS}; `gpu_exporter_implausible_values_total` grows",
+        _BUSY,
+        *_set(808334905, stuck_utilization=0),
+        f"{COLLECTOR_FAILS}; {_COUNTS}",
     ),
     Event(
         "Temperatures are 644245923 °C",
-        frozenset({"gpu_temperature_celsius"}),
-        "at the next reading",
-        partial(_heat, 644245923, 644245923),
-        partial(_heat, 41, 47),
-        besides="`gpu_exporter_implausible_values_total` grows",
+        "gpu_temperature_celsius",
+        *_set(644245923, temperature=41, memory_temperature=47),
+        _COUNTS,
     ),
     Event(
         "A GPU falls off the bus",
-        frozenset(),
+        "",
+        *_set(NVML_ERROR_GPU_IS_LOST, device_result=0),
+        "`gpu_up` is 0",
         "when it answers; the exporter reopens it after 1 s, 2 s, … 60 s",
-        partial(_set, "device_result", NVML_ERROR_GPU_IS_LOST),
-        partial(_set, "device_result", 0),
-        leaves=frozenset({"gpu_info", "gpu_up"}),
-        besides="`gpu_up` is 0",
     ),
     Event(
         "A driver call hangs",
-        frozenset(),
+        "",
+        *_set(1, hang=0),
+        "`gpu_up` is 0, after `--sampling.deadline`",
         "when the call returns",
-        partial(_set, "hang", 1),
-        partial(_set, "hang", 0),
-        leaves=frozenset({"gpu_info", "gpu_up"}),
-        besides="`gpu_up` is 0, after `--sampling.deadline`",
     ),
     Event(
         "A holder is killed, and the driver still lists it",
-        frozenset(
-            {
-                "gpu_feeder_age_seconds",
-                "gpu_feeder_cpus_allowed",
-                "gpu_feeder_interactive",
-                "gpu_feeder_memory_*",
-                "gpu_feeder_shm_*",
-                "gpu_workload_info",
-            }
-        ),
-        "when another process holds it",
+        "gpu_feeder_age_seconds gpu_feeder_cpus_allowed gpu_feeder_interactive "
+        "gpu_feeder_memory_* gpu_feeder_shm_* gpu_workload_info",
         lambda scene: scene.main.end(),
         _hold_anew,
-        besides="idle time counts as `unknown`",
+        "idle time counts as `unknown`",
+        "when another process holds it",
     ),
 )

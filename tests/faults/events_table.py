@@ -1,22 +1,21 @@
-"""The table of events and what they cost in exporter/OPERATIONS.md, written from `events.py`."""
+"""The list of events and what they cost in exporter/OPERATIONS.md, written from `events.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from faults.events import EVENTS, Event
+from faults.events import AT_THE_NEXT_READING, COLLECTOR_FAILS, EVENTS, LEFT, Event
 
 
 def table() -> str:
-    """In Markdown."""
-    head = "| Event | What that GPU loses | What reports it | When it returns |\n|---|---|---|---|"
-    return "\n".join([head, *map(_row, EVENTS)])
+    """In Markdown; the text above it says what usually reports an event, and when it ends."""
+    return "\n".join(f"- **{event.name}**: {'; '.join(_told(event))}" for event in EVENTS)
 
 
-def _row(event: Event) -> str:
-    gone = _names(event.goes) if event.goes else f"all except {_names(event.leaves)}"
-    return f"| {event.name} | {gone} | {event.besides} | {event.back} |"
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names))
+def _told(event: Event) -> Iterator[str]:
+    names = ", ".join(f"`{name}`" for name in sorted(event.goes.split() or LEFT))
+    yield names if event.goes else f"all except {names}"
+    if event.besides not in {"", COLLECTOR_FAILS}:
+        yield event.besides
+    if event.back != AT_THE_NEXT_READING:
+        yield f"back {event.back}"

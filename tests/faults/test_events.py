@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from faults.events import EVENTS, Event, Scene
+from faults.events import EVENTS, LEFT, Event, Scene
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.settings import Settings
 from support.board import Board
 from support.children import Parent
 from support.drivers import Libraries
+from support.metrics import Metrics
 from support.samplers import EVERY_TICK, sampling
 from support.waiting import until
 
@@ -53,13 +53,9 @@ def exposition(scene: Scene, libraries: Libraries) -> Iterator[Exposition]:
 
 
 def series(exposition: Exposition, gpu: int) -> Series:
-    families = text_string_to_metric_families(exposition.render()[0].decode())
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in families
-        for sample in family.samples
-        if sample.labels.get("gpu") == f"{gpu}"
-    }
+    found = Metrics(exposition.render()[0].decode()).samples
+    of_gpu = [sample for sample in found if sample.labels.get("gpu") == f"{gpu}"]
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in of_gpu}
 
 
 def names(exposition: Exposition, gpu: int) -> set[str]:
@@ -67,9 +63,9 @@ def names(exposition: Exposition, gpu: int) -> set[str]:
 
 
 def gone(event: Event, whole: set[str]) -> set[str]:
-    if event.leaves:
-        return whole - event.leaves
-    found = {name for name in whole if any(fnmatchcase(name, one) for one in event.goes)}
+    if not event.goes:
+        return whole - {*LEFT}
+    found = {name for name in whole if any(fnmatchcase(name, one) for one in event.goes.split())}
     assert found
     return found
 

@@ -40,13 +40,14 @@ ASIDE = ("cmdline", "environ", "memory", "borrow")
 """Reads that may hang, and so are made aside."""
 Fault = tuple[str, object]
 """The file below /proc/PID, and how reading it fails."""
+ERRORS = (errno.EACCES, errno.ENOENT, errno.EIO)
+HOWS = (*ERRORS, "nonsense")
 FAULTS: list[Fault] = [
-    *product(FILES, (errno.EACCES, errno.ENOENT, errno.EIO, "nonsense")),
-    *product(FOLDERS, (errno.EACCES, errno.ENOENT, errno.EIO)),
+    *product(FILES, HOWS),
+    *product(FOLDERS, ERRORS),
     *((name, "hangs") for name in ASIDE),
     ("none", "none"),
 ]
-HOWS = (errno.EACCES, errno.ENOENT, errno.EIO, "nonsense")
 LOSES_WAIT = {"stat", "fd/N", "borrow"}
 """Without these it is not known what it waits for; nor where `wchan` names something else."""
 MAY_LOSE_WAIT = {"fd"}
@@ -89,7 +90,7 @@ FILE_FAULTS: list[Fault] = [
 ]
 LOSES_PLACE = {
     *product(("mountinfo", "task/N/syscall"), HOWS),
-    *product(("ns/mnt",), (errno.EACCES, errno.ENOENT, errno.EIO)),
+    *product(("ns/mnt",), ERRORS),
     *(("fd/N", errno.EACCES), ("task/N/syscall", "hangs"), ("fdinfo/N", "hangs")),
 }
 MAY_LOSE_PLACE = {"fd/N", "fdinfo/N"}

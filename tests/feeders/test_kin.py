@@ -171,13 +171,6 @@ def test_so_many_are_kin_and_the_parent_among_them() -> None:
         assert one.pid in found
 
 
-def test_a_holder_that_ended_has_no_kin() -> None:
-    with program(f"{FAMILY}ready(child(pipe)); locked()") as one:
-        (holder,) = map(int, one.words)
-    assert kin(holder) == set()
-    assert kin(one.pid) == set()
-
-
 def test_we_and_who_started_us_feed_nobody_whatever_pipe_all_inherited() -> None:
     """As from a shell with `exec 9> >(tee log)` that has started both the job and us."""
     code = """

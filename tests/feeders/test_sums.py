@@ -4,34 +4,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.feeders.job import Sums
+from support.rows import rows
+
+A, B = ("a", "in"), ("b", "in")
+CAME = [{A: 0}, {A: 7, B: 500}, {B: 503}]
+FULL = ("a", "full")
 
 
-def test_sources_come_and_go() -> None:
+@rows(
+    "history, now, ever",
+    {
+        "one comes, one goes": (CAME, {"in": 10}, {"in": 10}),
+        "all are gone": ([*CAME, {}], {}, {"in": 10}),
+        "one comes back": ([*CAME, {}, {A: 100_000}, {A: 100_001}], {"in": 11}, {"in": 11}),
+        "it starts again": ([{A: 100}, {A: 110}, {A: 3}, {A: 5}], {"in": 12}, {"in": 12}),
+        "a key that none gives": ([{A: 1, FULL: 1}, {A: 2}], {"in": 1}, {"in": 1, "full": 0}),
+    },
+)
+def test_what_sources_give_is_added_up(
+    history: list[dict[tuple[str, str], int]], now: dict[str, int], ever: dict[str, int]
+) -> None:
     sums: Sums[str] = Sums()
-    sums.advance({("a", "in"): 0})
-    sums.advance({("a", "in"): 7, ("b", "in"): 500})
-    sums.advance({("b", "in"): 503})
-    assert sums.known(sources=True) == {"in": 10}
-    sums.advance({})
-    assert sums.known(sources=True) == {}
-    assert sums.known(sources=False) == {"in": 10}
-    sums.advance({("a", "in"): 100_000})
-    sums.advance({("a", "in"): 100_001})
-    assert sums.known(sources=True) == {"in": 11}
-
-
-def test_a_source_that_starts_again_takes_nothing_away() -> None:
-    sums: Sums[str] = Sums()
-    for value in (100, 110, 3, 5):
-        sums.advance({("a", "in"): value})
-    assert sums.known(sources=True) == {"in": 12}
-
-
-def test_a_key_that_no_source_gives_is_unknown() -> None:
-    sums: Sums[str] = Sums()
-    sums.advance({("a", "some"): 1, ("a", "full"): 1})
-    sums.advance({("a", "some"): 2})
-    assert sums.known(sources=True) == {"some": 1}
+    for readings in history:
+        sums.advance(dict(readings.items()))
+    assert sums.known(sources=True) == now
+    assert sums.known(sources=False) == ever
 
 
 READINGS = st.dictionaries(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import promql_parser as promql
 
+from rules.parsed import nodes
 from support.offenders import each
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "grafana"
 NAMES = ("fleet", "gpu", "exporter")
 
-Node = TypeVar("Node", bound=promql.Expr)
 Json = dict[str, Any]
 
 EVERYTHING: Mapping[str, str] = {
@@ -90,21 +90,9 @@ def variable(name: str, called: str) -> Json:
     return next(one for one in found if one["name"] == called)
 
 
-def nodes(text: str, kind: type[Node]) -> Iterator[Node]:
-    """Parts of an expression."""
-    found: list[Node] = []
-
-    def visit(node: promql.Expr) -> None:
-        if isinstance(node, kind):
-            found.append(node)
-
-    promql.walk(promql.parse(text), visit)
-    yield from found
-
-
 def selectors(text: str) -> list[promql.VectorSelector]:
     """All of an expression, those with a range too."""
-    return list(nodes(text, promql.VectorSelector))
+    return nodes(promql.parse(text), promql.VectorSelector)
 
 
 each_board = each(NAMES)

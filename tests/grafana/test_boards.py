@@ -1,15 +1,21 @@
-"""The dashboards as files: what the builders make, of the right shape, in accord with the rules."""
+"""The dashboards as files: what the builders make, of the right shape, in accord with the rules.
+
+Formats are those of the schemas that Grafana 11, 12 and 13 are published with.
+"""
 
 from __future__ import annotations
 
 import re
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 from builders import pack
 from builders.__main__ import rendered
+from builders.colours import CAUSES as OF_CAUSES
 from builders.colours import of_cause
 from gpu_bottleneck_exporter import palette
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from grafana.boards import FOLDER, NAMES, Json, asked, board, each_board, each_panel, panels
+from grafana.schema import VERSIONS, faults
 from rules import causes_table, parsed
 from rules.fleet import RULES
 from support.offenders import each
@@ -70,6 +76,36 @@ def test_each_row_has_panels_below_it(name: str) -> None:
             assert one["collapsed"] is bool(one["panels"])
             assert one["collapsed"] or other["type"] != "row"
     assert {panel["type"] for panel in panels(name)} <= KINDS
+
+
+OF_ANOTHER = {
+    # A table column that is not shown says so twice: `hidden` up to 12.1, `hideFrom` from 12.2 on.
+    # The footer that is not shown is a field's option in newer ones, and this one is dropped;
+    # `fields` may be "" for all in 11, whatever the schema says.
+    "11": re.compile(r".*\.(custom\.hideFrom: unknown|options\.footer\.fields: '' .*)"),
+    "newer": re.compile(r".*\.(custom\.hidden|options\.footer): unknown"),
+}
+"""Faults that are none, as they are for other versions: by major version."""
+
+
+def test_there_is_a_schema_of_each_major_version() -> None:
+    assert {version.split(".")[0] for version in VERSIONS} == {"11", "12", "13"}
+    assert VERSIONS[0] == "11.0.0"
+
+
+@each(product(NAMES, VERSIONS))
+def test_the_schema_knows_everything(of: tuple[str, str]) -> None:
+    name, version = of
+    other = OF_ANOTHER["11" if version.startswith("11.") else "newer"]
+    assert [one for one in faults(board(name), version) if not other.fullmatch(one)] == []
+
+
+@each_panel
+def test_hidden_columns_are_hidden_in_every_version(panel: Json) -> None:
+    for rule in panel["fieldConfig"]["overrides"]:
+        told = {one["id"]: one["value"] for one in rule["properties"]}
+        hidden = told.get("custom.hideFrom", {}).get("viz", False)
+        assert told.get("custom.hidden", False) is hidden
 
 
 # --- Of one mind with the rules -------------------------------------------------------------------
@@ -186,3 +222,33 @@ def test_hours_are_counted_in_the_steps_of_the_rules() -> None:
 def test_what_gpus_may_be_blind_for() -> None:
     recorded = [one for one in ALL if one.name == "gpu:blind:bool"]
     assert pack.blind_kinds() == [one.labels["blind"] for one in recorded]
+
+
+# --- Colours: of each cause and each wait, legible on the page's two grounds ----------------------
+COLOURS = [palette.BUSY, *palette.WAITING_ON.values(), *OF_CAUSES.values()]
+
+
+def test_every_wait_has_a_colour_and_those_of_causes_are_of_causes_of_the_rules() -> None:
+    assert tuple(palette.WAITING_ON) == WAITING_ON
+    assert set(OF_CAUSES) <= CAUSES
+    for one in (OF_CAUSES, {"busy": palette.BUSY, **palette.WAITING_ON}):
+        assert len(set(one.values())) == len(one)
+
+
+def contrast(one: str, other: str) -> float:
+    """1 to 21, as WCAG 2 defines it."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(part * share for part, share in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+
+
+@each(COLOURS)
+def test_a_colour_can_be_written_on_and_stands_out_from_a_dark_page(colour: str) -> None:
+    """As a line, on a panel of Grafana's dark theme."""
+    assert max(contrast(text, colour) for text in ("#000000", "#FFFFFF")) >= 4.5
+    assert contrast(colour, "#181B1F") >= 3

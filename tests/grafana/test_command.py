@@ -16,14 +16,8 @@ def test_it_lists_them_and_prints_one(tmp_path: Path) -> None:
         assert (result.returncode, result.stderr, result.stdout) == (0, "", out)
 
 
-def test_it_writes_all_and_overwrites_nothing_silently(tmp_path: Path) -> None:
+def test_it_writes_all(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     result = run(tmp_path, "dashboards", "--output", f"{folder}")
     assert (result.returncode, result.stdout) == (0, "")
     assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == FILES
-    (folder / "gpu.json").write_text("{}")
-    result = run(tmp_path, "dashboards", "--output", f"{folder}")
-    assert result.returncode == 1
-    assert "gpu.json in" in result.stderr
-    result = run(tmp_path, "dashboards", "--output", f"{folder}", "--force")
-    assert result.stderr.splitlines() == [f"wrote {folder / 'gpu.json'}"]

@@ -17,12 +17,12 @@ from grafana.boards import (
     each_panel,
     each_query,
     filled,
-    nodes,
     panels,
     selectors,
 )
 from grafana.schema import UNITS
 from rules.causes_table import pack
+from rules.parsed import nodes
 from support.offenders import each
 from tables import metrics
 
@@ -132,7 +132,8 @@ def test_a_query_keeps_to_the_targets_chosen(query: Asked) -> None:
 @each_query
 def test_a_rate_is_over_the_interval_of_the_scrapes(query: Asked) -> None:
     """target-rate-interval-rule."""
-    for call in nodes(query.text({**EVERYTHING, "__rate_interval": "77s"}), promql.Call):
+    text = query.text({**EVERYTHING, "__rate_interval": "77s"})
+    for call in nodes(promql.parse(text), promql.Call):
         if call.func.name in {"rate", "irate"}:
             (matrix,) = call.args
             assert isinstance(matrix, promql.MatrixSelector)

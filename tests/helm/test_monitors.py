@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from helm import chart
@@ -10,31 +9,11 @@ from helm.chart import Object, rendered
 from support.offenders import each
 from support.rows import rows
 
-OPERATORS = ("namespace", "pod", "container", "endpoint", "service", "node", "instance", "job")
-"""Labels that the Prometheus operator gives each target."""
-NODE = "__meta_kubernetes_pod_node_name"
-
 
 def endpoint(monitor: Object) -> dict[str, Any]:
     spec = monitor["spec"]
     (found,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
     return dict(found)
-
-
-def relabeled(monitor: Object) -> dict[str, str]:
-    """Target labels that are taken from the name of the node."""
-    relabelings = endpoint(monitor)["relabelings"]
-    return {r["targetLabel"]: NODE for r in relabelings if r.get("sourceLabels") == [NODE]}
-
-
-def dropped(monitor: Object) -> set[str]:
-    """Target labels that do not come to the series, in the order of relabeling."""
-    found: set[str] = set()
-    for step in endpoint(monitor)["relabelings"]:
-        found -= {step.get("targetLabel")}
-        if step.get("action") == "labeldrop":
-            found |= {name for name in OPERATORS if re.fullmatch(step["regex"], name)}
-    return found
 
 
 def test_a_service_monitor() -> None:
@@ -53,13 +32,13 @@ def test_a_service_monitor() -> None:
     assert (scrape["interval"], scrape["scrapeTimeout"]) == ("15s", "5s")
     assert (scrape["path"], scrape["scheme"]) == ("/metrics", "http")
     assert scrape["honorLabels"] is False
-    assert scrape["relabelings"][-1:] == values["relabelings"]
+    of_pods = endpoint(rendered(podMonitor={"enabled": True}).one("PodMonitor"))
+    assert scrape["relabelings"] == [*of_pods["relabelings"], *values["relabelings"]]
     assert scrape["metricRelabelings"] == values["metricRelabelings"]
-    assert relabeled(monitor) == {"node": NODE, "instance": NODE}
-    assert dropped(monitor) == {"pod", "container", "endpoint", "service"}
 
 
 def test_a_pod_monitor() -> None:
+    """What its relabeling makes of labels is in test_operator."""
     found = rendered(chart.case("pod-monitor"))
     monitor = found.one("PodMonitor")
     assert found.of("Service") == found.of("Pod") == []
@@ -67,8 +46,8 @@ def test_a_pod_monitor() -> None:
     assert monitor["spec"]["jobLabel"] in found.labels
     assert endpoint(monitor)["port"] == found.container["ports"][0]["name"]
     assert endpoint(monitor)["honorLabels"] is True
-    assert relabeled(monitor) == {"node": NODE}
-    assert dropped(monitor) == {"pod", "container", "endpoint", "service"}
+    steps = endpoint(monitor)["relabelings"]
+    assert [step.get("targetLabel") for step in steps] == ["node", None]
 
 
 @each([[], ["serviceMonitor"], ["podMonitor"], ["serviceMonitor", "podMonitor"]])

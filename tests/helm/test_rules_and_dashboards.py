@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 import yaml
 
 from helm import chart
 from helm.chart import Object, rendered
-from support.tools import require
 
 RULES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DASHBOARDS = sorted((chart.ROOT / "grafana").glob("*.json"))
@@ -32,15 +28,6 @@ def groups(found: chart.Rendered) -> list[Object]:
 def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
     assert groups(rendered(chart.case("rules-as-they-are"))) == source()
     assert rendered().of("PrometheusRule") == rendered().of("ConfigMap") == []
-
-
-@pytest.mark.parametrize("name", ["rules-as-they-are", "rules"])
-def test_promtool_accepts_them(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "rules.yml"
-    file.write_text(yaml.safe_dump({"groups": groups(rendered(chart.case(name)))}))
-    command = [require("promtool", "prometheus"), "check", "rules", f"{file}"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
 
 
 def test_the_object_says_what_it_is_told() -> None:

@@ -1,8 +1,7 @@
-"""A process may hold up whoever reads its memory; not for long, and nobody else."""
+"""A process may hold up whoever reads its memory; for the watch, see faults/test_reads.py."""
 
 from __future__ import annotations
 
-import os
 import threading
 from functools import partial
 from pathlib import Path
@@ -13,30 +12,10 @@ from gpu_bottleneck_exporter.feeders import memory
 from gpu_bottleneck_exporter.host import aside as module
 from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import command_line, environment
-from gpu_bottleneck_exporter.host.waits import waits_on
-from support.memory import SAYS
 from support.programs import program
 from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
-HELD_UP = (
-    SAYS
-    + """
-import fcntl
-SIZE = 65536
-where = memory(SIZE)
-handler = libc.syscall(323, 0o2000000)  # userfaultfd: nobody gives these pages any contents
-if handler < 0:
-    ready("unable")
-    told()
-fcntl.ioctl(handler, 0xC018AA3F, struct.pack("QQQ", 0xAA, 0, 0))
-fcntl.ioctl(handler, 0xC020AA00, struct.pack("QQQQ", where, SIZE, 1, 0))
-say(where, where + SIZE)
-ready(where)
-told()
-"""
-)
 
 
 def test_what_is_read_is_told() -> None:
@@ -71,25 +50,6 @@ def test_not_more_than_so_many_are_left_behind(monkeypatch: pytest.MonkeyPatch) 
     beside._patience = PATIENCE_SECONDS
     gate.set()
     until(lambda: beside.call(1, lambda: "asked again"), "that it is asked again")
-
-
-def test_a_process_whose_memory_does_not_answer_holds_nobody_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """For the watch of others, see `faults/test_reads.py`."""
-    if os.uname().machine != "x86_64":
-        pytest.skip("the numbers of system calls are those of x86-64")
-    with program(HELD_UP) as one:
-        if one.words == ["unable"]:
-            pytest.skip("takes userfaultfd, and CAP_SYS_PTRACE for faults of the kernel")
-        for beside in (module.aside, module.lending):  # not that of the tests
-            monkeypatch.setattr(beside, "_patience", module.PATIENCE_SECONDS)
-        assert command_line(PROC, one.pid).text == ""
-        assert environment(PROC, one.pid) == ""
-        polls = f"7 {int(one.words[0]):#x} 0x1 0x1".encode()
-        assert waits_on(one.pid, polls) is None
-        until(lambda: command_line(PROC, os.getpid()).text, "our own, which answers")
-    until(lambda: not module.aside._held_up, "the end of who was left behind")
 
 
 def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:

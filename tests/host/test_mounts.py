@@ -1,20 +1,23 @@
-"""On which file systems files are open: real mounts, and what mountinfo may say."""
+"""On which file systems files are open and waited for, by recorded files.
+
+For real ones that are waited for, see sampling/test_storage.py.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.mounts import (
     REMOTE,
     Place,
+    Places,
     mount_points,
     mounts_of_open_files,
     place_of,
 )
 from support.programs import program
-from support.rights import with_mounts_of_its_own
 from support.rows import rows
-from support.tools import require
 from support.trees import lay, links
 
 PROC = Path("/proc")
@@ -81,15 +84,6 @@ def test_a_real_file(tmp_path: Path) -> None:
     assert mounts_of_open_files(PROC, one.pid) == {}, "it has ended"
 
 
-def test_a_real_mount_with_a_name_of_odd_characters(tmp_path: Path) -> None:
-    require("mount", "mount")
-    point = tmp_path / "odd name\twith\n\\040 and \x1b[31m"
-    point.mkdir()
-    code = "subprocess.run(['mount', '-t', 'tmpfs', 'none', os.path.dirname(sys.argv[1])])\n"
-    with program(code + OPEN, point / "file", way=with_mounts_of_its_own()) as one:
-        assert mounts_of_open_files(PROC, one.pid)[str(point)] == "tmpfs"
-
-
 def test_what_is_mounted_somewhere_is_the_last(tmp_path: Path) -> None:
     lines = mount("/dev/shm", "ext4"), mount("/dev/shm", "tmpfs").replace("98:0", "0:25")  # noqa: S108
     process = lay(tmp_path, {"mountinfo": mount("/", "ext4") + "".join(lines)})
@@ -98,3 +92,80 @@ def test_what_is_mounted_somewhere_is_the_last(tmp_path: Path) -> None:
     assert (found.kind, found.device, found.root) == ("tmpfs", "0:25", "/")
     assert mount_points(process).get("/dev") is None
     assert mount_points(tmp_path / "gone").get("/") is None
+
+
+LOCAL, FAR, UNKNOWN = Place.LOCAL, Place.REMOTE, Place.UNKNOWN
+MOUNTS = {"/": (20, "overlay"), "/data": (21, "nfs4"), "/scratch": (22, "xfs")}
+FUSED = {**MOUNTS, "/bucket": (23, "fuse.bucket"), "/sys/fs/fuse/connections": (30, "fusectl")}
+LAYERED = {**FUSED, "/image": (24, "fuse.squashfuse")}
+READS = "17 0x3 0x7f00 0x1000 0x0 0x0 0x0 0x7ffc 0x7fff\n"
+FAULTS = "-1 0x7ffc 0x7fff\n"
+OPENS = "257 0xffffff9c 0x7f00 0x0 0x0 0x0 0x0 0x7ffc 0x7fff\n"
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """Thread 8 of process 7, whose descriptor 3 is of `mount`, and which has `files` open."""
+
+    mounts: dict[str, tuple[int, str]]
+    call: str
+    place: Place = UNKNOWN
+    channel: str = "folio_wait_bit"
+    files: tuple[str, ...] = ()
+    mount: int = 0
+
+    def recorded(self, proc: Path) -> Places:
+        """What the kernel tells of it."""
+        lines = (f"{n} 1 0:{n} / {at} rw - {kind} x rw\n" for at, (n, kind) in self.mounts.items())
+        task = {"7/task/8/syscall": self.call, "7/task/8/wchan": self.channel}
+        info = {"7/fdinfo/3": f"pos:\t0\nflags:\t0100000\nmnt_id:\t{self.mount}\nino:\t9\n"}
+        lay(proc, {"7/mountinfo": "".join(lines), "7/ns/none": "", **task, **info})
+        (proc / "7/ns/mnt").symlink_to("mnt:[4026531841]")
+        links(proc / "7/fd", *self.files)
+        return Places(proc)
+
+
+CASES = {
+    "a remote file": Case(MOUNTS, READS, FAR, files=("/data/x",), mount=21),
+    "a local file": Case(MOUNTS, READS, LOCAL, files=("/scratch/x",), mount=22),
+    "a file of FUSE": Case(FUSED, READS, FAR, files=("/bucket/x",), mount=23),
+    "a file of FUSE over other files": Case(LAYERED, READS, files=("/image/x",), mount=24),
+    "nothing remote is mounted": Case({"/": (20, "ext4")}, FAULTS, LOCAL),
+    "a path on NFS": Case(MOUNTS, OPENS, FAR, "rpc_wait_bit_killable"),
+    "a path on FUSE": Case(FUSED, OPENS, FAR, "request_wait_answer"),
+    "a path on one of two FUSEs": Case(LAYERED, OPENS, channel="request_wait_answer"),
+    "a path, and no file open": Case(MOUNTS, OPENS),
+    "a page, a remote file open": Case(MOUNTS, FAULTS, FAR, files=("/data/x",)),
+    "a page, local files open": Case(MOUNTS, FAULTS, LOCAL, files=("/scratch/x", "/log")),
+    "a page, files of both open": Case(MOUNTS, FAULTS, files=("/data/x", "/log")),
+    "a device": Case(MOUNTS, READS, files=("/dev/nvidia0", "/data/x"), mount=20),
+    "a socket": Case(MOUNTS, READS, files=("socket:[5]", "/data/x"), mount=9),
+    "io_uring": Case(MOUNTS, READS, FAR, files=("anon_inode:[io_uring]", "/data/x"), mount=9),
+    "the number of another file by now": Case(MOUNTS, READS, files=("/data/x",), mount=99),
+    "runs by now": Case(MOUNTS, "running\n", channel="nfs_wait", files=("/data/x",), mount=21),
+    "nonsense": Case(MOUNTS, "nonsense\n", channel="nfs_wait"),
+    "may not be read": Case(MOUNTS, "", channel="nfs_wait"),
+    "mounts unknown": Case({}, READS, channel="nfs_wait", files=("/data/x",), mount=21),
+}
+
+
+@rows("case", CASES)
+def test_a_place_is_told_only_where_it_is_sure(tmp_path: Path, case: Case) -> None:
+    assert case.recorded(tmp_path).of(7, 8, 0) is case.place
+
+
+def test_mounts_are_read_again_after_a_while(tmp_path: Path) -> None:
+    places = Case(MOUNTS, READS, files=("/new/x",), mount=25).recorded(tmp_path)
+    assert places.of(7, 8, 0) is UNKNOWN
+    lay(tmp_path, {"7/mountinfo": "20 1 0:1 / / rw - xfs x rw\n25 1 0:2 / /new rw - nfs x rw\n"})
+    assert places.of(7, 8, 9 * SECOND) is UNKNOWN
+    assert places.of(7, 8, 11 * SECOND) is FAR
+
+
+def test_no_more_is_kept_of_many_processes(tmp_path: Path) -> None:
+    places = Case(MOUNTS, FAULTS, files=("/data/x",)).recorded(tmp_path)
+    for pid in range(1000, 2000):
+        (tmp_path / f"{pid}").symlink_to("7")
+        assert places.of(pid, 8, 0) is FAR
+    assert len(places._known) < 300

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -13,69 +12,16 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES
+from gpu_bottleneck_exporter.host.files import MOST_BYTES
 from gpu_bottleneck_exporter.host.mounts import mount_points, mounts_of_open_files
 from gpu_bottleneck_exporter.host.process import command_line, environment, trees
-from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
-from support.memory import SAYS
 from support.programs import program
-from support.rights import as_nobody
 from support.rows import rows
 from support.trees import lay, links
-from support.waiting import until
 
 PROC = Path("/proc")
-HUGE = 1_500_000_000
-SHOUT = (
-    SAYS
-    + f"""
-where = memory({HUGE})
-ctypes.memmove(where, b"python\\0--" + b"x" * 100_000, 100_009)
-ctypes.memmove(where + {HUGE} // 2, b"SLURM_JOB_ID=7\\0MASTER_ADDR=here", 31)
-say(where, where + {HUGE})
-ready()
-told()
-"""
-)
 STAT = "{0} (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
-
-
-def peak_bytes() -> int:
-    """The most memory that we have had since it was last forgotten."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-
-
-def forgotten_peak() -> int:
-    """The same from now on."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak_bytes()
-
-
-def test_a_command_line_of_gigabytes_costs_the_watch_nothing() -> None:
-    with program(SHOUT, way=as_nobody(files=[])) as one:
-        folder = PROC / str(one.pid)
-        with (folder / "cmdline").open("rb") as file:
-            assert len(file.read(4 * MANY_BYTES)) == 4 * MANY_BYTES, "the attack works"
-        before = forgotten_peak()
-        watch = HostSampler(Settings(), {"workload"})
-        watch.hold("a", frozenset({one.pid}))
-        watch.start()
-        try:
-            until(lambda: (found := watch.feeding("a")) and found.owners, "its owner")
-            since = time.monotonic_ns()
-            until(lambda: watch.explaining("a", since, time.monotonic_ns()), "looks at it")
-        finally:
-            watch.stop()
-        found = watch.feeding("a")
-        assert found is not None
-        assert found.owners[0].slurm_job_id == "7", "what can be read is told"
-        assert found.owners[0].rendezvous is None
-        assert peak_bytes() - before < 64 * 2**20
-        assert len(command_line(PROC, one.pid).text) <= MOST_BYTES
-        assert not command_line(PROC, one.pid).whole
 
 
 def test_a_variable_that_is_cut_is_none() -> None:

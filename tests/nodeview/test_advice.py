@@ -45,6 +45,7 @@ def test_what_a_job_gains_and_whose_workers_are_counted() -> None:
     for pytorch in (False, True):
         found = said(processes=2, pytorch=pytorch)
         assert found.startswith("loader workers: 6 for 2 processes: 93 % busy")
+    assert said(pytorch=True).startswith("DataLoader(num_workers=6): 93 % busy")
 
 
 @pytest.mark.parametrize(
@@ -74,18 +75,6 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
 def test_a_setting_in_its_unit(knob: str, current: float, value: float, shown: str) -> None:
     change = of(knob=knob, current_value=current, value=value, at_most=True, busy_ratio=0.64)
     assert in_full(change).startswith(f"{shown}; uses")
-
-
-def test_pytorch_users_read_their_own_setting() -> None:
-    assert said(pytorch=True).startswith("DataLoader(num_workers=6): 93 % busy (88–95); now 2")  # noqa: RUF001
-
-
-@pytest.mark.parametrize(
-    ("then", "limit"),
-    [("cpu_queue", "CPU cores are"), ("storage", "storage is"), ("later", "later is")],
-)
-def test_what_is_the_limit_after_that(then: str, limit: str) -> None:
-    assert said(then=then).endswith(f"; after that, {limit} the limit")
 
 
 def test_what_came_of_the_last_change() -> None:

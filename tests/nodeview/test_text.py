@@ -91,12 +91,7 @@ def test_the_worst_come_first_and_what_is_free_is_not_lost() -> None:
     ("found", "said"),
     [
         (STARVED, "Waiting for loader workers (worker_cpu)"),
-        (
-            replace(STARVED, verdict_seconds=250.0),
-            "Waiting for loader workers (worker_cpu) for 4 min",
-        ),
         (BUSY, "Kept busy"),
-        (EARLY, "Measuring"),
         (gpu(6, busy=None), "Measuring"),
         (replace(BUSY, verdict=None), "What it waits for is unknown"),
         (DOWN, "down: it fell off the bus"),

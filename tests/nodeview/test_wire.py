@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -41,40 +42,32 @@ def test_fields_of_other_versions_are_passed_over_or_unknown() -> None:
     assert (again.signals, again.gpus[0].power_watts) == ({}, None)
 
 
-def set_to(*path: str | int) -> Callable[[Fields, object], None]:
-    def change(found: Any, value: object) -> None:  # noqa: ANN401 - JSON
-        for step in path[:-1]:
-            found = found[step]
-        found[path[-1]] = value
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "value"),
+    ("path", "value"),
     [
-        (set_to("gpus"), {}),
-        (set_to("gpus"), None),
-        (set_to("gpus", 0), "0"),
-        (set_to("gpus", 0, "gpu"), 0),
-        (set_to("gpus", 0, "up"), 1),
-        (set_to("gpus", 0, "busy_ratio"), 2),
-        (set_to("gpus", 0, "busy_ratio"), float("nan")),
-        (set_to("gpus", 0, "power_watts"), float("inf")),
-        (set_to("gpus", 0, "power_watts"), True),
-        (set_to("gpus", 0, "power_watts"), 10**400),
-        (set_to("gpus", 0, "stall_ratios", "storage"), 1e9),
-        (set_to("gpus", 0, "processes"), 1.5),
-        (set_to("gpus", 0, "owners", 0, "user"), ["root"]),
-        (set_to("gpus", 0, "prescription", "value"), None),
-        (set_to("gpus", 0, "prescription"), {"knob": "num_workers"}),
-        (set_to("version"), None),
+        (("gpus",), {}),
+        (("gpus",), None),
+        (("gpus", 0), "0"),
+        (("gpus", 0, "gpu"), 0),
+        (("gpus", 0, "up"), 1),
+        (("gpus", 0, "busy_ratio"), 2),
+        (("gpus", 0, "busy_ratio"), float("nan")),
+        (("gpus", 0, "power_watts"), float("inf")),
+        (("gpus", 0, "power_watts"), True),
+        (("gpus", 0, "power_watts"), 10**400),
+        (("gpus", 0, "stall_ratios", "storage"), 1e9),
+        (("gpus", 0, "processes"), 1.5),
+        (("gpus", 0, "owners", 0, "user"), ["root"]),
+        (("gpus", 0, "prescription", "value"), None),
+        (("gpus", 0, "prescription"), {"knob": "num_workers"}),
+        (("version",), None),
     ],
 )
-def test_nonsense_is_refused(change: Callable[[Fields, object], None], value: object) -> None:
-    found = written()
+def test_nonsense_is_refused(path: tuple[Any, ...], value: object) -> None:
+    found: Any = written()
     read(found)
-    change(found, value)
+    *steps, last = path
+    reduce(getitem, steps, found)[last] = value
     with pytest.raises(ValueError):  # noqa: PT011 - its caller says which address it was
         read(found)
 

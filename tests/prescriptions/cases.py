@@ -3,49 +3,58 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from gpu_bottleneck_exporter.prescription.model import KNOBS
-from prescriptions.settings import Batch, Chain, Loop, Setting
-
-Groups = tuple[tuple[Chain, ...], ...]
+from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, Prescription, Refusal
+from prescriptions.settings import Setting
 
 
-def _chain(told: Mapping[str, Any]) -> Chain:
-    left: dict[str, Any] = {
-        name: tuple(it) if isinstance(it, list) else it for name, it in told.items()
-    }
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A loop on one GPU whose knob is changed in turn: each `after` is the next `before`."""
 
-    def taken(kind: type) -> dict[str, Any]:
-        return {one.name: left.pop(one.name) for one in fields(kind) if one.name in left}
+    title: str
+    """`family: case`."""
+    first: Setting
+    knob: str = NUM_WORKERS
+    changes: Sequence[float] = ()
+    """The values that the knob takes after the first."""
+    follow: bool = False
+    """Whether the last change is the one that the exporter prescribes, whatever it is."""
+    never: Collection[str] = ()
+    """Knobs that must not be prescribed."""
 
-    family, _, name = left.pop("title").partition(": ")
-    never = left.pop("never", ())
-    batch = Batch(**taken(Batch))
-    setting = Setting(Loop(batch, **{"workers": 1, **taken(Loop)}), **taken(Setting))
-    return Chain(
-        family,
-        name,
-        setting,
-        never=frozenset(KNOBS if never == "any" else never),
-        **taken(Chain),
-        **left,
-    )
+    @property
+    def pairs(self) -> int:
+        """How many there are, of before and after."""
+        return len(self.changes) + self.follow
+
+    def value(self, turn: int, advice: Prescription | Refusal | None) -> float | None:
+        """Of the knob after the next change; None if that is to follow advice on another knob."""
+        if turn < len(self.changes):
+            return self.changes[turn]
+        if isinstance(advice, Prescription) and advice.knob == self.knob:
+            return advice.value
+        return None
 
 
-def _groups(told: Sequence[Sequence[Mapping[str, Any]]]) -> Groups:
-    return tuple(tuple(map(_chain, group)) for group in told)
+def is_fitted(title: str) -> bool:
+    """Whether the interval (`ERROR`) was fitted on it: on a third, drawn by their titles' hash."""
+    return hashlib.sha256(title.encode()).digest()[0] % 3 == 0
+
+
+def _chain(told: dict[str, Any]) -> Chain:
+    of_chain = {one.name: told.pop(one.name) for one in fields(Chain) if one.name in told}
+    if of_chain.get("never") == "any":
+        of_chain["never"] = KNOBS
+    return Chain(first=Setting(**told), **of_chain)
 
 
 _TOLD = yaml.safe_load(Path(__file__).with_name("cases.yml").read_text(encoding="utf-8"))
-GROUPS = (*_groups(_TOLD["new"]), *_groups(_TOLD["tried"]))
-CHAINS = tuple(chain for group in GROUPS for chain in group)
-FITTED = frozenset(
-    chain.title for chain in CHAINS if hashlib.sha256(chain.title.encode()).digest()[0] % 3 == 0
-)
-"""Those on which the interval (`ERROR`) was fitted: a third, drawn by their titles' hash."""
+GROUPS = [[*map(_chain, group)] for group in (*_TOLD["new"], *_TOLD["tried"])]
+CHAINS = [chain for group in GROUPS for chain in group]

@@ -6,39 +6,29 @@
 from __future__ import annotations
 
 import io
-import os
-import random
+import itertools
 import sys
-import tarfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
-from gpu_bottleneck_exporter.demo.orphans import die_with_parent
-from prescriptions.settings import Batch, Loop
-from stacks.loops.common import FOLDER, Load
+from prescriptions.settings import Setting
 
 ENDLESS = 10**9
 _SIZE, _CROP = (640, 480), (224, 224)
 _SHARDS = 16
 """As many workers at most."""
-_SAMPLES = 64
-"""In a shard, or in a table."""
+_ROWS = 64
 
-Making = Callable[[Batch], Load]
-"""What makes a loader's batches; called in the process that does."""
+Make = Callable[..., float]
+"""Makes a batch, in whatever process, and has it begun by any argument."""
 
 
-@cache
 def photograph() -> bytes:
     """A JPEG with as much detail as one from a camera has."""
     from PIL import Image
 
-    noise = Image.effect_noise(_SIZE, 32).convert("RGB")
     content = io.BytesIO()
-    noise.save(content, "JPEG", quality=90)
+    Image.effect_noise(_SIZE, 32).convert("RGB").save(content, "JPEG", quality=90)
     return content.getvalue()
 
 
@@ -70,135 +60,75 @@ def with_opencv(images: int) -> Callable[[float], object]:
     return decode
 
 
-class Maker:
-    """Makes batches, in whatever process it is used first; a worker ends with the main."""
-
-    def __init__(self, making: Making, batch: Batch) -> None:
-        self._making, self._batch, self._main = making, batch, os.getpid()
-        self._make: Load | None = None
-
-    def __call__(self, _: object = None) -> float:
-        """Make one."""
-        if self._make is None:
-            if os.getpid() != self._main:
-                die_with_parent(self._main)
-            self._make = self._making(self._batch)
-        self._make()
-        return 0.0
-
-
-def torch_loader(loop: Loop, making: Making) -> Load:
+def torch_loader(setting: Setting, make: Make) -> Iterator[object]:
     """PyTorch's DataLoader: batches arrive in the order in which they were begun."""
     import torch
-    from torch.utils.data import Dataset
 
-    make = Maker(making, loop.batch)
-
-    class Batches(Dataset[torch.Tensor]):
-        def __len__(self) -> int:
-            return ENDLESS
-
+    class Batches:
         def __getitem__(self, index: int) -> torch.Tensor:
             make()
             return torch.full((64,), float(index))
 
-    return _through_torch(Batches(), loop)
+    return _through_torch(setting, Batches(), sampler=itertools.count())
 
 
-def _through_torch(data: Any, loop: Loop) -> Load:  # noqa: ANN401
+def _through_torch(setting: Setting, data: Any, **how: Any) -> Iterator[object]:  # noqa: ANN401
     import torch
     from torch.utils.data import DataLoader
 
     torch.set_num_threads(1)
-    batches: Iterator[object] = iter(DataLoader(data, batch_size=None, num_workers=loop.workers))
-    return partial(next, batches)
+    return iter(DataLoader(data, batch_size=None, num_workers=setting.workers, **how))
 
 
-def webdataset(loop: Loop, making: Making) -> Load:
-    """WebDataset: tar files with a photograph each sample, decoded on the way."""
+def webdataset(setting: Setting, make: Make) -> Iterator[object]:
+    """WebDataset: tar files of samples, each a batch."""
     import webdataset as wds
 
-    paths = [_shard(number) for number in range(_SHARDS)]
-    make = Maker(making, loop.batch)
-    data = wds.WebDataset([f"{path}" for path in paths], shardshuffle=False, empty_check=False)
-    return _through_torch(data.map(make).repeat(), loop)
+    from stacks.loops.streaming import shards
+
+    paths = [f"{path}" for path in shards(_SHARDS)]
+    data = wds.WebDataset(paths, shardshuffle=False, empty_check=False)
+    return _through_torch(setting, data.map(make).repeat())
 
 
-def _shard(number: int) -> Path:
-    path = FOLDER / f"shard{os.getpid()}-{number}.tar"
-    content = photograph()
-    with tarfile.open(path, "w") as tar:
-        for sample in range(_SAMPLES):
-            member = tarfile.TarInfo(f"{number}-{sample}.jpg")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return path
-
-
-def hugging_face(loop: Loop, making: Making) -> Load:
+def hugging_face(setting: Setting, make: Make) -> Iterator[object]:
     """A table of Hugging Face's datasets, transformed on access."""
     import datasets
-    from torch.utils.data import IterableDataset
 
-    make = Maker(making, loop.batch)
-    rows = {"image": [photograph()] * _SAMPLES}
+    def transformed(found: dict[str, list[int]]) -> dict[str, list[float]]:
+        return {"batch": [make() for _ in found["number"]]}
 
-    def transformed(found: dict[str, list[object]]) -> dict[str, list[float]]:
-        return {"image": [make() for _ in found["image"]]}
-
-    table = datasets.Dataset.from_dict(rows).with_transform(transformed)
-
-    class Rows(IterableDataset[object]):
-        def __iter__(self) -> Iterator[object]:
-            draw = random.Random(os.getpid())  # noqa: S311 - no secret
-            while True:
-                yield table[draw.randrange(_SAMPLES)]
-
-    return _through_torch(Rows(), loop)
+    table = datasets.Dataset.from_dict({"number": [*range(_ROWS)]}).with_transform(transformed)
+    return _through_torch(setting, table, sampler=itertools.cycle(range(_ROWS)))
 
 
-def tensorflow(loop: Loop, making: Making) -> Load:  # noqa: ARG001 - it decodes by itself
+def tensorflow(setting: Setting, _: Make) -> Iterator[object]:
     """tf.data: photographs decoded by threads of TensorFlow, as many as workers are asked for."""
     import tensorflow as tf
 
     noise = tf.random.uniform((*reversed(_SIZE), 3), maxval=255, dtype=tf.int32)
     content = tf.io.encode_jpeg(tf.cast(noise, tf.uint8), quality=90)
+    threads = max(setting.workers, 1)
 
     def decode(_: Any) -> Any:  # noqa: ANN401
-        images = [tf.image.resize(tf.io.decode_jpeg(content), _CROP) for _ in range(loop.batch.pil)]
+        images = [tf.image.resize(tf.io.decode_jpeg(content), _CROP) for _ in range(setting.pil)]
         return tf.stack(images)
 
-    data = tf.data.Dataset.range(ENDLESS).map(decode, num_parallel_calls=max(loop.workers, 1))
+    data = tf.data.Dataset.range(ENDLESS).map(decode, num_parallel_calls=threads)
     options = tf.data.Options()
-    options.threading.private_threadpool_size = max(loop.workers, 1)
-    return partial(next, iter(data.with_options(options).prefetch(1)))
+    options.threading.private_threadpool_size = threads
+    return iter(data.with_options(options).prefetch(1))
 
 
-def grain(loop: Loop, making: Making) -> Load:
+def grain(setting: Setting, make: Make) -> Iterator[object]:
     """grain: batches mapped by worker processes, or by the main if there are none."""
     import grain as library
     from absl import flags
 
     flags.FLAGS(sys.argv[:1])  # its worker processes ask for parsed flags
-    data = library.MapDataset.range(ENDLESS).map(Maker(making, loop.batch))
     inside = library.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    batches = data.to_iter_dataset(inside)
-    if loop.workers:
-        how = library.MultiprocessingOptions(num_workers=loop.workers, per_worker_buffer_size=2)
-        batches = batches.mp_prefetch(how)
-    return partial(next, iter(batches))
-
-
-def threads(loop: Loop, making: Making) -> Load:
-    """Threads of the main process, two batches ahead each."""
-    pool = ThreadPoolExecutor(max(loop.workers, 1))
-    makers = [making(loop.batch) for _ in range(2 * max(loop.workers, 1))]
-    coming = [pool.submit(make) for make in makers]
-
-    def load() -> object:
-        batch = coming.pop(0).result()
-        makers.append(makers.pop(0))
-        coming.append(pool.submit(makers[-1]))
-        return batch
-
-    return load
+    batches = library.MapDataset.range(ENDLESS).map(make).to_iter_dataset(inside)
+    if setting.workers:
+        how = {"num_workers": setting.workers, "per_worker_buffer_size": 2}
+        batches = batches.mp_prefetch(library.MultiprocessingOptions(**how))
+    return iter(batches)

@@ -1,7 +1,7 @@
-"""A training loop on a virtual GPU, until it is killed: `python -m prescriptions.loops GPU LOOP`.
+"""A training loop on a virtual GPU: `python -m prescriptions.loops GPU SETTING`.
 
-GPU is the index on the board, LOOP what `settings.Loop` writes. The environment says where the rest
-is, as for the loops of the suite with the loading libraries.
+GPU is the index on the board, SETTING a `settings.Setting` in JSON. The environment says where
+the rest is, as for the loops of the suite with the loading libraries.
 """
 
 # mypy: disable-error-code="misc"
@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
+import json
+import math
 import mmap
 import multiprocessing
 import os
@@ -25,13 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 from prescriptions import libraries
-from prescriptions.settings import CHECKPOINT_SECONDS, Batch, Loop
+from prescriptions.libraries import Make
+from prescriptions.settings import Setting
 from scenarios.loops import Scene, reading
-from stacks.loops.common import FOLDER, HOST, MEBIBYTE, Load, burn, port, workers
+from stacks.loops.common import FOLDER, HOST, MEBIBYTE, Load, burn, port, prefetched, workers
 from stacks.loops.gpu import hold
 
+CHECKPOINT_SECONDS = 1.0
 _LAUNCHED_AHEAD = 2
 _ANSWER_BYTES = 65536
 _READ_BYTES = MEBIBYTE // 8
@@ -54,6 +58,7 @@ def fetching(seconds: float) -> Part:
 
 def mounted(reads: int) -> Part:
     """Reads from the remote file system, which answers late."""
+    port("fuse")  # once it is mounted
     descriptor = os.open(FOLDER / "mount" / "data", os.O_RDONLY)
     blocks = os.fstat(descriptor).st_size // MEBIBYTE
     draw = random.Random(os.getpid())  # noqa: S311 - no secret
@@ -82,149 +87,120 @@ PARTS: dict[str, Callable[[Any], Part]] = {
 }
 
 
-def making(batch: Batch) -> Load:
-    """Makes the batches; called in the process that does."""
-    parts = [part(much) for name, part in PARTS.items() if (much := getattr(batch, name))]
+def making(setting: Setting) -> Load:
+    """Makes batches in the process, and the thread, that calls it."""
+    parts = [part(much) for name, part in PARTS.items() if (much := getattr(setting, name))]
     draw = random.Random(os.getpid())  # noqa: S311 - no secret
+    variance = math.log1p(setting.spread**2)
 
     def make() -> None:
-        factor = batch.factor(draw)
+        factor = draw.lognormvariate(-variance / 2, math.sqrt(variance))  # its mean is 1
         for part in parts:
             part(factor)
 
     return make
 
 
-def working(batch: Batch, parent: int) -> Load:
-    """The same in a worker, which ends with the main process."""
-    die_with_parent(parent)
-    return making(batch)
+_makers: dict[tuple[int, int], Load] = {}
+"""By process and thread: each has its own connections and files."""
 
 
-def queued(loop: Loop) -> Load:
-    """Workers that share a queue: batches arrive as they are ready."""
-    return workers(partial(working, loop.batch, os.getpid()), loop.workers)
+def made(setting: Setting, _: object = None) -> float:
+    """A batch, made in whatever process a loader wants it."""
+    here = os.getpid(), threading.get_ident()
+    if here not in _makers:
+        _makers[here] = making(setting)
+    _makers[here]()
+    return 0.0
 
 
-def pooled(loop: Loop) -> Load:
+def pooled(setting: Setting, make: Make) -> Iterator[object]:
     """multiprocessing.Pool.imap, two batches ahead per worker; in order, too."""
-    context = multiprocessing.get_context("fork")
-    pool = context.Pool(loop.workers, _enter_pool, (loop.batch, os.getpid()))
-    room = threading.Semaphore(2 * loop.workers)
+    room = threading.Semaphore(2 * setting.workers)
 
-    def wanted() -> Iterator[int]:
+    def wanted() -> Iterator[None]:
         while True:
             room.acquire()
-            yield 0
+            yield
 
-    batches = pool.imap(_made, wanted())
-
-    def load() -> bytes:
-        batch = next(batches)
+    pool = multiprocessing.get_context("fork").Pool(setting.workers)
+    for batch in pool.imap(make, wanted()):
         room.release()
-        return batch
-
-    return load
+        yield batch
 
 
-_of_pool: list[Load] = []
-"""In a worker of the pool: what makes its batches."""
+def queued(setting: Setting, make: Make) -> Iterator[object]:
+    """Workers that share a queue: batches arrive as they are ready. Else the main makes them."""
+    return iter(workers(lambda: make, setting.workers) if setting.workers else make, None)
 
 
-def _enter_pool(batch: Batch, parent: int) -> None:
-    _of_pool.append(working(batch, parent))
+def threads(setting: Setting, make: Make) -> Iterator[object]:
+    """Threads of the main process, two batches ahead each."""
+    return iter(prefetched(make, setting.workers, 2 * setting.workers), None)
 
 
-def _made(_: int) -> bytes:
-    _of_pool[0]()
-    return bytes(64)
-
-
-LOADERS: dict[str, Callable[[Loop], Load]] = {
+LOADERS: dict[str, Callable[[Setting, Make], Iterator[object]]] = {
     "queue": queued,
     "imap": pooled,
-    "torch": partial(libraries.torch_loader, making=making),
-    "webdataset": partial(libraries.webdataset, making=making),
-    "datasets": partial(libraries.hugging_face, making=making),
-    "tf.data": partial(libraries.tensorflow, making=making),
-    "grain": partial(libraries.grain, making=making),
-    "threads": partial(libraries.threads, making=making),
+    "threads": threads,
+    "torch": libraries.torch_loader,
+    "webdataset": libraries.webdataset,
+    "datasets": libraries.hugging_face,
+    "tf.data": libraries.tensorflow,
+    "grain": libraries.grain,
 }
-_IN_MAIN = frozenset({"queue", "imap"})
-"""Without workers, these are not used at all."""
 
 
-def checkpointing(mebibytes: float) -> Callable[[], None]:
-    """To be called at each step: when a checkpoint is due, writes it and waits for the disk."""
+def checkpoints(mebibytes: float) -> Iterator[None]:
+    """Each step: if a checkpoint is due, writes it and waits for the disk."""
     block = mmap.mmap(-1, _WRITTEN_BYTES)  # direct writes need whole pages
     block.write(os.urandom(_WRITTEN_BYTES))
     flags = os.O_WRONLY | os.O_CREAT | os.O_DIRECT
     descriptor = os.open(FOLDER / f"checkpoint-{os.getpid()}", flags, 0o600)
-    due = time.monotonic() + CHECKPOINT_SECONDS
-
-    def step() -> None:
-        nonlocal due
-        if time.monotonic() < due:
-            return
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        for _ in range(round(mebibytes * MEBIBYTE / _WRITTEN_BYTES)):
-            os.write(descriptor, block)
+    while True:
         due = time.monotonic() + CHECKPOINT_SECONDS
+        while time.monotonic() < due:
+            yield
+        for _ in range(round(mebibytes * MEBIBYTE / _WRITTEN_BYTES)):
+            os.pwrite(descriptor, block, 0)
 
-    return step
 
-
-def meeting() -> Callable[[], None] | None:
-    """Waits for the other ranks of the job, as at the end of a step; None if there are none."""
-    if "WORLD_SIZE" not in os.environ:
-        return None
+def other_ranks() -> list[socket.socket]:
+    """Connections to the other ranks of the job; none without any."""
+    if "RANK" not in os.environ:
+        return []
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if int(os.environ["RANK"]):
-        others = [_connected(place)]
-    else:
+    if os.environ["RANK"] == "0":
         with socket.create_server(place) as listening:
-            others = [listening.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
-
-    def meet() -> None:
-        try:
-            for one in others:
-                one.sendall(b"x")
-            arrived = [one.recv(1) for one in others]
-        except ConnectionError:
-            arrived = [b""]
-        if not all(arrived):
-            sys.exit(0)  # another rank has ended
-
-    return meet
-
-
-def _connected(place: tuple[str, int]) -> socket.socket:
+            return [listening.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
     while True:
         with contextlib.suppress(OSError):
-            return socket.create_connection(place)
+            return [socket.create_connection(place)]
         time.sleep(0.05)
 
 
 def main(gpu_index: str, text: str) -> None:
-    """Train forever."""
-    loop = Loop.parse(text)
+    """Train until another rank ends: they meet at the end of each step."""
+    setting = Setting(**json.loads(text))
     gpu = hold(int(gpu_index))
-    in_main = loop.workers == 0 and loop.loader in _IN_MAIN
-    load = making(loop.batch) if in_main else LOADERS[loop.loader](loop)
-    save = checkpointing(loop.checkpoint) if loop.checkpoint else None
-    meet = meeting()
+    make = partial(made, setting)
+    batches = LOADERS[setting.loader](setting, make)
+    saving = checkpoints(setting.checkpoint) if setting.checkpoint else itertools.repeat(None)
+    next(batches)  # workers must not inherit the connections
+    others = other_ranks()
     ends: deque[int] = deque()
-    while True:
-        load()
-        burn(loop.host)
-        ends.append(gpu.launch(loop.step))
-        if len(ends) > (_LAUNCHED_AHEAD if loop.ahead else 0):
+    for _ in batches:
+        burn(setting.host)
+        ends.append(gpu.launch(setting.step))
+        if len(ends) > (_LAUNCHED_AHEAD if setting.ahead else 0):
             gpu.synchronize(ends.popleft())
-        if meet:
-            meet()
-        if save:
-            save()
+        for other in others:
+            other.sendall(b"x")
+        if not all(other.recv(1) for other in others):
+            return
+        next(saving)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    with contextlib.suppress(ConnectionError):  # so does a rank that has ended
+        main(*sys.argv[1:])

@@ -6,29 +6,32 @@ the same GPU. What the GPU really did is read from the virtual board, not from t
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from typing import NamedTuple
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
+from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
-from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
+from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
-from prescriptions.settings import Chain, Setting
+from prescriptions.cases import Chain
+from prescriptions.changes import NOTHING, Change, Told, told
+from prescriptions.settings import FIELDS, Setting
 from scenarios.cgroups import Limits, disk_of, limited
 from scenarios.loops import DATA, MEBIBYTE
 from scenarios.measure import end_group, make_data
@@ -40,21 +43,15 @@ from support.samplers import sampling
 from support.tools import WITH_US
 from support.waiting import until
 
-HOST = "127.0.0.1"
 _FIRST_WORK_NS = 100_000_000
 _DATA_BYTES = 64 * MEBIBYTE
-_SLICE_SECONDS = 4.0
 _POLL_SECONDS = 1.0
-_TOO_EARLY = frozenset({"changing", "starting"})
-_PRESCRIBED_ONLY = model.REMOVED | {model.CPU_CORES}
-"""Knobs whose change the exporter does not notice: nothing is scored."""
-_MOST_WORKERS = 16
-"""More are not staged, whatever is prescribed."""
-_TESTS = Path(__file__).parents[1]
+_TOO_EARLY = Refusal("changing"), Refusal("starting")
+_UNSCORED = model.REMOVED | {model.CPU_CORES}
+"""Knobs whose change the exporter does not notice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """Seconds to wait after a change, and to watch then."""
 
     settle: float = 5.0
@@ -63,305 +60,232 @@ class Pace:
     """To watch on while the exporter has not seen enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One setting, watched for a while. Shares of the time, 0-1."""
+class Seen(NamedTuple):
+    """One setting, watched for a while."""
 
     setting: Setting
     busy: float
-    """As the board has it: the truth."""
+    """Share of the time, 0-1, as the board has it: the truth."""
     strangers: float
     """Cores in use by processes that are not staged: what may have spoilt it."""
     outlook: Outlook
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A change of a knob: what was predicted for it, and what came of it."""
+@contextmanager
+def running(
+    folder: Path, *words: str, venv: str | None = None, cages: Sequence[Path] = (), **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Python with these `words`, and all that it starts, until the end of the block.
 
-    chain: Chain
-    before: Seen
-    value: float | None
-    """Of the knob, after; None: it was not changed."""
-    followed: bool = False
-    """Whether the exporter chose the value."""
-    after: Seen | None = None
-
-    @property
-    def said(self) -> Prescription | Score | Refusal | None:
-        """What users were told of it: the prescription if it was followed, else the score."""
-        advice = self.before.outlook.advice
-        if isinstance(advice, Refusal):
-            return self.score or advice
-        if self.followed or self.chain.knob in _PRESCRIBED_ONLY:
-            return advice if advice and advice.knob == self.chain.knob else None
-        return self.score
-
-    @property
-    def score(self) -> Score | None:
-        """What the exporter itself made of it; None if it noticed no change, or knew nothing."""
-        score = self.after.outlook.score if self.after else None
-        return score if score and self._is_of_this(score) else None
-
-    @property
-    def stray_score(self) -> Score | None:
-        """A score that the exporter gave after this change to another one."""
-        score = self.after.outlook.score if self.after else None
-        if score is None or score == self.before.outlook.score or self._is_of_this(score):
-            return None
-        return score
-
-    def _is_of_this(self, score: Score) -> bool:
-        return (score.knob, score.value_after) == (self.chain.knob, self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """A first setting, and what was prescribed for it."""
-
-    chain: Chain
-    seen: Seen
+    `venv`: the environment of `stacks.venvs` whose libraries it has; `cages`: control groups.
+    """
+    tests, package = Path(__file__).parents[1], Path(gpu_bottleneck_exporter.__file__).parent
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{tests}:{package.parent}",
+        "STACKS_BOARD": f"{folder / 'board'}",
+        "STACKS_FOLDER": f"{folder}",
+        "STACKS_PORT": f"{free_port()}",
+        **variables,
+    }
+    enter = _after(*(f"echo $$ >'{cage}/cgroup.procs'" for cage in cages))
+    interpreter = f"{python(venv)}" if venv else sys.executable
+    command = [*WITH_US, *enter, interpreter, "-W", "ignore", *words]
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        yield process
+    finally:
+        end_group(process)
 
 
 class Job:
-    """The processes of one chain, on GPU `index`."""
+    """The processes of one chain, on GPU `index` and, if it has more ranks, on those after it."""
 
-    def __init__(self, chain: Chain, gpu: VirtualGpu, stage: Stage) -> None:
-        self.chain = chain
-        self.setting = chain.first
-        self.gpu = gpu
-        self._stage = stage
+    def __init__(self, chain: Chain, index: int, board: Board, sampler: Sampler) -> None:
+        self.chain, self.setting = chain, chain.first
+        self._index, self._board, self._sampler = index, board, sampler
         self._running = ExitStack()
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._done_ns = 0
-
-    @property
-    def uuid(self) -> str:
-        """Of its GPU."""
-        return bytes(self.gpu.record.uuid).decode()
+        self._began_ns = self._done_ns = 0
 
     def start(self, setting: Setting) -> None:
-        """End what runs, and start again as in `setting`."""
+        """End what runs, start again as in `setting`, and wait for the first work."""
         self.end()
         self.setting = setting
-        self._done_ns = self.busy_ns()
+        enter, folder = self._running.enter_context, self._board.path.parent
         for _ in range(setting.neighbours):
-            self._running.enter_context(self._stage.running((), "-c", "while True: pass"))
-        cages: tuple[Path, ...] = ()
+            enter(running(folder, "-c", "while True: pass"))
+        cages: Sequence[Path] = ()
         if setting.cpu_limit is not None:
-            limits = Limits(cpu_cores=setting.cpu_limit)
-            cages = self._running.enter_context(limited(limits, self._stage.folder))
-        loops = [setting.loop] * setting.processes
-        loops += [setting.loop.with_workers(workers) for workers in setting.ranks]
-        group = {
-            "MASTER_ADDR": HOST,
-            "MASTER_PORT": f"{free_port()}",
-            "WORLD_SIZE": f"{len(loops)}",
-        }
+            cages = enter(limited(Limits(cpu_cores=setting.cpu_limit), folder))
+        loops = [setting] * setting.processes
+        loops += [replace(setting, workers=workers) for workers in setting.ranks]
+        size, port = f"{len(loops)}", f"{free_port()}"
         for rank, loop in enumerate(loops):
-            of_job = {**group, "RANK": f"{rank}"} if setting.ranks else {}
-            gpu = self.gpu.index + (rank if setting.ranks else 0)
-            command = ("-m", "prescriptions.loops", f"{gpu}", f"{loop}")
-            running = self._stage.running(cages, *command, venv=loop.venv, more=of_job)
-            self._processes.append(self._running.enter_context(running))
-
-    def await_work(self) -> None:
-        """Until the GPU has done something."""
-        until(
-            lambda: self.busy_ns() - self._done_ns > _FIRST_WORK_NS,
-            f"{self.chain.title} works",
-            unless=lambda: self._has_ended,
-        )
-
-    def turn(self, value: float | None) -> bool:
-        """Start with the knob at `value`, or end without one. Whether it goes on."""
-        if value is None:
-            self.end()
-        else:
-            self.start(self.setting.turned(self.chain.knob, value))
-        return value is not None
-
-    def check(self) -> None:
-        """Fail if it has ended."""
-        assert not self._has_ended, f"{self.chain.title} ended early"
-
-    @property
-    def _has_ended(self) -> bool:
-        return any(process.poll() is not None for process in self._processes)
+            gpu, group = self._index, {}
+            if setting.ranks:
+                gpu += rank
+                group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": size}
+                group["RANK"] = f"{rank}"
+            words = ("-m", "prescriptions.loops", f"{gpu}", json.dumps(asdict(loop)))
+            process = enter(running(folder, *words, venv=loop.venv, cages=cages, **group))
+            self._processes.append(process)
+        self.begin()
 
     def end(self) -> None:
         """Kill all of its processes, and wait until they are gone."""
         self._running.close()
         self._processes.clear()
 
-    def busy_ns(self) -> int:
-        """What the GPU has done until now."""
-        return self.gpu.done(time.monotonic_ns())[LANE["busy_ns"]]
+    def begin(self) -> None:
+        """Watch from now on."""
+        self._began_ns, self._done_ns = time.monotonic_ns(), self._busy_ns()
 
+    def await_work(self) -> None:
+        """Until its GPU has worked."""
+        worked = f"{self.chain.title} works"
+        until(lambda: self._worked_ns() > _FIRST_WORK_NS, worked, unless=lambda: self.has_ended)
 
-class Stage:
-    """Where processes run: a folder, the servers, the environment."""
+    @property
+    def has_ended(self) -> bool:
+        """Whether one of its processes has."""
+        return any(process.poll() is not None for process in self._processes)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": f"{_TESTS}:{Path(gpu_bottleneck_exporter.__file__).parents[1]}",
-            "STACKS_BOARD": f"{folder / 'board'}",
-            "STACKS_FOLDER": f"{folder}",
-            "STACKS_PORT": f"{free_port()}",
-        }
-
-    @contextmanager
-    def running(
-        self,
-        cgroups: tuple[Path, ...],
-        *arguments: str,
-        venv: str | None = None,
-        more: Mapping[str, str] = MappingProxyType({}),
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        """A Python process with `arguments`, and all that it starts, until the end of the block.
-
-        `venv`: the environment of `stacks.venvs` whose libraries it has; `more`: variables.
-        """
-        enter = _after(*(f"echo $$ >'{group}/cgroup.procs'" for group in cgroups))
-        interpreter = f"{python(venv)}" if venv else sys.executable
-        command = [*WITH_US, *enter, interpreter, "-W", "ignore", *arguments]
-        environment = {**self._environment, **more}
-        process = subprocess.Popen(command, env=environment, start_new_session=True)
-        try:
-            yield process
-        finally:
-            end_group(process)
-
-    @contextmanager
-    def serving(self, name: str, *arguments: str) -> Iterator[None]:
-        """Server `name` of the suite with the loading libraries."""
-        announced = self.folder / f"{name}.port"
-        server = ("-m", "stacks.servers", name, name, *arguments)
-        with self.running((), *server, venv="light") as process:
-            until(announced.exists, f"{name} listens", unless=lambda: process.poll() is not None)
-            yield
-
-
-def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Pair | Glance]:
-    """Stage `chains` side by side, a GPU each; what came of each change, as soon as it is known.
-
-    Raises Unavailable if the machine cannot stage it.
-    """
-    with staged(chains) as (board, stage), _sampling(board) as sampler, ExitStack() as cleanup:
-        starts = accumulate((chain.gpus for chain in chains), initial=0)
-        jobs = [
-            Job(chain, board.gpus[at], stage) for chain, at in zip(chains, starts, strict=False)
-        ]
-        for job in jobs:
-            cleanup.callback(job.end)
-            job.start(job.chain.first)
-        seen = _watch(sampler, jobs, pace)
-        yield from (Glance(job.chain, seen[job.uuid]) for job in jobs if job.chain.never)
-        for turn in range(max(chain.pairs for chain in chains)):
-            for job in jobs:
-                if turn == job.chain.pairs:
-                    job.end()
-            jobs = [job for job in jobs if turn < job.chain.pairs]
-            pairs = {job: _planned(job, turn, seen[job.uuid]) for job in jobs}
-            jobs = [job for job in jobs if job.turn(pairs[job].value)]
-            yield from (pair for pair in pairs.values() if pair.value is None)
-            seen = _watch(sampler, jobs, pace) if jobs else {}
-            yield from (replace(pairs[job], after=seen[job.uuid]) for job in jobs)
-
-
-def _planned(job: Job, turn: int, before: Seen) -> Pair:
-    """The next change of `job`."""
-    chain = job.chain
-    if turn < len(chain.changes):
-        return Pair(chain, before, chain.changes[turn])
-    return Pair(chain, before, _followed(chain, before.outlook.advice), followed=True)
-
-
-def _followed(chain: Chain, advice: Prescription | Refusal | None) -> float | None:
-    """The prescribed value, if it is one of the chain's knob that can be staged."""
-    if not isinstance(advice, Prescription) or advice.knob != chain.knob:
-        return None
-    crowded = chain.knob == model.NUM_WORKERS and advice.value > _MOST_WORKERS
-    return None if crowded else advice.value
-
-
-def _watch(sampler: Sampler, jobs: Sequence[Job], pace: Pace) -> dict[str, Seen]:
-    """What `jobs` do and what the exporter sees of it, once they have settled; by GPU."""
-    for job in jobs:
-        job.await_work()
-    time.sleep(pace.settle)
-    watches, strangers = [Watch(sampler, job) for job in jobs], Strangers()
-    end = time.monotonic() + pace.watch
-    while (left := end - time.monotonic()) > 0 or (
-        left > -pace.patience and not all(watch.is_judged for watch in watches)
-    ):
-        time.sleep(min(_SLICE_SECONDS, left) if left > 0 else _POLL_SECONDS)
-        for job in jobs:
-            job.check()
-    cores = strangers.cores
-    return {watch.job.uuid: watch.seen(cores) for watch in watches}
-
-
-class Watch:
-    """What one GPU did since this was made."""
-
-    def __init__(self, sampler: Sampler, job: Job) -> None:
-        self.job = job
-        self._sampler = sampler
-        self._began = time.monotonic_ns()
-        self._done_ns = job.busy_ns()
+    def seen(self, strangers: float) -> Seen:
+        """What it did since it is watched, and what the exporter tells of its GPU."""
+        feeding = self._sampler.state().gpus[self._index].feeding
+        busy = self._worked_ns() / max(time.monotonic_ns() - self._began_ns, 1)
+        outlook = feeding.outlook if feeding else model.NOTHING_KNOWN
+        return Seen(self.setting, min(busy, 1.0), strangers, outlook)
 
     @property
     def is_judged(self) -> bool:
         """Whether the exporter has seen enough to say anything, or need not."""
-        advice, knob = self._outlook().advice, self.job.chain.knob
-        if isinstance(advice, Prescription):
-            judged = advice.knob == knob or knob not in _PRESCRIBED_ONLY
-        else:
-            judged = advice is not None and advice.reason not in _TOO_EARLY
-        return judged or self._busy() >= HEALTHY
+        seen = self.seen(0.0)
+        return seen.busy >= HEALTHY or seen.outlook.advice not in {None, *_TOO_EARLY}
 
-    def seen(self, strangers: float) -> Seen:
-        """All of it."""
-        return Seen(self.job.setting, self._busy(), strangers, self._outlook())
+    def _worked_ns(self) -> int:
+        return self._busy_ns() - self._done_ns
 
-    def _busy(self) -> float:
-        """Share of the time, by the board."""
-        elapsed = time.monotonic_ns() - self._began
-        return min((self.job.busy_ns() - self._done_ns) / max(elapsed, 1), 1.0)
+    def _busy_ns(self) -> int:
+        return self._board.gpus[self._index].done(time.monotonic_ns())[LANE["busy_ns"]]
 
-    def _outlook(self) -> Outlook:
-        """What the exporter tells of its GPU."""
-        feeding = self._sampler.state().gpus[self.job.gpu.index].feeding
-        return feeding.outlook if feeding else model.NOTHING_KNOWN
+
+def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Change]:
+    """Stage `chains` side by side, a GPU each; what came of each change, as soon as it is known.
+
+    Raises Unavailable if the machine cannot stage it.
+    """
+    with _staged(chains) as jobs:
+        for job in jobs:
+            job.start(job.chain.first)
+        before = _watch(jobs, pace)
+        for turn in range(max(chain.pairs for chain in chains)):
+            going = [job for job in before if turn < job.chain.pairs]
+            values = {job: job.chain.value(turn, before[job].outlook.advice) for job in going}
+            for job in before:
+                value = values.get(job)
+                if value is None:
+                    job.end()
+                else:
+                    job.start(job.setting.turned(job.chain.knob, value))
+            after = _watch([job for job in going if values[job] is not None], pace)
+            for job in going:
+                followed = turn == len(job.chain.changes)
+                seen = before[job], after.get(job)
+                yield change(job.chain, values[job], *seen, followed=followed)
+            before = after
+
+
+def _watch(jobs: Sequence[Job], pace: Pace) -> dict[Job, Seen]:
+    """What `jobs` do and what the exporter sees of it, once they have settled."""
+    if not jobs:
+        return {}
+    for job in jobs:
+        job.await_work()
+    time.sleep(pace.settle)
+    strangers = Strangers()
+    for job in jobs:
+        job.begin()
+    end = time.monotonic() + pace.watch
+    while (left := end - time.monotonic()) > 0 or (
+        left > -pace.patience and not all(job.is_judged for job in jobs)
+    ):
+        time.sleep(_POLL_SECONDS)
+        for job in jobs:
+            assert not job.has_ended, f"{job.chain.title} ended early"
+    cores = strangers.cores
+    return {job: job.seen(cores) for job in jobs}
+
+
+def change(
+    chain: Chain, value: float | None, before: Seen, after: Seen | None, *, followed: bool
+) -> Change:
+    """A change of the chain's knob to `value`, and what users were told of it.
+
+    That is the prescription if they followed it, else the score.
+    """
+    family, name = chain.title.split(": ", 1)
+    advice, knob = before.outlook.advice, chain.knob
+    given = advice if isinstance(advice, Prescription) else None
+    advised = given if given and given.knob == knob else None
+    score = after.outlook.score if after else None
+    own = score if score and (score.knob, score.value_after) == (knob, value) else None
+    said, fault = None, ""
+    if given and given.knob in chain.never:
+        fault = f"{given.knob} was prescribed"
+    elif score not in {None, own, before.outlook.score}:
+        fault = "scored as another change"
+    elif advised and (followed or knob in _UNSCORED):
+        said = told(advised)
+    elif own:
+        ends = own.predicted_low_ratio, own.predicted_high_ratio
+        said = Told(own.predicted_busy_ratio, *ends, at_most=bool(advised and advised.at_most))
+    done, seen = "as prescribed", before.outlook.seen
+    if after:
+        values = " → ".join(f"{one.setting.value(knob):g}" for one in (before, after))
+        done = f"{values} {FIELDS[knob]}" + (" (as prescribed)" if followed else "")
+    if seen and chain.first.together:  # nobody waits for the others
+        seen = replace(seen, slack=None)
+    return Change(
+        family,
+        name,
+        knob,
+        value,
+        seen,
+        outcome=after.busy if after else None,
+        strangers=max(one.strangers for one in (before, after) if one),
+        before=before.busy,
+        done=done,
+        said=said,
+        refused=f"refused: {advice.reason}" if isinstance(advice, Refusal) else NOTHING,
+        fault=fault,
+        own_error=own.error_ratio if own else None,
+    )
 
 
 @contextmanager
-def staged(chains: Sequence[Chain]) -> Iterator[tuple[Board, Stage]]:
-    """A board, a folder, and the servers that the batches of `chains` need."""
-    batches = [chain.first.loop.batch for chain in chains]
+def _staged(chains: Sequence[Chain]) -> Iterator[list[Job]]:
+    """Their jobs, with a board, who samples it, and the servers and data that batches need."""
+    firsts = [chain.first for chain in chains]
+    owners = [at for at, one in enumerate(firsts) for _ in (0, *one.ranks)]
     with ExitStack() as cleanup:
+        enter = cleanup.enter_context
         home = tempfile.TemporaryDirectory(prefix="prescriptions-", dir="/var/tmp")
-        folder = Path(cleanup.enter_context(home))
-        board = cleanup.enter_context(
-            create(folder / "board", gpus=[H100] * sum(c.gpus for c in chains))
-        )
-        stage = Stage(folder)
-        if any(batch.disk for batch in batches):
+        folder = Path(enter(home))
+        board = enter(create(folder / "board", gpus=[H100] * len(owners)))
+        sampler = enter(sampling(lambda: VirtualDriver(board), Settings()))
+        until(lambda: len(sampler.state().gpus) == len(owners), "the sampler sees all GPUs")
+        if any(one.disk for one in firsts):
             disk_of(folder)
             make_data(folder / DATA, _DATA_BYTES)
-        if any(batch.server for batch in batches):
-            cleanup.enter_context(stage.serving("http"))
-        if any(batch.mount for batch in batches):
+        server = partial(running, folder, "-m", "stacks.servers", venv="light")
+        if any(one.server for one in firsts):
+            enter(server("http", "http"))
+        if any(one.mount for one in firsts):
             cleanup.callback(unmount, folder / "mount")
-            cleanup.enter_context(stage.serving("fuse", "direct"))
-        yield board, stage
-
-
-@contextmanager
-def _sampling(board: Board) -> Iterator[Sampler]:
-    with sampling(lambda: VirtualDriver(board), Settings()) as sampler:
-        until(lambda: len(sampler.state().gpus) == len(board.gpus), "the sampler sees all GPUs")
-        yield sampler
+            enter(server("fuse", "fuse", "direct"))
+        jobs = [Job(chain, owners.index(at), board, sampler) for at, chain in enumerate(chains)]
+        for job in jobs:
+            cleanup.callback(job.end)
+        yield jobs

@@ -52,15 +52,7 @@ class Rule:
         return promql.parse(self.fields["expr"])
 
     def nodes(self, kind: type[Node]) -> list[Node]:
-        """Parts of its expression, in reading order."""
-        found: list[Node] = []
-
-        def visit(node: promql.Expr) -> None:
-            if isinstance(node, kind):
-                found.append(node)
-
-        promql.walk(self.expression, visit)
-        return found
+        return nodes(self.expression, kind)
 
     @property
     def reads(self) -> set[str]:
@@ -76,6 +68,18 @@ class Rule:
             name = node.name or next(value for label, value in asked if label == "__name__")
             found.append((name, [one for one in asked if one[0] != "__name__"]))
         return found
+
+
+def nodes(expression: promql.Expr, kind: type[Node]) -> list[Node]:
+    """Parts of an expression, in reading order."""
+    found: list[Node] = []
+
+    def visit(node: promql.Expr) -> None:
+        if isinstance(node, kind):
+            found.append(node)
+
+    promql.walk(expression, visit)
+    return found
 
 
 def groups(text: str) -> list[dict[str, Any]]:

@@ -40,10 +40,6 @@ LAST = [one for how in ("critical", "warning") for one in alerts(f"GpuFault/{how
 """The second one is muted by the first one."""
 
 
-def test_amtool_accepts_the_example() -> None:
-    amtool("check-config", str(EXAMPLE))
-
-
 def test_every_alert_of_the_pack_has_its_receiver() -> None:
     by_severity = {"critical": "platform-page", "info": "shown-only"}
     for rule in pack().values():

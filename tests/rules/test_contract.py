@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import promql_parser as promql
@@ -186,20 +185,10 @@ def is_positive_operation(node: promql.BinaryExpr) -> bool:
     return is_filter and isinstance(bound, promql.NumberLiteral) and bound.val >= 0
 
 
-def divisors(expression: promql.Expr) -> Sequence[promql.Expr]:
-    found: list[promql.Expr] = []
-
-    def visit(node: promql.Expr) -> None:
-        if isinstance(node, promql.BinaryExpr) and f"{node.op}" in "/%":
-            found.append(node.rhs)
-
-    promql.walk(expression, visit)
-    return found
-
-
 def test_nothing_is_divided_by_zero() -> None:
-    found = [(rule, node) for rule in ALL for node in divisors(rule.expression)]
-    assert [(f"{rule}", f"{node}") for rule, node in found if not is_positive(node)] == []
+    every = [(rule, node) for rule in ALL for node in rule.nodes(promql.BinaryExpr)]
+    divisors = [(rule, node.rhs) for rule, node in every if f"{node.op}" in "/%"]
+    assert [(f"{rule}", f"{node}") for rule, node in divisors if not is_positive(node)] == []
 
 
 def test_windows_of_a_day_are_in_a_group_that_is_evaluated_seldom() -> None:

@@ -31,7 +31,10 @@ def test_fleets(tmp_path: Path) -> None:
     fleet.check(tmp_path)
 
 
-SCENES = [("node_incidents", 11, "1m"), ("recorded", 70, "2m"), ("rollouts", 60, "1m")]
+SCENES = [
+    *(("node_incidents", 11, "1m"), ("recorded", 70, "2m"), ("rollouts", 60, "1m")),
+    *(("losses", 15, "1m"), ("nothing", 5, "1m")),
+]
 
 
 @pytest.mark.parametrize(("section", "minutes", "interval"), SCENES)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from rules.cases import add_row, alert, firing, gpu_of, gpus, node_of, of_gpu, rows, table
 from rules.causes_table import pack
 from rules.fleet import Fleet, add_gpu, fired, told_of
@@ -59,10 +57,3 @@ def owners(fleet: Fleet) -> None:
         told = firing(name, node, **of_gpu(node), **told_of(owner, node))
         fleet.expect(20, fired(node), {told: 1.0})
         fleet.end(node, 20)
-
-
-@pytest.mark.parametrize(("section", "minutes"), [("losses", 15), ("nothing", 5)])
-def test_losses(section: str, minutes: int, tmp_path: Path) -> None:
-    fleet = Fleet(minutes)
-    add_scenes(fleet, section)
-    fleet.check(tmp_path)

@@ -217,13 +217,6 @@ def test_counters_of_steady_feeders_are_read_though_less_often(
     until(lambda: counted() > 1_500_000_000, "all of it in what was done lately")
 
 
-def test_without_a_driver_the_host_is_read() -> None:
-    with sampling(no_driver) as sampler:
-        found = text_with(sampler, "gpu_host_cpus ")
-    assert "gpu_up" not in found
-    assert 'gpu_exporter_signal_available{signal="psi_host"}' in found
-
-
 def test_collectors_that_are_off_are_not_read() -> None:
     with sampling(no_driver, collectors=all_but("host")) as sampler:
         host = until(lambda: sampler.state().host, "the signals")

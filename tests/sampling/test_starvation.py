@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,45 +20,10 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from gpu_bottleneck_exporter.settings import Settings
-from support.board_exporter import Exporter, started
-from support.daemon import HOST, get
-from support.drivers import Libraries
 from support.states import mixed_state
-from support.waiting import until
 
 SECOND = 1_000_000_000
-STOPPED_SECONDS = 4.5
-"""More than twice the deadline below."""
 MakeBoard = Callable[..., Board]
-
-
-@pytest.fixture
-def exporter(make_board: MakeBoard, libraries: Libraries) -> Iterator[Exporter]:
-    """One that reads a GPU five times a second, through pynvml."""
-    command = [sys.executable, "-m", "gpu_bottleneck_exporter", "serve"]
-    board = make_board()
-    library = libraries.path(int(board.header.driver_branch))
-    places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    places |= {"GPU_EXPORTER_SAMPLING_INTERVAL": "0.2", "GPU_EXPORTER_SAMPLING_DEADLINE": "2"}
-    listening = [*command, "--web.listen-address", f"{HOST}:0"]
-    with started(listening, places) as found:
-        until(lambda: bool(shown(found, "gpu_observed_seconds_total")), "time")
-        yield found
-
-
-def shown(exporter: Exporter, series: str) -> list[float]:
-    text = get(exporter.port, "/metrics")[1].decode()
-    found = re.findall(rf"^{series}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
-    return [float(value) for value in found]
-
-
-def test_who_was_stopped_does_not_blame_the_driver(exporter: Exporter) -> None:
-    os.kill(exporter.process.pid, signal.SIGSTOP)
-    time.sleep(STOPPED_SECONDS)
-    os.kill(exporter.process.pid, signal.SIGCONT)
-    # Those of its threads that wait for a CPU now have the time up to the deadline.
-    assert shown(exporter, "gpu_up") == [1.0]
-    until(lambda: bool(shown(exporter, "gpu_observed_seconds_total")), "time, as before")
 
 
 @pytest.fixture

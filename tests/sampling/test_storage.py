@@ -14,15 +14,20 @@ from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
-from support.hangs import READ, unanswering
+from support.hangs import LOOKUP, READ, unanswering
 from support.programs import program
 from support.waiting import until
 
 RECENT_NS = 3_000_000_000
 FILES = """
 import mmap
+def path():
+    os.stat(sys.argv[1] + "/file")
 def remote():
     os.read(os.open(sys.argv[1] + "/file", os.O_RDONLY), 9)
+def page():
+    f = os.open(sys.argv[1] + "/file", os.O_RDONLY)
+    mmap.mmap(f, 4096, prot=mmap.PROT_READ)[0]
 def local():
     f = os.open(sys.argv[2] + "/file", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
     os.truncate(f, 2**24)
@@ -36,6 +41,8 @@ ready(); os.wait()
 """
 JOBS = {
     "the main": ("ready(); {}()", "remote"),
+    "the main, for a path": ("ready(); {}()", "path"),
+    "the main, for a mapped page": ("ready(); {}()", "page"),
     "a thread of the main": ("named('loads', {}); ready(); locked()", "remote"),
     "a worker": (IN_A_WORKER, "remote"),
     "a thread of a worker": (
@@ -53,7 +60,7 @@ def staged(tmp_path: Path, job: str) -> Iterator[int]:
     code, what = JOBS[job]
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp") as disk,
-        unanswering(tmp_path, READ) as server,
+        unanswering(tmp_path, LOOKUP if what == "path" else READ) as server,
         program(FILES + code.format(what), tmp_path, disk) as one,
     ):
         try:
@@ -64,7 +71,7 @@ def staged(tmp_path: Path, job: str) -> Iterator[int]:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_it_is_seen_where_the_files_are(tmp_path: Path, job: str) -> None:
-    place = Place(JOBS[job][1])
+    place = Place.LOCAL if JOBS[job][1] == "local" else Place.REMOTE
     watch = HostSampler(Settings())
     with staged(tmp_path, job) as pid:
         watch.hold("gpu", frozenset({pid}))

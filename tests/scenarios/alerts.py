@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.exposition.render import TEXT, Exposition
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
-from scenarios.cases import Diagnosis, Expected
+from scenarios.cases import Expected
+from scenarios.diagnoses import Diagnosis, Heard
 from support.beside import Reply, Request, answering
 from support.daemon import HOST
 from support.prometheus import Labels, Prometheus, prometheus
@@ -26,36 +26,6 @@ _SCRAPED_EVERY_SECONDS = 0.5
 _UNCOUNTED = "GpuCausesBlind"
 """Not a cause: it reports which signals the virtual board or this machine lacks."""
 _POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What Prometheus said of one GPU, and what was expected."""
-
-    expected: Expected
-    primary: frozenset[str]
-    """The primary cause at the end; empty: none."""
-    firing: frozenset[Diagnosis]
-    """At the end."""
-    fired: frozenset[Diagnosis]
-    """At any time of the case, or of its half."""
-    pending: frozenset[Diagnosis]
-
-    @property
-    def wrong(self) -> str | None:
-        """What does not meet the expectation; None if all does."""
-        accepted = self.expected.alerts
-        others = self.fired - accepted - self.expected.before
-        excess = [f"{diagnosis.alert} fired" for diagnosis in sorted(others)]
-        if not accepted:
-            excess += [f"{diagnosis.alert} is pending" for diagnosis in sorted(self.pending)]
-        causes = {diagnosis.cause for diagnosis in accepted}
-        right = self.primary <= causes and bool(self.primary) == bool(accepted)
-        if not right:
-            excess.append(f"the primary cause is {', '.join(sorted(self.primary)) or 'none'}")
-        if accepted and not self.firing & accepted:
-            excess.append("none of the expected alerts fires")
-        return ", ".join(excess) or None
 
 
 class Listener:
@@ -105,12 +75,14 @@ class Listener:
         alerts = f'ALERTS{{uuid=~"|{gpu}",alertname!="{_UNCOUNTED}"}}'
         now = [labels for labels, _ in query(alerts)]
         ever = [labels for labels, _ in query(f"last_over_time({alerts}[{round(seconds)}s])")]
+        wanted, fired = expected.alerts, _with_state("firing", ever)
         return Heard(
-            expected=expected,
-            primary=frozenset(labels["cause"] for labels, _ in primary),
-            firing=_diagnoses(now, "firing"),
-            fired=_diagnoses(ever, "firing"),
-            pending=_diagnoses(now, "pending"),
+            wanted=wanted,
+            besides=expected.before,
+            causes=frozenset(one.cause for one in wanted) or frozenset({""}),
+            fired=fired if wanted else fired | _with_state("pending", now),
+            firing=_with_state("firing", now),
+            primary=", ".join(sorted(labels["cause"] for labels, _ in primary)),
         )
 
 
@@ -125,9 +97,5 @@ def listening(folder: Path) -> Iterator[Listener]:
             yield listener
 
 
-def _diagnoses(alerts: list[Labels], state: str) -> frozenset[Diagnosis]:
-    return frozenset(
-        Diagnosis(labels["alertname"], labels.get("cause", ""))
-        for labels in alerts
-        if labels["alertstate"] == state
-    )
+def _with_state(state: str, alerts: list[Labels]) -> frozenset[Diagnosis]:
+    return frozenset(Diagnosis.of(labels) for labels in alerts if labels["alertstate"] == state)

@@ -5,39 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from scenarios.cgroups import Limits
-from scenarios.loops import CORES, MEBIBYTE
+from scenarios.diagnoses import Diagnosis
+from scenarios.loops import MEBIBYTE
 from tables.splice import read_csv
 
-BESIDE = None
-"""In place of GPUs: a process that runs next to the job."""
 ALERT_SECONDS = 40.0
 """Alerts mostly fire within 20 s of the start of the processes."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Diagnosis:
-    """An alert and its cause, which is the primary one while the alert fires."""
-
-    alert: str
-    cause: str
 
 
 CPU_QUEUE, NEED_CPU = "cpu_queue", frozenset({"cpu_quota", "host_code", "worker_cpu"})
 QUEUE = Diagnosis("GpuCpuOversubscribed", "cpu_oversubscribed")
 TABLE = Path(__file__).with_name("cases.csv")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A loop, the GPUs it holds, and the limits of the control group that it is in, if it is."""
+    """A loop, and the GPUs it holds from `gpu` on; none if it runs next to the job."""
 
     loop: str
-    gpus: tuple[int, ...] | None = (0,)
+    gpu: int = 0
+    gpus: int = 1
     limits: Limits | None = None
+    """Of the control group that it is in, if it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +49,9 @@ class Expected:
     title: str = ""
 
     def in_a_crowd(self) -> Expected:
-        """The same where a stranger takes a core: who needs the CPU may wait for it, too."""
-        if not self.waiting_on & NEED_CPU:
-            return self
-        waiting_on = self.waiting_on | {CPU_QUEUE}
-        return replace(self, waiting_on=waiting_on, alerts=self.alerts | {QUEUE})
+        """The same alerts where a stranger takes a core, and one more for who needs the CPU."""
+        more = {QUEUE} if self.waiting_on & NEED_CPU else set()
+        return replace(self, alerts=self.alerts | more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,47 +87,14 @@ def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
     return [tuple(together) for together in found.values()]
 
 
-def side_by_side(cases: Sequence[Case]) -> Case:
-    """One case that combines `cases`, each with its own GPUs."""
-    if len(cases) == 1:
-        return cases[0]
-    processes: list[Process] = []
-    expected: list[Expected] = []
-    first = 0
-    for case in cases:
-        processes += [_moved(process, first) for process in case.processes]
-        expected += [replace(one, gpu=one.gpu + first) for one in case.expected]
-        first += case.gpus
-    return Case(
-        name="side by side",
-        processes=tuple(dict.fromkeys(processes)),  # what two jobs have next to them runs once
-        expected=tuple(expected),
-        data_bytes=max(case.data_bytes for case in cases),
-    )
-
-
-def apart(cases: Sequence[Case], results: Sequence[T]) -> list[list[T]]:
-    """`results` of `side_by_side(cases)`, by case."""
-    left = iter(results)
-    return [[next(left) for _ in case.expected] for case in cases]
-
-
-def _moved(process: Process, first: int) -> Process:
-    """`process` with its GPUs counted from `first` on."""
-    gpus = process.gpus
-    return process if gpus is BESIDE else replace(process, gpus=tuple(i + first for i in gpus))
-
-
 def _case(name: str, loop: str, waits_for: str, alerts: str, besides: str) -> Case:
     told = dict(word.partition(" ")[::2] for word in besides.split(", "))
-    beside = [word for word in told.get("beside", "").split() if word != "hogs"]
-    beside += ["hog"] * (CORES + 1) * ("hogs" in told.get("beside", ""))
     expected = _expected(waits_for, alerts, told)
-    gpus = tuple(dict.fromkeys(one.gpu for one in expected))
-    job = [Process(loop, gpus, _limits(told))] if loop else []
+    processes = [Process(other, gpus=0) for other in told.get("beside", "").split()]
+    if loop:
+        processes.append(Process(loop, 0, len({one.gpu for one in expected}), _limits(told)))
     data = int(told.get("data", 0)) * MEBIBYTE
-    processes = (*(Process(other, BESIDE) for other in beside), *job)
-    return Case(name, processes, expected, data, told.get("stage", ""), "quick" in told)
+    return Case(name, tuple(processes), expected, data, told.get("stage", ""), "quick" in told)
 
 
 def _limits(told: Mapping[str, str]) -> Limits | None:

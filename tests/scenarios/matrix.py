@@ -1,9 +1,9 @@
-"""Run all scenarios and print the results as two confusion matrices in Markdown.
+"""Run all scenarios and print what was found as a table in Markdown.
 
     PYTHONPATH=tests python -m scenarios.matrix [--only PATTERN] [--verbose] [--write]
 
-One shows what idle time was charged to, the other which alerts fired. With --write, they are also
-written into measured.csv and alerts.csv beside this module.
+It shows what idle time was charged to, and which alerts fired. With --write, it is also written
+into measured.csv beside this module.
 """
 
 from __future__ import annotations
@@ -12,52 +12,35 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
-from scenarios.alerts import Heard, listening
-from scenarios.cases import CASES, Case, Diagnosis, Expected, stages
+from scenarios.alerts import listening
+from scenarios.cases import CASES, Case, stages
 from scenarios.cgroups import Unavailable
+from scenarios.diagnoses import Diagnosis
 from scenarios.measure import Measured, await_quiet, measure
 from tables.splice import write_csv
 
-CAUSES, ALERTS = "measured.csv", "alerts.csv"
-"""The matrices, and their files."""
-_WRONG = " ✗"
-_NONE = "none"
+_HEAD = ("case", "waits for", "busy", "found", "alerts", "fired", "primary cause")
 
 
-def row(case: Case, measured: Measured) -> str:
-    """One line of the matrix of causes; an accepted cause is bold, a failure marked."""
-    cells = [_cell(measured, cause) for cause in WAITING_ON]
-    mark = "" if measured.right else _WRONG
-    return (
-        f"| {_title(case, measured.expected)}{mark} | {measured.busy:.0%} | {' | '.join(cells)} |"
-    )
-
-
-def alert_row(case: Case, heard: Heard) -> str:
-    """One line of the matrix of alerts; an expected alert is bold, a failure marked."""
-    expected = heard.expected
-    mark = _WRONG if heard.wrong else ""
-    fired = ", ".join(_fired(diagnosis, expected) for diagnosis in sorted(heard.fired))
-    primary = ", ".join(f"`{cause}`" for cause in sorted(heard.primary))
-    wanted = " or ".join(diagnosis.alert for diagnosis in sorted(expected.alerts))
-    cells = [f"{_title(case, expected)}{mark}", wanted, fired, primary]
-    return f"| {' | '.join(cell or _NONE for cell in cells)} |"
-
-
-def table(rows: Iterable[str]) -> str:
-    """The matrix of causes."""
-    return _table(["case", "busy", *(f"`{cause}`" for cause in WAITING_ON)], "---:", rows)
-
-
-def alert_table(rows: Iterable[str]) -> str:
-    """The matrix of alerts."""
-    return _table(["case", "expected", "fired", "primary cause"], "---", rows)
+def row(case: Case, found: Measured) -> str:
+    """What came of one expectation; a failure is marked."""
+    expected, heard = found.expected, found.heard
+    mark = "" if found.right and found.alerts_right else " ✗"
+    cells = [
+        (f"{case.name}: {expected.title}" if expected.title else case.name) + mark,
+        " or ".join(sorted(expected.waiting_on)) or "busy",
+        f"{found.busy:.0%}",
+        found.told,
+        _alerts(expected.alerts, " or "),
+        _alerts(heard.fired, ", ") if heard else "not asked",
+        heard.primary if heard else "not asked",
+    ]
+    return f"| {' | '.join(cell or 'none' for cell in cells)} |"
 
 
 def main() -> None:
@@ -65,66 +48,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="regular expression: cases of that name")
     parser.add_argument("--verbose", action="store_true", help="also the feeders, to stderr")
-    parser.add_argument("--write", action="store_true", help="into CSV files, too")
+    parser.add_argument("--write", action="store_true", help="into measured.csv, too")
     options = parser.parse_args()
-    cases = [case for case in CASES if re.search(options.only, case.name)]
+    rows = [f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
     try:
-        tables = _measured(cases, verbose=options.verbose)
-    except pytest.skip.Exception as missing:
-        raise SystemExit(f"{missing}") from None
-    sys.stdout.write("\n\n".join(tables.values()) + "\n")
-    if options.write:
-        for name, matrix in tables.items():
-            write_csv(Path(__file__).with_name(name), matrix)
-
-
-def _measured(cases: Sequence[Case], *, verbose: bool) -> dict[str, str]:
-    rows: list[str] = []
-    alert_rows: list[str] = []
-    with tempfile.TemporaryDirectory() as home, listening(Path(home)) as listener:
-        for stage in stages(cases):
-            try:
+        with tempfile.TemporaryDirectory() as home, listening(Path(home)) as listener:
+            for stage in stages([case for case in CASES if re.search(options.only, case.name)]):
                 await_quiet()
                 with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
                     results = measure(stage, Path(folder), listener)
-            except Unavailable as reason:
-                _tell(f"{', '.join(case.name for case in stage)}: not measured: {reason}")
-                continue
-            for case, of_case in zip(stage, results, strict=True):
-                for found in of_case:
-                    rows.append(row(case, found))
-                    right = found.right and found.alerts_right
-                    if verbose or not right:
-                        _tell(f"{case.name}: {'as expected' if right else 'wrong'}\n  {found}")
-                    _tell(rows[-1])
-                    if found.heard:
-                        alert_rows.append(alert_row(case, found.heard))
-                        _tell(alert_rows[-1])
-    return {CAUSES: table(rows), ALERTS: alert_table(alert_rows)}
+                for case, of_case in zip(stage, results, strict=True):
+                    rows += [row(case, found) for found in of_case]
+                    wrong = any(not (one.right and one.alerts_right) for one in of_case)
+                    told = of_case if wrong or options.verbose else ()
+                    sys.stderr.write("\n".join([*map(str, told), *rows[-len(of_case) :], ""]))
+    except (Unavailable, pytest.skip.Exception) as reason:
+        raise SystemExit(f"{reason}") from None
+    table = "\n".join(rows)
+    sys.stdout.write(f"{table}\n")
+    if options.write:
+        write_csv(Path(__file__).with_name("measured.csv"), table)
 
 
-def _tell(what: str) -> None:
-    sys.stderr.write(f"{what}\n")
-
-
-def _title(case: Case, expected: Expected) -> str:
-    return f"{case.name}: {expected.title}" if expected.title else case.name
-
-
-def _table(head: Sequence[str], rule: str, rows: Iterable[str]) -> str:
-    rules = ["---", *([rule] * (len(head) - 1))]
-    return "\n".join([f"| {' | '.join(head)} |", f"| {' | '.join(rules)} |", *rows])
-
-
-def _cell(measured: Measured, cause: str) -> str:
-    percent = round(100 * measured.shares.get(cause, 0.0))
-    if not percent:
-        return ""
-    return f"**{percent}**" if cause in measured.expected.waiting_on else f"{percent}"
-
-
-def _fired(diagnosis: Diagnosis, expected: Expected) -> str:
-    return f"**{diagnosis.alert}**" if diagnosis in expected.alerts else diagnosis.alert
+def _alerts(diagnoses: Iterable[Diagnosis], joint: str) -> str:
+    return joint.join(sorted({diagnosis.alert for diagnosis in diagnoses}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Stages one case and watches it through the sampler that the exporter serves from.
+"""Stages cases and watches them through the sampler that the exporter serves from.
 
-A Prometheus, if given, watches the same processes at the same time.
+A Prometheus, if given, watches the same processes at the same time. The suite with the loading
+libraries judges in the same way.
 """
 
 from __future__ import annotations
@@ -10,29 +11,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
-from gpu_bottleneck_exporter.accounting.bucket import Bucket
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from scenarios import loops
-from scenarios.alerts import Heard, Listener
-from scenarios.cases import Case, Expected, Process, apart, side_by_side
+from scenarios.alerts import Listener
+from scenarios.cases import CPU_QUEUE, NEED_CPU, Case, Expected, Process
 from scenarios.cgroups import disk_of, limited
+from scenarios.diagnoses import Heard
 from support.command import end_session
-from support.judging import LONGEST_SECONDS, Look, Strangers, verdict
+from support.judging import LONGEST_SECONDS, Look, Strangers, conclude, verdict
 from support.samplers import sampling
 from support.waiting import until
 
@@ -41,9 +43,9 @@ _LOOK_NS = 1_500_000_000
 ENOUGH = 0.8
 """Least share of idle time on accepted causes."""
 TOO_MUCH = 0.1
-"""Largest share of idle time on a wrong cause, and of idle time where none is expected."""
-_LEAST_IDLE = 0.05
-"""Share of the time, where idle time is expected."""
+"""Largest share of idle time on a wrong cause, and of idle time where none is expected; where some
+is, its least share."""
+_TELLING = 0.005
 _WARM_NS = 3_000_000_000
 _QUIET_WITHIN_SECONDS = 20.0
 _QUIET_SECONDS = 0.5
@@ -61,17 +63,16 @@ class Span:
     crowded: bool
 
 
-Looks = Sequence[Sequence[tuple[Span, ...]]]
-"""Of each look, of each sampler, what was accounted of its GPUs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """What was accounted of one GPU in some looks."""
 
-    spans: Sequence[Span]
-    feeders: Bucket | None = field(default=None, compare=False)
-    """What they did, as the accounting saw it."""
+    waiting_on: frozenset[str]
+    """The accepted causes; none: it is hardly ever idle."""
+    gpu: int = 0
+    spans: Sequence[Span] = ()
+    feeding: Feeding | None = field(default=None, compare=False)
+    """Its feeders, as the exporter saw them."""
 
     @property
     def crowded(self) -> bool:
@@ -93,17 +94,36 @@ class Watched:
         return {cause: ns / idle for cause, ns in by_size if ns}
 
     @property
+    def told(self) -> str:
+        """The shares in words, without those that round to nothing."""
+        if not self.waiting_on and self.right:
+            return "busy"
+        shares = self.shares.items()
+        told = ", ".join(f"{cause} {share:.0%}" for cause, share in shares if share > _TELLING)
+        return told or "never idle"
+
+    @property
     def right(self) -> bool | None:
         """Whether it meets the expectation; None: not yet known."""
         return verdict([Look(self.margins(span), span.crowded) for span in self.spans])
 
+    def accepted(self, span: Span) -> frozenset[str]:
+        """Those in a look: if a stranger takes a core, who needs the CPU may wait for it, too."""
+        crowded = span.crowded and self.waiting_on & NEED_CPU
+        return self.waiting_on | ({CPU_QUEUE} if crowded else set())
+
     def margins(self, span: Span) -> tuple[float, ...]:
         """By how many seconds each condition holds in a look."""
-        raise NotImplementedError
+        idle = sum(span.stall_ns.values())
+        some = (idle - TOO_MUCH * span.observed_ns) / 1e9
+        if not self.waiting_on:
+            return (-some,)
+        right = sum(span.stall_ns[cause] for cause in self.accepted(span))
+        return (right - ENOUGH * idle) / 1e9, some
 
     def __str__(self) -> str:
-        told = ", ".join(f"{cause} {share:.0%}" for cause, share in self.shares.items())
-        return f"busy {self.busy:.0%}; idle: {told or 'never'}\n    {self.feeders}"
+        seen = self.feeding and (self.feeding.processes, self.feeding.evidence)
+        return f"busy {self.busy:.0%}; {self.told}\n    {seen}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +135,13 @@ class Measured(Watched):
     """What Prometheus reported, if there was one."""
 
     def margins(self, span: Span) -> tuple[float, ...]:
-        idle = sum(span.stall_ns.values())
-        if not self.expected.waiting_on:
-            return ((TOO_MUCH * span.observed_ns - idle) / 1e9,)
-        accepted = (self.expected.in_a_crowd() if span.crowded else self.expected).waiting_on
-        right = sum(span.stall_ns[cause] for cause in accepted)
-        others = (0 if c in accepted else TOO_MUCH * idle - span.stall_ns[c] for c in WAITING_ON)
-        margins = (right - ENOUGH * idle, idle - _LEAST_IDLE * span.observed_ns, *others)
-        return tuple(margin / 1e9 for margin in margins)
+        margins = Watched.margins(self, span)
+        if not self.waiting_on:
+            return margins
+        most = TOO_MUCH * sum(span.stall_ns.values())
+        right = self.accepted(span)
+        others = (0 if cause in right else most - span.stall_ns[cause] for cause in WAITING_ON)
+        return (*margins, *(margin / 1e9 for margin in others))
 
     @property
     def alerts_right(self) -> bool | None:
@@ -142,26 +161,33 @@ def measure(cases: Sequence[Case], folder: Path, listener: Listener | None) -> l
 
     Raises Unavailable if the machine cannot stage them.
     """
-    return apart(cases, _measure(side_by_side(cases), folder, listener))
-
-
-def _measure(case: Case, folder: Path, listener: Listener | None) -> list[Measured]:
-    """One result for each expectation."""
-    found: dict[Expected, Measured] = {}
+    wanted = [
+        [
+            Measured(expected=one, waiting_on=one.waiting_on, gpu=first + one.gpu)
+            for one in case.expected
+        ]
+        for case, first in _placed(cases)
+    ]
+    found: dict[tuple[int, bool], Measured] = {}
     with (
-        _staged(case, folder) as (board, files),
-        _sampling(board) as sampler,
+        _staged(cases, folder) as (board, files),
+        watching(board) as sampler,
         listener.showing(sampler) if listener else nullcontext(),
     ):
-        for second in sorted({expected.second_half for expected in case.expected}):
+        for second in sorted({one.expected.second_half for one in chain(*wanted)}):
             began = time.monotonic()
             if second:
                 (files / loops.SECOND_HALF).touch()
-            watched([sampler], _WARM_NS)
-            expected = [one for one in case.expected if one.second_half == second]
-            for result in _heard(_watch(sampler, expected), listener, board, began):
-                found[result.expected] = result
-    return [found[expected] for expected in case.expected]
+            watched(sampler, _WARM_NS)
+            of_half = [one for one in chain(*wanted) if one.expected.second_half == second]
+            for one in _heard(look(sampler, _LOOK_NS, of_half), listener, board, began):
+                found[one.gpu, second] = one
+    return [[found[one.gpu, one.expected.second_half] for one in of_case] for of_case in wanted]
+
+
+def _placed(cases: Sequence[Case]) -> Iterator[tuple[Case, int]]:
+    """Each with the first of its GPUs."""
+    return zip(cases, accumulate((case.gpus for case in cases), initial=0), strict=False)
 
 
 def _heard(
@@ -172,11 +198,10 @@ def _heard(
         return results
     heard: dict[int, Heard] = {}
     for found in sorted(results, key=lambda found: not found.expected.alerts):
-        gpu = found.expected.gpu
-        uuid = board.gpus[gpu].record.uuid.decode()
+        uuid = board.gpus[found.gpu].record.uuid.decode()
         expected = found.expected.in_a_crowd() if found.crowded else found.expected
-        heard[gpu] = listener.await_answer(uuid, expected, began)
-    return [replace(found, heard=heard[found.expected.gpu]) for found in results]
+        heard[found.gpu] = listener.await_answer(uuid, expected, began)
+    return [replace(found, heard=heard[found.gpu]) for found in results]
 
 
 def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
@@ -188,54 +213,38 @@ def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
             return
 
 
-def _watch(sampler: Sampler, expectations: Sequence[Expected]) -> list[Measured]:
-    first = _exact(sampler)
-
-    def found(looks: Looks) -> list[Measured]:
-        return [
-            Measured(expected=one, spans=[spans[one.gpu] for (spans,) in looks])
-            for one in expectations
-        ]
-
-    return [
-        replace(one, feeders=explained(sampler, one.expected.gpu, first[one.expected.gpu].at_ns))
-        for one in look([sampler], _LOOK_NS, found)
-    ]
-
-
-def look(samplers: Sequence[Sampler], span_ns: int, found: Callable[[Looks], list[W]]) -> list[W]:
-    """What is `found` in looks, once all is judged, or after as long as one may look."""
-    looks: list[list[tuple[Span, ...]]] = []
+def look(sampler: Sampler, span_ns: int, wanted: Sequence[W]) -> list[W]:
+    """What is `wanted`, with looks of so long: until all is judged, or as long as one may look."""
+    looks: list[tuple[Span, ...]] = []
     end = time.monotonic() + LONGEST_SECONDS
     while True:
-        looks.append(watched(samplers, span_ns))
-        results = found(looks)
-        if all(one.right is not None for one in results) or time.monotonic() > end:
-            return results
+        looks.append(watched(sampler, span_ns))
+        found = [replace(one, spans=[gpus[one.gpu] for gpus in looks]) for one in wanted]
+        if all(one.right is not None for one in found) or time.monotonic() > end:
+            gpus = sampler.state().gpus
+            return [replace(one, feeding=gpus[one.gpu].feeding) for one in found]
 
 
-def explained(sampler: Sampler, gpu: int, since_ns: int) -> Bucket | None:
-    """What the feeders did since then, as the accounting saw it."""
-    assert sampler._watch is not None
-    now = sampler.state().gpus[gpu]
-    return sampler._watch.explaining(now.identity.uuid, since_ns, now.at_ns)
+def watched(sampler: Sampler, span_ns: int) -> tuple[Span, ...]:
+    """What was accounted of each GPU, once so much more of all of them is known."""
+    others, before = Strangers(), _exact(sampler)
 
-
-def watched(samplers: Sequence[Sampler], span_ns: int) -> list[tuple[Span, ...]]:
-    """Of each sampler's GPUs, once so much more of all of them is known."""
-    others, before = Strangers(), [_exact(sampler) for sampler in samplers]
-
-    def ended() -> list[tuple[GpuSnapshot, ...]] | None:
-        now = [_exact(sampler) for sampler in samplers]
-        gpus = zip(chain(*before), chain(*now), strict=True)
-        return now if all(gpu.at_ns - then.at_ns >= span_ns for then, gpu in gpus) else None
+    def ended() -> tuple[GpuSnapshot, ...] | None:
+        now = _exact(sampler)
+        pairs = zip(before, now, strict=True)
+        return now if all(gpu.at_ns - then.at_ns >= span_ns for then, gpu in pairs) else None
 
     after = until(ended, "the books of all GPUs")
     crowded = others.crowd
-    return [
-        tuple(_difference(*gpu, crowded=crowded) for gpu in zip(then, now, strict=True))
-        for then, now in zip(before, after, strict=True)
-    ]
+    return tuple(_difference(*gpu, crowded=crowded) for gpu in zip(before, after, strict=True))
+
+
+def judge(results: Sequence[tuple[object, bool | None]]) -> None:
+    """Wrong if one is, else unknown if one is."""
+    told = "\n".join(f"{one}" for one, _ in results)
+    print(told)  # noqa: T201 - for `pytest -s`
+    right = [right for _, right in results]
+    conclude(told, right=False if False in right else None if None in right else True)
 
 
 def _exact(sampler: Sampler) -> tuple[GpuSnapshot, ...]:
@@ -262,30 +271,35 @@ def _difference(before: GpuSnapshot, after: GpuSnapshot, *, crowded: bool) -> Sp
 
 
 @contextmanager
-def _sampling(board: Board) -> Iterator[Sampler]:
+def watching(board: Board) -> Iterator[Sampler]:
+    """A sampler, once the books of all GPUs are open."""
     with sampling(lambda: VirtualDriver(board), Settings()) as sampler:
-        until(lambda: accounted(sampler), "the sampler accounts for all GPUs")
+
+        def accounted() -> bool:
+            shown = sampler.state().gpus
+            return bool(shown) and all(gpu.totals.stall_ns is not None for gpu in shown)
+
+        until(accounted, "the sampler accounts for all GPUs")
         yield sampler
 
 
-def accounted(sampler: Sampler) -> bool:
-    """Whether the books of its GPUs are open."""
-    shown = sampler.state().gpus
-    return bool(shown) and all(gpu.totals.stall_ns is not None for gpu in shown)
-
-
 @contextmanager
-def _staged(case: Case, folder: Path) -> Iterator[tuple[Board, Path]]:
-    """The case's processes, running; they, their cgroups and files are removed afterwards."""
-    if case.needs_disk:
+def _staged(cases: Sequence[Case], folder: Path) -> Iterator[tuple[Board, Path]]:
+    """Their processes, running; they, their cgroups and files are removed afterwards."""
+    if any(case.needs_disk for case in cases):
         disk_of(folder)
     with ExitStack() as cleanup:
         files = Path(cleanup.enter_context(tempfile.TemporaryDirectory(dir=folder)))
-        if case.data_bytes:
-            make_data(files / loops.DATA, case.data_bytes)
-        board = create(files / "board", gpus=[H100] * case.gpus)
+        if size := max(case.data_bytes for case in cases):
+            make_data(files / loops.DATA, size)
+        board = create(files / "board", gpus=[H100] * sum(case.gpus for case in cases))
         cleanup.callback(board.close)
-        for process in case.processes:
+        processes = [
+            replace(process, gpu=first + process.gpu) if process.gpus else process
+            for case, first in _placed(cases)
+            for process in case.processes
+        ]
+        for process in dict.fromkeys(processes):  # what two jobs have next to them runs once
             cages: tuple[Path, ...] = ()
             if process.limits:
                 cages = cleanup.enter_context(limited(process.limits, folder))
@@ -312,14 +326,20 @@ def running(
     way: tuple[str, ...] = (),
 ) -> Iterator[None]:
     """A process, with `way` before its command, from when it holds its GPUs."""
-    gpus = process.gpus or ()
-    indices = ",".join(map(str, gpus)) or "-"
-    command = [*way, sys.executable, loops.__file__, f"{board.path}", indices, process.loop]
-    command += [f"{files}", f"{os.getpid()}", *map(str, cages)]
-    started = subprocess.Popen(command, cwd=files, start_new_session=True)
+    command = [*way, sys.executable, "-m", "scenarios.loops", process.loop, f"{process.gpus}"]
+    command += [f"{os.getpid()}", *map(str, cages)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "STACKS_BOARD": f"{board.path}",
+        "STACKS_GPU": f"{process.gpu}",
+        "STACKS_FOLDER": f"{files}",
+    }
+    gpus = board.gpus[process.gpu : process.gpu + process.gpus]
+    started = subprocess.Popen(command, cwd=files, env=environment, start_new_session=True)
     try:
         until(
-            lambda: all(_holds(board, gpu, started) for gpu in gpus),
+            lambda: all(started.pid in {one.pid for one in gpu.record.processes} for gpu in gpus),
             f"{process.loop} holds its GPUs",
             unless=lambda: started.poll() is not None,
         )
@@ -327,10 +347,6 @@ def running(
         assert started.poll() is None, f"{process.loop} ended early"
     finally:
         end_group(started)
-
-
-def _holds(board: Board, gpu: int, process: subprocess.Popen[bytes]) -> bool:
-    return any(entry.pid == process.pid for entry in board.gpus[gpu].record.processes)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

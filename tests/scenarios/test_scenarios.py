@@ -7,7 +7,7 @@ CPU run at the same time.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,8 @@ import pytest
 from scenarios.alerts import Listener, listening
 from scenarios.cases import CASES, Case, stages
 from scenarios.cgroups import Unavailable
-from scenarios.matrix import alert_row, row
-from scenarios.measure import Measured, measure
-from support.judging import conclude
+from scenarios.matrix import row
+from scenarios.measure import Measured, judge, measure
 from support.tools import require
 
 Measure = Callable[[Case], list[Measured]]
@@ -89,8 +88,7 @@ def names(stage: Iterable[Case]) -> list[str]:
 @_each_case
 def test_the_idle_time_is_put_down_to_its_cause(case: Case, measured: Measure) -> None:
     results = measured(case)
-    print("\n".join(row(case, found) for found in results))  # noqa: T201 - for `pytest -s`
-    _conclude({f"{found}": found.right for found in results})
+    judge([(f"{row(case, found)}\n{found}", found.right) for found in results])
 
 
 @_each_case
@@ -99,12 +97,5 @@ def test_the_alert_of_its_cause_fires_and_no_other(case: Case, measured: Measure
     results = measured(case)
     heard = [found.heard for found in results if found.heard]
     assert len(heard) == len(case.expected)
-    print("\n".join(alert_row(case, found) for found in heard))  # noqa: T201 - for `pytest -s`
-    _conclude({f"{one.heard and one.heard.wrong}\n{one}": one.alerts_right for one in results})
-
-
-def _conclude(results: Mapping[str, bool | None]) -> None:
-    """Wrong if one is, else unknown if one is."""
-    told = "\n".join(one for one, right in results.items() if not right)
-    wrong = any(right is False for right in results.values())
-    conclude(told, right=False if wrong else None if told else True)
+    told = [f"{row(case, one)}\n{one.heard and one.heard.wrong}" for one in results]
+    judge([*zip(told, (one.alerts_right for one in results), strict=True)])

@@ -3,7 +3,7 @@
     python tests/soak/hurried.py HURRY PORT WEB_CONFIG
 
 Only time is shorter: what is read and kept, and how, is unchanged. Prints the GPUs' total number of
-ticks ten times a second.
+ticks every so often.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ import itertools
 import pkgutil
 import re
 import sys
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter import collectors
 from gpu_bottleneck_exporter import settings as bounds
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands import serve
 from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
-from gpu_bottleneck_exporter.sampling import worker
+from gpu_bottleneck_exporter.driver.protocol import Device
+from gpu_bottleneck_exporter.driver.readings import Reading
+from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.daemon import HOST
 
-TELL_SECONDS = 0.1
+TOLD_EVERY = 20
 DEADLINE_SECONDS = 0.5
 _PARTS = re.compile(
     r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|gpureader|hostreader|peers|watching|worker))\b.*"
@@ -57,30 +56,30 @@ def _divided(value: Any, by: float) -> object:  # noqa: ANN401 - a number, or se
     return type(value)(value / by)
 
 
+def counted(one: Collector) -> Collector:
+    """It, telling every so often how often it has read a GPU."""
+    ticks, read = itertools.count(1), one.read
+
+    def reading(device: Device) -> Reading | None:
+        number = next(ticks)
+        if number % TOLD_EVERY == 0:
+            sys.stdout.write(f"{number}\n")  # in one go: there are several threads
+            sys.stdout.flush()
+        return read(device) if read else None
+
+    return replace(one, read=reading)
+
+
 def main(by: float, port: int, web_config: str) -> None:
     """Serve until SIGTERM."""
     hurry(by)
-    ticks = itertools.count()
-    tick = worker.GpuWorker._tick
-
-    def counted(self: worker.GpuWorker) -> None:
-        tick(self)
-        next(ticks)
-
-    def tell() -> None:
-        while True:
-            sys.stdout.write(f"{ticks.__reduce__()[1][0]}\n")
-            sys.stdout.flush()
-            time.sleep(TELL_SECONDS)
-
-    worker.GpuWorker._tick = counted  # type: ignore[method-assign]
-    quick = tuple(replace(one, every_seconds=one.every_seconds / by) for one in ALL)
-    collectors.enabled = lambda settings: quick  # noqa: ARG005 - called by its name
+    quick = [replace(one, every_seconds=one.every_seconds / by) for one in ALL]
+    quick = [counted(one) if one.name == "utilization" else one for one in quick]
+    vars(serve)["enabled"] = lambda _: (*quick,)
     bounds.MINIMUM_INTERVAL_SECONDS = 0.0
     chosen = bounds.Settings(
         interval_seconds=1 / by, deadline_seconds=DEADLINE_SECONDS, web_config_file=web_config
     )
-    threading.Thread(target=tell, daemon=True).start()
     serve.serve(chosen, NvmlDriver, bind(f"{HOST}:{port}"), WebConfigFile(Path(web_config)))
 
 

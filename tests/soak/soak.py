@@ -6,8 +6,7 @@ The real server on pynvml and the stand-in for the driver's library, all waits d
 (`hurried.py`). Meanwhile processes come and go and GPUs fail (`churn.py`), it is scraped without
 pause, its page is loaded, clients hang up, and its web configuration changes. After the warm-up,
 memory, descriptors and threads must be the same over the second half as over the first; at the end,
-descriptors and threads must be as many as at the start. Prints the figures; the exit status is 1 if
-one grew.
+descriptors and threads must be as many as at the start. Prints the figures, and fails if one grew.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -33,7 +31,7 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.beside import repeated
 from support.daemon import HOST, daemon, free_port, get
-from support.waiting import PATIENCE_SECONDS, until
+from support.waiting import until
 
 TICKS = 100_000
 GPUS = 4
@@ -58,6 +56,8 @@ ALLOWED = {"mebibytes": 3.0, "descriptors": 32, "threads": 1}
 """How much more in the second half does not count as growth. The allocator keeps the memory of a
 peak; in a long run, 100 bytes a tick exceed this. Processes come and go, by chance more in one
 half; a thread may start late, with the first process that it reads."""
+FIRST_TICKS = 1000
+"""After these, it has started."""
 CHURNED = 10
 """Descriptors that it has open of the processes, at least."""
 SCRAPED = 10
@@ -69,102 +69,66 @@ BEGUN = 3
 first process."""
 
 
-class Result(NamedTuple):
-    """The figures of one run."""
-
-    quiet: Figures
-    """Before the churn."""
-    run: list[Figures]
-    settled: Figures
-    """After the churn."""
-    scrapes: int
-    reloads: int
-
-
-def grown(result: Result, mebibytes: float = ALLOWED["mebibytes"]) -> list[str]:
+def grown(run: list[Figures], mebibytes: float = ALLOWED["mebibytes"]) -> list[str]:
     """What grew, in plain sentences; so many MiB more are no growth."""
-    warm = result.run[len(result.run) // 3 :]
+    warm = run[len(run) // 3 :]
     halves = warm[: len(warm) // 2], warm[len(warm) // 2 :]
     said = []
     for name, most in {**ALLOWED, "mebibytes": mebibytes}.items():
         before, after = (median(getattr(one, name) for one in half) for half in halves)
         if after > before + most:
             said.append(f"{name} grew from {before:.1f} to {after:.1f} while it ran")
-    for name, left in (("descriptors", LEFT), ("threads", BEGUN)):
-        before, after = getattr(result.quiet, name), getattr(result.settled, name)
-        if after > before + left:
-            said.append(f"{name}: {before} before, and {after} when all was over")
     return said
 
 
-def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> Result:
-    """Run it for this many ticks, summed over GPUs."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        library, config = build(folder / "lib"), folder / "web.yml"
+def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> list[Figures]:
+    """The figures while it runs for so many ticks, summed over GPUs; something is done to it."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder, port = Path(name), free_port()
+        config, log = folder / "web.yml", folder / "log"
         _configure(config, 0)
-        with (
-            create(folder / "board", gpus=[H100] * GPUS) as board,
-            _served(library, board, config) as server,
-        ):
-            for path in ("/metrics", "/"):  # which start a thread each
-                get(server.port, path)
-            quiet = server.settled(None)
-            with _churn(board), _clients(server.port, config) as done:
-                # It takes its time to start, in which the ticks would be over.
-                until(lambda: server.figures().descriptors > quiet.descriptors + CHURNED, "churn")
-                run = list(_watched(server, ticks, tell, lambda: min(done()) > SCRAPED))
-            return Result(quiet, run, server.settled(quiet), *done())
+        board = stack.enter_context(create(folder / "board", gpus=[H100] * GPUS))
+        library = build(folder / "lib")
+        places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
+        command = _program("hurried.py", HURRY, port, config)
+        places |= {"PYTHONPATH": _PATHS}
+        pid = stack.enter_context(daemon(command, port, "/-/ready", log, places))
+        server = psutil.Process(pid)
 
+        def figures() -> Figures:
+            """The figures now. Raises if it has ended."""
+            said = log.read_text()
+            assert server.status() != psutil.STATUS_ZOMBIE, said[-2000:]
+            count = max(map(int, _TICKS.findall(said)), default=0)
+            resident = server.memory_info().rss / 2**20
+            return Figures(count, resident, server.num_fds(), server.num_threads())
 
-class Server:
-    """The accelerated exporter."""
+        for path in ("/metrics", "/"):  # which start a thread each
+            get(port, path)
+        until(lambda: figures().ticks > FIRST_TICKS, "the first ticks")
+        quiet = figures()
 
-    def __init__(self, pid: int, port: int, log: Path) -> None:
-        self.port = port
-        self._log = log
-        self._watched = psutil.Process(pid)
+        def settled() -> bool:
+            now = figures()
+            few = now.descriptors <= quiet.descriptors + LEFT
+            return few and now.threads <= quiet.threads + BEGUN
 
-    def figures(self) -> Figures:
-        """The figures now. Raises RuntimeError if it has ended."""
-        said = self._log.read_text()
-        with self._watched.oneshot():
-            if self._watched.status() == psutil.STATUS_ZOMBIE:
-                raise RuntimeError(f"the exporter ended: {said[-2000:]}")
-            return Figures(
-                max(map(int, _TICKS.findall(said)), default=0),
-                self._watched.memory_info().rss / 2**20,
-                self._watched.num_fds(),
-                self._watched.num_threads(),
-            )
-
-    def settled(self, before: Figures | None) -> Figures:
-        """The figures once idle: as `before`, or the last when patience ends."""
-        found, deadline = self.figures(), time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            time.sleep(0.1)
-            found, last = self.figures(), found
-            if before:
-                few = found.descriptors <= before.descriptors + 1
-                if few and found.threads <= before.threads + BEGUN:
-                    break
-            elif found[2:] == last[2:] and found.ticks > last.ticks > 100:
-                break
-        return found
+        with _churn(board), _clients(port, config) as done:
+            # It takes its time to start, in which the ticks would be over.
+            until(lambda: figures().descriptors > quiet.descriptors + CHURNED, "churn")
+            run = [figures()]
+            while run[-1].ticks < run[0].ticks + ticks or min(done) <= SCRAPED:
+                tell(run[-1])
+                due = run[-1].ticks + max(ticks // SAMPLES, 1)
+                until(lambda: figures().ticks >= due, "more ticks")  # noqa: B023
+                run.append(figures())
+        until(settled, lambda: f"{quiet} before, and {figures()} when all was over")
+        return run
 
 
 def _program(name: str, *arguments: object) -> list[str]:
     """The words that run a program of this folder."""
     return [sys.executable, f"{Path(__file__).with_name(name)}", *map(str, arguments)]
-
-
-@contextlib.contextmanager
-def _served(library: Path, board: Board, config: Path) -> Iterator[Server]:
-    port, log = free_port(), board.path.with_name("log")
-    places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-    command = _program("hurried.py", HURRY, port, config)
-    with daemon(command, port, "/-/ready", log, places | {"PYTHONPATH": _PATHS}) as pid:
-        yield Server(pid, port, log)
 
 
 @contextlib.contextmanager
@@ -178,7 +142,7 @@ def _churn(board: Board) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _clients(port: int, config: Path) -> Iterator[Callable[[], tuple[int, int]]]:
+def _clients(port: int, config: Path) -> Iterator[list[int]]:
     """Scrape, load the page, hang up, change the configuration; counts scrapes and changes."""
     counts = [0, 0]
 
@@ -195,7 +159,7 @@ def _clients(port: int, config: Path) -> Iterator[Callable[[], tuple[int, int]]]
         _configure(config, counts[1])
 
     with repeated(scrape, 0.02), repeated(reload, 0.2):
-        yield lambda: (counts[0], counts[1])
+        yield counts
 
 
 def _configure(path: Path, turn: int) -> None:
@@ -205,31 +169,19 @@ def _configure(path: Path, turn: int) -> None:
     new.rename(path)
 
 
-def _watched(
-    server: Server, ticks: int, tell: Callable[[Figures], object], enough: Callable[[], bool]
-) -> Iterator[Figures]:
-    """Figures for `ticks`, and on until `enough`."""
-    step = max(ticks // SAMPLES, 1)
-    start = server.figures().ticks
-    while (now := server.figures()).ticks < start + ticks or not enough():
-        tell(now)
-        yield now
-        while server.figures().ticks < now.ticks + step:
-            time.sleep(0.05)
-
-
-def main(ticks: int) -> int:
-    """Print the figures; returns the exit status."""
+def main(ticks: int) -> None:
+    """Print the figures; ends with status 1 if one grew."""
     print("| ticks | RSS, MiB | descriptors | threads |\n|---:|---:|---:|---:|", flush=True)
 
     def tell(now: Figures) -> None:
-        cells = f"{now.ticks}", f"{now.mebibytes:.1f}", f"{now.descriptors}", f"{now.threads}"
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(
+            f"| {now.ticks} | {now.mebibytes:.1f} | {now.descriptors} | {now.threads} |", flush=True
+        )
 
-    said = grown(soak(ticks, tell))
-    print("\n".join(said) or "nothing grew")
-    return 1 if said else 0
+    if said := grown(soak(ticks, tell)):
+        sys.exit("\n".join(said))
+    print("nothing grew")
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else TICKS))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else TICKS)

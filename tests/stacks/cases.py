@@ -15,10 +15,7 @@ Labels = frozenset[str]
 """The labels accepted for a GPU; none: it is kept busy."""
 WAITING: Labels = frozenset({ASLEEP, NETWORK, REQUESTS})
 MEBIBYTE = 2**20
-LIMITS = {
-    "slow disk": Limits(read_bytes_per_second=16 * MEBIBYTE),
-    "little memory": Limits(memory_bytes=128 * MEBIBYTE),
-}
+SLOW_DISK = Limits(read_bytes_per_second=16 * MEBIBYTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ def _case(  # noqa: PLR0913, PLR0917 - the columns
         venv=venv or "light",
         single_process="several" not in words,
         quick="quick" in words,
-        limits=next((LIMITS[word] for word in words if word in LIMITS), None),
+        limits=SLOW_DISK if "slow disk" in words else None,
         programs=tuple(word.removeprefix("needs ") for word in words if word.startswith("needs ")),
         warm_seconds=next((float(word[:-2]) for word in words if word.endswith(" s")), 3.0),
     )

@@ -3,58 +3,42 @@
     PYTHONPATH=tests python -m stacks.matrix [--only REGEX] [--quick] [FILE]
 
 How many were right is written between the markers `<!-- stacks: begin -->` and
-`<!-- stacks: end -->` of FILE, each case into measured.csv beside it. With --log, results are
-logged as they arrive, and --resume continues an interrupted run.
-Light cases run some at a time; what is wrong there is measured alone.
+`<!-- stacks: end -->` of FILE, each case into measured.csv beside it.
+Light cases run some at a time; what is wrong is measured once more, alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from scenarios.cgroups import Unavailable
-from scenarios.measure import await_quiet
+from scenarios.measure import Watched, await_quiet
 from stacks.cases import CASES, Case
-from stacks.measure import Failed, Found, measured, side_by_side, stages
+from stacks.measure import measure, side_by_side, stages
 from stacks.venvs import VenvError
 from support.leftovers import end_with_us
 from tables.splice import put, write_csv
 
-_TELLING = 0.005
-"""Smaller shares are not shown."""
-_CASES = {case.title: case for case in CASES}
-_BEGAN = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}"
+_TWICE = " (measured twice)"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one case, as logged."""
+    """The result of one case."""
 
-    title: str
-    busy: str
-    found: str
+    case: Case
     verdict: str
-    """right, wrong, or why it was not measured."""
-    run: str
-    """When the run that measured it began, UTC."""
-    version: str
-    """The commit that was measured."""
-    at_first: str = ""
-    """The first result, if it was wrong and measured again."""
-
-    @property
-    def case(self) -> Case:
-        """What was measured."""
-        return _CASES[self.title]
+    """right, wrong, not judged, or why it was not measured."""
+    busy: str = ""
+    found: str = ""
 
     @property
     def right(self) -> bool:
@@ -65,27 +49,26 @@ class Row:
         mark = "" if self.right else " ✗"
         held_out = "yes" if self.case.held_out else ""
         expected = "; ".join(" or ".join(sorted(one)) or "busy" for one in self.case.expected)
-        again = " (measured twice)" if self.at_first else ""
-        name, result = f"{self.case.name}{mark}", f"{self.found or self.verdict}{again}"
-        return f"| {self.case.family} | {name} | {held_out} | {expected} | {self.busy} | {result} |"
+        cells = (held_out, expected, self.busy, self.found or self.verdict)
+        return f"| {self.case.family} | {self.case.name}{mark} | {' | '.join(cells)} |"
 
 
-def row(
-    case: Case, first: list[Found] | None = None, *, hog: bool = False, verbose: bool = False
-) -> Row:
-    """Measure `case`; `first` is what was found beside others."""
+def row(case: Case, found: list[Watched] | None, *, hog: bool, verbose: bool) -> Row:
+    """Measure `case`, at first or again if what was `found` beside others is not right."""
+    again = ""
     try:
-        found, at_first = measured(case, first, hog=hog)
-    except Failed as reason:
-        return _row(case, verdict=f"did not run: {reason}")
-    except (Unavailable, VenvError) as reason:
-        return _row(case, verdict=f"not had: {reason}")
+        found = found or measure(case, hog=hog)[0]
+        if not all(one.right for one in found):
+            again, found = _TWICE, measure(case, hog=hog)[0]
+    except (AssertionError, Unavailable, VenvError) as reason:
+        kind = "did not run" if isinstance(reason, AssertionError) else "not had"
+        return Row(case, " ".join(f"{kind}: {reason}".replace("|", "/").split()))
     if verbose:
-        for one in found:
-            sys.stderr.write(f"    {one.feeders}\n")
-    wrong = any(one.right is False for one in found)
-    unknown = any(one.right is None for one in found)
-    return _row(case, found, at_first, "wrong" if wrong else "not judged" if unknown else "right")
+        sys.stderr.write("".join(f"    {one}\n" for one in found))
+    right = [one.right for one in found]
+    verdict = "wrong" if False in right else "not judged" if None in right else "right"
+    busy = "; ".join(f"{one.busy:.0%}" for one in found)
+    return Row(case, verdict, busy, "; ".join(one.told for one in found) + again)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -95,16 +78,8 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([head, rule, *map(str, rows)])
 
 
-def origin(rows: Sequence[Row]) -> str:
-    """When `rows` were measured, which version, and in how many runs."""
-    first, *later = sorted({one.run for one in rows}) or ["never"]
-    resumed = f", interrupted, resumed on {', '.join(later)}" if later else ", in one run"
-    versions = " and ".join(sorted({one.version for one in rows}))
-    return f"Measured on {first} UTC{resumed}. Version: {versions}."
-
-
 def summary(rows: Sequence[Row]) -> str:
-    """What was measured, and how much was right: in total, and where not all was."""
+    """How much was right of what was measured: in total, and where not all was."""
     staged = [one for one in rows if not one.verdict.startswith("not had")]
     lines = [
         "| family, if one was wrong | right | tuned on | held out |",
@@ -115,14 +90,16 @@ def summary(rows: Sequence[Row]) -> str:
         if not all(one.right for one in of_family):
             lines.append(_count(family, of_family))
     single = [one for one in staged if one.case.single_process]
-    lines += [_count("**one process on one GPU**", single), _count("**all**", staged)]
-    return "\n".join([origin(rows), "", *lines])
+    return "\n".join(
+        [*lines, _count("**one process on one GPU**", single), _count("**all**", staged)]
+    )
 
 
 def main() -> None:
     """Measure, print, write."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     options = _options()
+    began, hog = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M}", options.beside_a_hog
     end_with_us()
     cases = [
         case
@@ -131,19 +108,17 @@ def main() -> None:
         and (case.quick or not options.quick)
         and options.held_out in {None, case.held_out}
     ]
-    known = _known(options.log) if options.resume and options.log else {}
-    left = [case for case in cases if case.title not in known]
-    hog = options.beside_a_hog
-    for some in [(case,) for case in left] if hog else stages(left):
+    known: dict[Case, Row] = {}
+    for some in [(case,) for case in cases] if hog else stages(cases):
         await_quiet()
         for case, first in zip(some, side_by_side(some), strict=True):
-            known[case.title] = result = row(case, first, hog=hog, verbose=options.verbose)
-            _keep(options.log, result)
-            sys.stderr.write(f"{result}\n")
-    rows = [known[case.title] for case in cases]
-    sys.stdout.write(f"{table(rows)}\n\n{summary(rows)}\n")
+            known[case] = row(case, first, hog=hog, verbose=options.verbose)
+            sys.stderr.write(f"{known[case]}\n")
+    rows = [known[case] for case in cases]
+    told = f"Measured on {began} UTC. Version: {_version()}.\n\n{summary(rows)}"
+    sys.stdout.write(f"{table(rows)}\n\n{told}\n")
     if options.file:
-        put(options.file, {"stacks": summary(rows)})
+        put(options.file, {"stacks": told})
         write_csv(options.file.with_name("measured.csv"), table(rows))
 
 
@@ -159,37 +134,7 @@ def _options() -> argparse.Namespace:
     share.add_argument("--held-out", action="store_const", const=True, help="the other third")
     parser.add_argument("--beside-a-hog", action="store_true", help="beside one that burns a core")
     parser.add_argument("--verbose", action="store_true", help="also the feeders, to stderr")
-    parser.add_argument("--log", type=Path, help="keep results in this file as they come")
-    parser.add_argument("--resume", action="store_true", help="do not measure what is in the log")
     return parser.parse_args()
-
-
-def _row(
-    case: Case,
-    found: Iterable[Found] = (),
-    at_first: Iterable[Found] | None = None,
-    verdict: str = "",
-) -> Row:
-    return Row(
-        title=case.title,
-        busy="; ".join(f"{one.busy:.0%}" for one in found),
-        found=_told(found),
-        verdict=" ".join(verdict.replace("|", "/").split()),
-        run=_BEGAN,
-        version=_version(),
-        at_first=_told(at_first or ()),
-    )
-
-
-def _told(found: Iterable[Found]) -> str:
-    return "; ".join(_shares(one) for one in found)
-
-
-def _shares(found: Found) -> str:
-    if not found.expected and found.right:
-        return "busy"
-    told = [f"{label} {share:.0%}" for label, share in found.shares.items() if share > _TELLING]
-    return ", ".join(told) or "never idle"
 
 
 def _count(name: str, rows: Sequence[Row]) -> str:
@@ -205,27 +150,10 @@ def _share(rows: Sequence[Row]) -> str:
 
 def _version() -> str:
     """The commit that lies here, with `-dirty` if files differ from it."""
-    git = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    try:
-        told = subprocess.run(
-            git, cwd=Path(__file__).parent, check=True, capture_output=True, text=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return told.stdout.strip()
-
-
-def _known(log: Path) -> dict[str, Row]:
-    if not log.exists():
-        return {}
-    rows = [Row(**json.loads(line)) for line in log.read_text().splitlines()]
-    return {one.title: one for one in rows}
-
-
-def _keep(log: Path | None, result: Row) -> None:
-    if log:
-        with open(log, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+    git = ("git", "describe", "--always", "--dirty", "--exclude", "*")
+    home = Path(__file__).parent
+    told = subprocess.run(git, cwd=home, check=False, capture_output=True, text=True)
+    return told.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stages cases: their servers, their loops, and the samplers that the exporter serves from.
+"""Stages cases: their servers, their loops, and the sampler that the exporter serves from.
 
 Every process has its own session, and a mark in its environment by which it and all that it
 started are found and killed afterwards.
@@ -14,114 +14,71 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.demo.board.board import Board
+from gpu_bottleneck_exporter.demo.board.board import VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import H100, create
-from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.sampling.sampler import Sampler
-from gpu_bottleneck_exporter.settings import Settings
-from scenarios.cases import CPU_QUEUE, NEED_CPU
 from scenarios.cgroups import Unavailable, disk_of, limited
-from scenarios.measure import ENOUGH, Looks, Span, Watched, accounted, explained, look, watched
+from scenarios.measure import Watched, look, watched, watching
 from stacks import venvs
-from stacks.cases import Case, Labels
+from stacks.cases import Case
 from stacks.servers.table import SERVERS, Server
 from stacks.venvs import VenvError
 from support.leftovers import MARK
 from support.rights import _after
-from support.samplers import sampling
-from support.tools import WITH_US
-from support.waiting import until
+from support.tools import WITH_US, missing
+from support.waiting import eventually, until
 
-BUSY = 0.9
-"""Least busy share if the loop is well fed."""
-TOO_BUSY = 0.75
-"""Above this busy share, a starved case has too little idle time to judge."""
 _LOOK_NS = 900_000_000
 """One tick."""
 _FIRST_WORK_NS = 100_000_000
-_PATIENCE_SECONDS = 120.0
 _LOG_CHARACTERS = 1500
 _KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH", MARK)
 
 
-class Failed(Exception):  # noqa: N818 - reported like a result
-    """The case did not run as it should."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found(Watched):
-    """What one GPU was found to wait for."""
-
-    expected: Labels
-    workers: int = 0
-    """How many it was found to have."""
-
-    def margins(self, span: Span) -> tuple[float, ...]:
-        if not self.expected:
-            return ((span.busy_ns - BUSY * span.observed_ns) / 1e9,)
-        queue = {CPU_QUEUE} if span.crowded and self.expected & NEED_CPU else set()
-        idle = sum(span.stall_ns.values())
-        right = sum(span.stall_ns[label] for label in self.expected | queue)
-        return (right - ENOUGH * idle) / 1e9, (idle - (1 - TOO_BUSY) * span.observed_ns) / 1e9
-
-
-def measure(*cases: Case, hog: bool = False) -> list[list[Found]]:
+def measure(*cases: Case, hog: bool = False) -> list[list[Watched]]:
     """Stage `cases` side by side, alone on the machine or next to a process that burns a core.
 
-    Each has its own board and its own sampler, which starts when all of them run. Raises Failed if
-    one did not run, Unavailable if the machine lacks what it takes.
+    Fails if one does not run; raises Unavailable if the machine lacks what it takes.
     """
     with ExitStack() as ends:
-        staged = [ends.enter_context(_staged(case)) for case in cases]
+        home = tempfile.TemporaryDirectory(prefix="stacks-", dir="/var/tmp")
+        folder = Path(ends.enter_context(home))
+        gpus = sum(len(case.expected) for case in cases)
+        board = ends.enter_context(create(folder / "board", gpus=[H100] * gpus))
+        left = iter(board.gpus)
+        staged = {case: [next(left) for _ in case.expected] for case in cases}
+        stages = [ends.enter_context(_staged(*one, folder)) for one in staged.items()]
         if hog:
-            staged[0][1].start_hog()
-        samplers = [
-            ends.enter_context(sampling(partial(VirtualDriver, board), Settings()))
-            for board, _ in staged
-        ]
-        until(lambda: all(map(accounted, samplers)), "the samplers account for all GPUs")
-        watched(samplers, int(max(case.warm_seconds for case in cases) * 1e9))
-        began = time.monotonic_ns()
-        results = iter(look(samplers, _LOOK_NS, partial(_found, cases)))
-        for _, stage in staged:
+            stages[0].start_hog()
+        sampler = ends.enter_context(watching(board))
+        watched(sampler, int(max(case.warm_seconds for case in cases) * 1e9))
+        expected = [labels for case in cases for labels in case.expected]
+        wanted = [Watched(waiting_on=labels, gpu=gpu) for gpu, labels in enumerate(expected)]
+        found = look(sampler, _LOOK_NS, wanted)
+        for stage in stages:
             stage.check()
-        return [
-            [_told(next(results), sampler, gpu, began) for gpu in range(len(case.expected))]
-            for case, sampler in zip(cases, samplers, strict=True)
-        ]
+    return [[found[gpu.index] for gpu in held] for held in staged.values()]
 
 
-def _found(cases: Sequence[Case], looks: Looks) -> list[Found]:
-    """Of all GPUs of all cases."""
-    return [
-        Found(expected=expected, spans=[spans[at][gpu] for spans in looks])
-        for at, case in enumerate(cases)
-        for gpu, expected in enumerate(case.expected)
-    ]
-
-
-def measured(
-    case: Case, first: list[Found] | None = None, *, hog: bool = False
-) -> tuple[list[Found], list[Found] | None]:
-    """The result; and what was found beside other cases, `first`, if that was not right."""
+def found_in(case: Case, first: list[Watched] | None = None) -> list[Watched]:
+    """Measured alone, if it was not right at `first`, beside others; skips if it cannot be."""
     if first and all(found.right for found in first):
-        return first, None
-    return measure(case, hog=hog)[0], first
+        return first
+    try:
+        return measure(case)[0]
+    except (Unavailable, VenvError) as reason:
+        missing(f"{reason}")
 
 
-def side_by_side(cases: Sequence[Case]) -> Sequence[list[Found] | None]:
+def side_by_side(cases: Sequence[Case]) -> Sequence[list[Watched] | None]:
     """What is found in each of `cases`; None if they are to run alone, or one did not run."""
     if len(cases) > 1:
-        with contextlib.suppress(Failed, Unavailable, VenvError):
+        with contextlib.suppress(AssertionError, Unavailable, VenvError):
             return measure(*cases)
     return [None for _ in cases]
 
@@ -136,96 +93,89 @@ def stages(cases: Sequence[Case], most: int = 3) -> list[Sequence[Case]]:
 class Stage:
     """The processes of one case."""
 
-    def __init__(self, case: Case, folder: Path) -> None:
+    def __init__(self, case: Case, folder: Path, gpus: Sequence[VirtualGpu]) -> None:
         self._case = case
         self._folder = folder
+        self._gpus = gpus
         self._mark = uuid.uuid4().hex
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._port = free_port()
-        _make_library(folder / "lib")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._environment = {
+            **{name: os.environ[name] for name in _KEPT if name in os.environ},
+            "HOME": f"{folder / 'home'}",
+            "PYTHONPATH": f"{folder / 'lib'}",
+            "PYTHONUNBUFFERED": "1",
+            "STACKS_BOARD": f"{folder.with_name('board')}",
+            "STACKS_GPU": f"{gpus[0].index}",
+            "STACKS_FOLDER": f"{folder}",
+            "STACKS_MARK": self._mark,
+            "STACKS_PORT": f"{free_port()}",
+        }
         (folder / "home").mkdir()
+        # Loops may import only the package and this suite apart from their library.
+        (folder / "lib").mkdir()
+        for package in (Path(gpu_bottleneck_exporter.__file__).parent, Path(__file__).parent):
+            (folder / "lib" / package.name).symlink_to(package)
 
     def start_server(self, name: str, server: Server) -> None:
         """Start it, and wait until it listens."""
         _require(server.programs)
         module = ("-m", "stacks.servers", server.module, name, *server.arguments)
         self._start(name, [f"{venvs.python(server.venv)}", *module])
-        announced = self._folder / f"{name}.port"
-        self._until(announced.exists, f"{name} listens")
+        self._until((self._folder / f"{name}.port").exists, f"{name} listens")
 
-    def start_loop(self, cgroups: tuple[Path, ...], board: Board) -> None:
+    def start_loop(self, cgroups: tuple[Path, ...]) -> None:
         """Start the case's command, and wait for its first work or its message."""
-        module, *arguments = self._case.loop
-        words = ["-m", "stacks.loops", module, *arguments]
+        words = ["-m", "stacks.loops", *self._case.loop]
         self._start("loop", [f"{venvs.python(self._case.venv)}", *words], cgroups)
-        self._until(lambda: self._is_ready(board), "it is ready")
+        self._until(self._is_ready, "it is ready")
 
     def start_hog(self) -> None:
         """Start what burns a core."""
         self._start("hog", [sys.executable, "-c", "while True: pass"])
 
     def check(self) -> None:
-        """Raise Failed if a process has ended."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                raise Failed(f"{name} ended with {process.returncode}: {self._log(name)}")
+        """Fail if a process has ended."""
+        assert not self._has_ended(), f"ended early: {self._logs()}"
 
     def end(self) -> None:
         """Kill all processes and their descendants, and wait until they are gone."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while left := _started(self._mark, self._folder):
+
+        def gone() -> bool:
+            left = _started(self._mark, self._folder)
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for process in self._processes.values():
-                process.poll()
-            assert time.monotonic() < deadline, f"{left} cannot be killed"
-            time.sleep(0.05)
-        for process in self._processes.values():
-            process.wait()
+            return self._has_ended(all) and not left
+
+        eventually(gone)
 
     def _start(self, name: str, words: list[str], cgroups: tuple[Path, ...] = ()) -> None:
         enter = [f"echo $$ >'{group}/cgroup.procs'" for group in cgroups]
         with open(self._folder / f"{name}.log", "wb") as log:
-            self._processes[name] = subprocess.Popen(
+            process = subprocess.Popen(
                 [*WITH_US, *_after(*enter), *words],
                 cwd=self._folder,
-                env=self._environment(),
+                env=self._environment,
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+        self._processes.append(process)
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            **{name: os.environ[name] for name in _KEPT if name in os.environ},
-            "HOME": f"{self._folder / 'home'}",
-            "PYTHONPATH": f"{self._folder / 'lib'}",
-            "PYTHONUNBUFFERED": "1",
-            "STACKS_BOARD": f"{self._folder / 'board'}",
-            "STACKS_FOLDER": f"{self._folder}",
-            "STACKS_MARK": self._mark,
-            "STACKS_PORT": f"{self._port}",
-        }
-
-    def _is_ready(self, board: Board) -> bool:
-        gpus = board.gpus[: len(self._case.expected)]
-        working = all(gpu.record.submitted[1] >= _FIRST_WORK_NS for gpu in gpus)
+    def _is_ready(self) -> bool:
+        working = all(gpu.record.submitted[1] >= _FIRST_WORK_NS for gpu in self._gpus)
         return working or (self._folder / "ready").exists()
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not condition():
-            self.check()
-            if time.monotonic() > deadline:
-                raise Failed(f"never came: {what}: {self._log('loop')}")
-            time.sleep(0.05)
+    def _has_ended(self, which: Callable[[Iterable[bool]], bool] = any) -> bool:
+        return which([process.poll() is not None for process in self._processes])
 
-    def _log(self, name: str) -> str:
-        path = self._folder / f"{name}.log"
-        text = path.read_text(errors="replace") if path.exists() else ""
-        return " / ".join(text[-_LOG_CHARACTERS:].split("\n"))
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        until(condition, lambda: f"{what}: {self._logs()}", unless=self._has_ended)
+
+    def _logs(self) -> str:
+        logs = {log.stem: log.read_text(errors="replace") for log in self._folder.glob("*.log")}
+        return "".join(f"\n{name}: {log[-_LOG_CHARACTERS:]}" for name, log in sorted(logs.items()))
 
 
 def _require(programs: Iterable[str]) -> None:
@@ -235,40 +185,22 @@ def _require(programs: Iterable[str]) -> None:
 
 
 @contextmanager
-def _staged(case: Case) -> Iterator[tuple[Board, Stage]]:
+def _staged(case: Case, gpus: Sequence[VirtualGpu], home: Path) -> Iterator[Stage]:
     _require(case.programs)
+    folder = home / f"{gpus[0].index}"
+    folder.mkdir()
     with ExitStack() as cleanup:
-        folder = Path(
-            cleanup.enter_context(tempfile.TemporaryDirectory(prefix="stacks-", dir="/var/tmp"))
-        )
-        if case.limits:
-            disk_of(folder)
-        board = cleanup.enter_context(create(folder / "board", gpus=[H100] * len(case.expected)))
         cgroups: tuple[Path, ...] = ()
         if case.limits:
+            disk_of(folder)
             cgroups = cleanup.enter_context(limited(case.limits, folder))
-        stage = Stage(case, folder)
+        stage = Stage(case, folder, gpus)
         cleanup.callback(unmount, folder / "mount")
         cleanup.callback(stage.end)
         for name in case.servers:
             stage.start_server(name, SERVERS[name])
-        stage.start_loop(cgroups, board)
-        yield board, stage
-
-
-def _told(found: Found, sampler: Sampler, gpu: int, began_ns: int) -> Found:
-    """It, with what the accounting saw of the feeders."""
-    assert sampler._watch is not None
-    feed = sampler._watch.feed(sampler.state().gpus[gpu].identity.uuid)
-    workers = len(feed.workers) if feed else 0
-    return replace(found, workers=workers, feeders=explained(sampler, gpu, began_ns))
-
-
-def _make_library(folder: Path) -> None:
-    """What loops may import apart from their library: only the package and this suite."""
-    folder.mkdir()
-    (folder / "gpu_bottleneck_exporter").symlink_to(Path(gpu_bottleneck_exporter.__file__).parent)
-    (folder / "stacks").symlink_to(Path(__file__).parent)
+        stage.start_loop(cgroups)
+        yield stage
 
 
 def free_port() -> int:

@@ -9,20 +9,20 @@ from collections.abc import Callable
 
 import pytest
 
+from scenarios.measure import Watched, judge
 from stacks.cases import CASES, Case
-from stacks.judged import found_in, judge
-from stacks.measure import Found, side_by_side, stages
+from stacks.measure import found_in, side_by_side, stages
 
 QUICK = [case for case in CASES if case.quick]
 _STAGE_OF = {case.title: some for some in stages(QUICK, most=5) for case in some}
 
 
 @pytest.fixture(scope="module")
-def beside() -> Callable[[Case], list[Found] | None]:
+def beside() -> Callable[[Case], list[Watched] | None]:
     """What is found in a case beside others of its kind, if it may run so."""
-    known: dict[str, list[Found] | None] = {}
+    known: dict[str, list[Watched] | None] = {}
 
-    def found(case: Case) -> list[Found] | None:
+    def found(case: Case) -> list[Watched] | None:
         if case.title not in known:
             some = _STAGE_OF[case.title]
             known.update(zip([one.title for one in some], side_by_side(some), strict=True))
@@ -35,9 +35,9 @@ def beside() -> Callable[[Case], list[Found] | None]:
 @pytest.mark.quick
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.title)
 def test_the_idle_time_is_put_down_to_its_cause(
-    case: Case, beside: Callable[[Case], list[Found] | None]
+    case: Case, beside: Callable[[Case], list[Watched] | None]
 ) -> None:
-    judge(found_in(case, beside(case)))
+    judge([(found, found.right) for found in found_in(case, beside(case))])
 
 
 def test_each_family_has_a_case_that_keeps_its_gpu_busy() -> None:

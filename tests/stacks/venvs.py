@@ -15,10 +15,8 @@ from pathlib import Path
 import yaml
 
 HOME = Path(os.environ.get("STACKS_HOME") or Path(__file__).parents[2] / ".stacks")
-_TABLE = yaml.safe_load(Path(__file__).with_name("venvs.yml").read_text(encoding="utf-8"))
-VENVS: Mapping[str, Sequence[Sequence[str]]] = {
-    name: [step.split() for step in steps] for name, steps in _TABLE.items()
-}
+_TABLE = Path(__file__).with_name("venvs.yml")
+VENVS: Mapping[str, Sequence[str]] = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
 """By name: the arguments of `pip install`, one call after the other."""
 
 
@@ -36,24 +34,19 @@ def python(name: str) -> Path:
     with open(folder / ".lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         built = folder / ".built"
-        wanted = "\n".join(" ".join(step) for step in VENVS[name])
+        wanted = "\n".join(VENVS[name])
         if not built.exists() or built.read_text() != wanted:
-            _build(folder, VENVS[name])
+            sys.stderr.write(f"building {folder}\n")
+            _run(f"{sys.executable} -m venv {folder}")
+            for step in VENVS[name]:
+                _run(f"nice -n 10 {folder / 'bin' / 'pip'} install -q --prefer-binary {step}")
             built.write_text(wanted)
     return folder / "bin" / "python"
 
 
-def _build(folder: Path, steps: Sequence[Sequence[str]]) -> None:
-    sys.stderr.write(f"building {folder}\n")
-    _run([sys.executable, "-m", "venv", f"{folder}"])
-    for step in steps:
-        pip = [f"{folder / 'bin' / 'pip'}", "install", "-q", "--prefer-binary"]
-        _run(["nice", "-n", "10", *pip, *step])
-
-
-def _run(command: Sequence[str]) -> None:
+def _run(command: str) -> None:
     done = subprocess.run(
-        command,
+        command.split(),
         check=False,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -61,4 +54,4 @@ def _run(command: Sequence[str]) -> None:
         text=True,
     )
     if done.returncode:
-        raise VenvError(f"{done.stdout[-2000:]}\nit failed, try by hand: {' '.join(command)}")
+        raise VenvError(f"{done.stdout[-2000:]}\nit failed, try by hand: {command}")

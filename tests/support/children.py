@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from support.programs import Program
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-CODE = """
-import os, signal, sys, time
+from support.programs import Program, program
 
+_CODE = """
+ready()
 for line in sys.stdin:
     word, argument = line.split()
     if word == "fork":
@@ -14,7 +16,7 @@ for line in sys.stdin:
     else:
         os.kill(int(argument), signal.SIGKILL)
         os.waitpid(int(argument), 0)
-    print(argument, flush=True)
+    ready(argument)
 """
 
 
@@ -28,3 +30,10 @@ class Parent(Program):
     def end_child(self, pid: int) -> None:
         """Kill a child and wait for it, so that nothing is left of it."""
         self.ask(f"end {pid}")
+
+
+@contextmanager
+def parent() -> Iterator[Parent]:
+    """One, with its children, until the end of the block."""
+    with program(_CODE) as one:
+        yield Parent(one.process)

@@ -10,8 +10,8 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,7 +75,12 @@ class Server:
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self.url.split(":")[2].split("/")[0])
+        return int(self.target.rpartition(":")[2])
+
+    @property
+    def target(self) -> str:
+        """The address for Prometheus to scrape."""
+        return self.url.split("/")[2]
 
     @property
     def ended(self) -> bool:
@@ -111,16 +116,23 @@ class Server:
         return found
 
 
-@contextmanager
 def serving(
     folder: Path, *arguments: str, way: Sequence[str] = (), **variables: str
+) -> AbstractContextManager[Server]:
+    """Run the command in the background, prefixed with `way`."""
+    return background([*way, *COMMAND, *arguments], folder, environment(folder, **variables))
+
+
+@contextmanager
+def background(
+    command: Sequence[str], folder: Path, variables: Mapping[str, str]
 ) -> Iterator[Server]:
-    """Run the command in the background, prefixed with `way`; nothing of it is left afterwards."""
+    """Run what serves in `folder`; nothing of it is left afterwards."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix="stderr-", delete=False) as file:
         process = subprocess.Popen(
-            [*WITH_US, *way, *COMMAND, *arguments],
+            [*WITH_US, *command],
             cwd=folder,
-            env=environment(folder, **variables),
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=file,

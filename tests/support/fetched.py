@@ -52,18 +52,35 @@ def kernel(debian_package: str) -> Path:
 
 def _unpacked(name: str, component: str, *, depended: bool = False) -> Path:
     """A Debian package, or its first dependency: unpacked, not installed."""
-    wanted = _codename()
+    require("apt-get", "apt")
+    release = Path("/etc/os-release").read_text()
+    if "\nID=debian" not in f"\n{release}":
+        missing("it is taken from a package of Debian: no Debian here")
+    suite = release.partition("VERSION_CODENAME=")[2].partition("\n")[0]
 
     def fetch(folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as index:
-            _index(Path(index), wanted, component)
-            archive = _download(Path(index), name)
+        with tempfile.TemporaryDirectory() as home:
+            index = Path(home)
+            _index(index, suite, component)
+            archive = _download(index, name)
             if depended:
                 needed = _run(["dpkg-deb", "--field", f"{archive}", "Depends"]).split()[0]
-                archive = _download(Path(index), needed)
+                archive = _download(index, needed)
             _run(["dpkg-deb", "--extract", f"{archive}", f"{folder}"])
 
-    return _once(f"{name} {wanted}", fetch)
+    return _once(f"{name} {suite}", fetch)
+
+
+def _index(folder: Path, suite: str, component: str) -> None:
+    """A separate package index, from the mirror that this machine uses."""
+    targets = ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) ", "Created-By: Packages"]
+    known = _run(targets).splitlines()
+    mirror = next(line.split()[0] for line in known if f" {suite} " in line)
+    signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
+    (folder / "sources.list").write_text(f"deb {signed}{mirror} {suite} {component}\n")
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True)
+    _apt(folder, "update")
 
 
 def _download(index: Path, name: str) -> Path:
@@ -71,40 +88,17 @@ def _download(index: Path, name: str) -> Path:
     return next(index.glob(f"{name}_*.deb"))
 
 
-def _codename() -> str:
-    require("apt-get", "apt")
-    release = Path("/etc/os-release").read_text()
-    if "\nID=debian" not in f"\n{release}":
-        missing("it is taken from a package of Debian: no Debian here")
-    return release.partition("VERSION_CODENAME=")[2].partition("\n")[0]
-
-
-def _index(folder: Path, suite: str, component: str) -> None:
-    """A separate package index, from the mirror that this machine uses."""
-    known = _run(
-        ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) ", "Created-By: Packages"]
-    )
-    mirror = next(line.split()[0] for line in known.splitlines() if f" {_codename()} " in line)
-    signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
-    (folder / "sources.list").write_text(f"deb {signed}{mirror} {suite} {component}\n")
-    (folder / "lists/partial").mkdir(parents=True)
-    (folder / "cache/archives/partial").mkdir(parents=True)
-    _apt(folder, "update")
-
-
 def _apt(index: Path, *command: str) -> None:
     """Run apt-get on `index` only, from within it."""
-    options = {
-        "Dir::Etc::SourceList": index / "sources.list",
-        "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::State::Lists": index / "lists",
-        "Dir::Cache": index / "cache",
-        "APT::Sandbox::User": "root",
-        "Acquire::Languages": "none",
-        "Acquire::Retries": "3",
-    }
-    settings = [f"--option={name}={value}" for name, value in options.items()]
-    _run(["apt-get", "-qq", *settings, *command], index)
+    options = (
+        f"Dir::Etc::SourceList={index / 'sources.list'}",
+        "Dir::Etc::SourceParts=/dev/null",
+        f"Dir::State::Lists={index / 'lists'}",
+        f"Dir::Cache={index / 'cache'}",
+        "APT::Sandbox::User=root",
+        "Acquire::Retries=3",
+    )
+    _run(["apt-get", "-qq", *(f"--option={one}" for one in options), *command], index)
 
 
 def _pip(*command: str) -> None:

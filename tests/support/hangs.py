@@ -21,15 +21,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _SERVER = Path(__file__).with_name("unflushed.py")
 
 
-def _mounted(folder: Path, subtype: str = "") -> int:
+def _mounted(folder: Path) -> int:
     """Mount FUSE at `folder`; returns the device that its program would serve."""
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
         missing(f"FUSE is missing: {error}")
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
-    kind = f"fuse.{subtype}" if subtype else "fuse"
-    if _libc.mount(source().encode(), bytes(folder), kind.encode(), 0, options.encode()):
+    if _libc.mount(source().encode(), bytes(folder), b"fuse", 0, options.encode()):
         os.close(device)
         missing(f"mounting is not allowed: {os.strerror(ctypes.get_errno())}")
     return device
@@ -58,13 +57,13 @@ def hanging(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def unanswering(folder: Path, request: int, subtype: str = "") -> Iterator[Program]:
+def unanswering(folder: Path, request: int) -> Iterator[Program]:
     """A file of any name in `folder`, of a file system that never answers one kind of `request`.
 
     Yields its program, which tells after each line who, by thread, has sent one so far; after
     `answer` it answers. Who still waits at the end gets ENOTCONN.
     """
-    device = _mounted(folder, subtype)
+    device = _mounted(folder)
     pipe = subprocess.PIPE
     command = (sys.executable, str(_SERVER), str(device), str(request))
     # Another process: if this one were killed, its own threads would wait for it for ever.

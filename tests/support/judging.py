@@ -34,20 +34,16 @@ Result = TypeVar("Result")
 
 
 class Strangers:
-    """CPU time of the machine that neither we, nor what we started, nor the kernel took.
+    """CPU time of the machine that neither we, nor what we started, nor the kernel took."""
 
-    `we`: a process and its descendants.
-    """
-
-    def __init__(self, we: psutil.Process | None = None) -> None:
-        self._we = we or psutil.Process()
+    def __init__(self) -> None:
         self._began = time.monotonic()
-        self._before = _of_others(self._we)
+        self._before = _of_others()
 
     @property
     def cores(self) -> float:
         """Cores in use on average since this was made; processes that ended meanwhile count."""
-        spent = _of_others(self._we) - self._before
+        spent = _of_others() - self._before
         return max(spent / max(time.monotonic() - self._began, 1e-9), 0.0)
 
     @property
@@ -113,8 +109,8 @@ def _note(line: str) -> None:
             file.write(" ".join(f"{line} {test}".split()) + "\n")
 
 
-def _of_others(we: psutil.Process) -> float:
-    machine = psutil.cpu_times()
+def _of_others() -> float:
+    machine, we = psutil.cpu_times(), psutil.Process()
     ours = {we.pid, *(child.pid for child in we.children(recursive=True))}
     seconds = machine.user + machine.nice + machine.system + machine.steal
     for process in psutil.process_iter():

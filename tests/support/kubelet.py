@@ -108,43 +108,38 @@ def link_log(folder: Path, pod: str, container_id: str) -> None:
 def reply(pods: Iterable[Pod]) -> bytes:
     """The answer to List."""
     told = [
-        message(
-            "PodResources",
-            name=pod.name,
-            namespace=pod.namespace,
-            containers=[_container(each) for each in pod.containers],
-            cpu_ids=[1, 2, 300],
-        )
+        {
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "containers": [*map(_container, pod.containers)],
+            "cpu_ids": [1, 2, 300],
+        }
         for pod in pods
     ]
     return message("ListPodResourcesResponse", pod_resources=told).SerializeToString()
 
 
-def _container(container: Container) -> Message:
-    node = message("TopologyInfo", nodes=[message("NUMANode", ID=-1)])
-    devices = [
-        message("ContainerDevices", resource_name=resource, device_ids=ids, topology=node)
-        for resource, ids in container.devices.items()
-    ]
+def _container(container: Container) -> dict[str, object]:
+    node = {"nodes": [{"ID": -1}]}
     claimed = [
-        message(
-            "ClaimResource",
-            driver_name=claim.driver,
-            pool_name="node-1",
-            device_name=claim.device,
-            cdi_devices=[message("CDIDevice", name=name) for name in claim.cdi],
-        )
+        {
+            "driver_name": claim.driver,
+            "pool_name": "node-1",
+            "device_name": claim.device,
+            "cdi_devices": [{"name": name} for name in claim.cdi],
+        }
         for claim in container.claims
     ]
-    dynamic = message("DynamicResource", claim_name="c", claim_resources=claimed)
-    return message(
-        "ContainerResources",
-        name=container.name,
-        devices=devices,
-        cpu_ids=[7],
-        memory=[message("ContainerMemory", memory_type="memory", size=2**40)],
-        dynamic_resources=[dynamic] if claimed else [],
-    )
+    return {
+        "name": container.name,
+        "devices": [
+            {"resource_name": resource, "device_ids": ids, "topology": node}
+            for resource, ids in container.devices.items()
+        ],
+        "cpu_ids": [7],
+        "memory": [{"memory_type": "memory", "size": 2**40}],
+        "dynamic_resources": [{"claim_name": "c", "claim_resources": claimed}] if claimed else [],
+    }
 
 
 class Kubelet:

@@ -71,17 +71,11 @@ def way(mode: Mode, folder: Path, hosts: Mapping[Path, Path], groups: tuple[Path
 
 def inside(server: Server, mode: Mode) -> Way:
     """Words that run a command where `server` runs, as `kubectl exec` and `docker exec` do."""
-    spaces = (f"--target={pid_of(server, mode)}", "--mount", "--pid", "--cgroup")
-    return (require("nsenter", "util-linux"), *spaces, "--", *mode.rights)
-
-
-def pid_of(server: Server, mode: Mode) -> int:
-    """The exporter's pid: in its own PID namespace, it is a child of unshare."""
     pid = server.process.pid
-    if mode.host_pids:
-        return pid
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(child)
+    if not mode.host_pids:  # in its own PID namespace, it is a child of unshare
+        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    spaces = (f"--target={pid}", "--mount", "--pid", "--cgroup")
+    return (require("nsenter", "util-linux"), *spaces, "--", *mode.rights)
 
 
 def _cgroups(mode: Mode, groups: tuple[Path, ...]) -> Way:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,15 +14,14 @@ import pytest
 
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
-from scenarios import loops
 from scenarios.cgroups import Limits, Unavailable, limited
 from support import command
-from support.command import ANY_PORT, COMMAND, Server, environment
+from support.command import ANY_PORT, Server
 from support.drivers import Libraries
 from support.metrics import Metrics
 from support.rights import Way
 from support.tools import missing
-from support.waiting import PATIENCE_SECONDS, until
+from support.waiting import until
 
 CAPABILITIES = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "root")
 PRIVATE = {
@@ -53,15 +51,6 @@ class Stage:
             **self.variables,
         }
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return environment(self.folder, **self.all_variables)
-
-    @property
-    def files(self) -> list[Path]:
-        """The environment of programs on it."""
-        return [self.board.path, Path(loops.__file__)]
-
 
 @contextmanager
 def staged(libraries: Libraries, gpus: int) -> Iterator[Stage]:
@@ -82,47 +71,23 @@ def serving(stage: Stage, way: Way, *arguments: str) -> AbstractContextManager[S
     return command.serving(stage.folder, *words, way=way, **stage.all_variables)
 
 
-@contextmanager
-def started(stage: Stage, way: Way, *arguments: str) -> Iterator[Callable[[], tuple[int, str]]]:
-    """Run a command in the background; calling the result waits for its status and output."""
-    with subprocess.Popen(
-        [*way, *COMMAND, *arguments],
-        env=stage.environment,
-        cwd=stage.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-
-        def ended() -> tuple[int, str]:
-            said, errors = process.communicate(timeout=PATIENCE_SECONDS)
-            assert errors == "", errors
-            return process.returncode, said
-
-        try:
-            yield ended
-        finally:
-            process.kill()
+def ran(stage: Stage, way: Way, *arguments: str) -> tuple[int, str]:
+    """Status and output of a command."""
+    done = command.run(stage.folder, *arguments, way=way, **stage.all_variables)
+    assert done.stderr == "", done.stderr
+    return done.returncode, done.stdout
 
 
-def scraped(server: Server) -> Metrics:
-    status, text = server.get()
-    assert status == 200
-    return Metrics(text)
+def scraped_when(server: Server, condition: Callable[[Metrics], bool], what: str) -> Metrics:
+    """What is scraped once that is true of it."""
 
+    def found() -> Metrics | None:
+        status, text = server.get()
+        assert status == 200
+        metrics = Metrics(text)
+        return metrics if condition(metrics) else None
 
-def scraped_when(
-    server: Server, condition: Callable[[Metrics], bool], what: str | Callable[[], object]
-) -> Metrics:
-    found: list[Metrics] = []
-
-    def holds() -> bool:
-        assert not server.ended, server.said
-        found.append(scraped(server))
-        return condition(found[-1])
-
-    until(holds, what)
-    return found[-1]
+    return until(found, what, unless=lambda: server.ended)
 
 
 def assert_told(report: tuple[int, str], missing: Mapping[str, tuple[str, ...]]) -> None:
@@ -145,8 +110,3 @@ def caged(limits: Limits, folder: Path) -> Iterator[tuple[Path, ...]]:
             if reason.kernel:
                 pytest.skip(f"{reason}")
             missing(f"{reason}")
-
-
-def machines_own(metrics: Metrics) -> dict[str, tuple[str, ...]]:
-    """Signals that this machine gives nobody, and whose remedies do not matter here."""
-    return dict.fromkeys(metrics.missing, ())

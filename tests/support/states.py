@@ -280,9 +280,9 @@ def hopper(identity: kinds.Identity = HOPPER) -> GpuSnapshot:
     return replace(gpu, feeding=feeding())
 
 
-def ampere(identity: kinds.Identity = AMPERE) -> GpuSnapshot:
+def ampere() -> GpuSnapshot:
     """A GPU without GPM."""
-    return snapshot(identity, sampled_totals(), whole_gpu_readings())
+    return snapshot(AMPERE, sampled_totals(), whole_gpu_readings())
 
 
 def mig_parent() -> GpuSnapshot:

@@ -34,4 +34,4 @@ def table() -> str:
 
 def _line(family: Family) -> str:
     labels = f"{{{', '.join(family.labels)}}}" if family.labels else ""
-    return f"- `{family.name}{labels}` {family.kind}: {family.help}"
+    return f"- `{family.name}{labels}`: {family.help}"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import http.client
-import select
 import socket
-import struct
 import time
 from pathlib import Path
 
 import pytest
 
 from bench.flood import measure
-from gpu_bottleneck_exporter.web.server import Connection, Phase
 from support.command import ANY_PORT, serving
 from support.daemon import drain, get
 from support.waiting import PATIENCE_SECONDS, eventually
 
-from .conftest import BIG, GET, Page, Running, Serve
+from .conftest import GET, Page, Running, Serve
 
 PATIENT = {"head": 600, "response": 600, "rest": 600, "grace": 0, "connections": 4, "stay": 0.05}
 """Nobody is closed for being slow: what counts is who makes way."""
@@ -59,31 +55,6 @@ def test_who_has_been_without_a_request_for_longest_makes_way(serve: Serve) -> N
         scrape(client)
 
 
-def sending(running: Running) -> int:
-    return sum(one.phase is Phase.SENDING for one in running.server.connections)
-
-
-def read_on(client: socket.socket) -> None:
-    while client.recv(65536):
-        pass
-
-
-def test_who_does_not_read_makes_way_too(serve: Serve, page: Page) -> None:
-    page.body = BIG
-    running = serve(**PATIENT)
-    deaf = []
-    for number in range(4):
-        deaf.append(running.connect(GET))
-        eventually(lambda: sending(running) > number)  # noqa: B023
-    assert running.get("/-/healthy").status == 200
-    # The kernel keeps nothing for it. Whoever reads before the server has seen to that gets it all.
-    reset = select.poll()
-    reset.register(deaf[0], 0)
-    assert reset.poll(PATIENCE_SECONDS * 1000)
-    with pytest.raises(ConnectionResetError):
-        read_on(deaf[0])
-
-
 def test_who_waits_for_the_exporter_stays(serve: Serve, page: Page) -> None:
     running = serve(**PATIENT)
     page.gate.clear()
@@ -103,21 +74,6 @@ def test_everybody_stays_for_a_moment(serve: Serve) -> None:
         running.connect()
     assert running.get("/-/healthy").status == 200
     assert time.monotonic() - began >= 0.5
-
-
-def test_nothing_is_left_of_a_connection_that_was_reset(serve: Serve) -> None:
-    running = serve(rest=600)
-    for _ in range(20):
-        one = resting(running)
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        one.close()
-    eventually(lambda: len(running.server.connections) == 0)
-
-    def left() -> int:
-        gc.collect()
-        return sum(isinstance(thing, Connection) for thing in gc.get_objects())
-
-    eventually(lambda: left() == 0)
 
 
 def test_a_crowd_does_not_take_all_files(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import http.client
 import re
+import select
 import socket
 import time
 from contextlib import closing, suppress
@@ -76,6 +77,18 @@ def test_who_does_not_read_is_closed(serve: Serve, page: Page, site: Site, how: 
     client.sendall(GET[:-2] + (b"Connection: close\r\n\r\n" if how == "closed" else b"\r\n"))
     eventually(lambda: len(page.accepted) == 1)
     eventually(lambda: len(running.server.connections) == 0)
+    # The kernel keeps nothing for it. Whoever reads before the server has seen to that gets it all.
+    reset = select.poll()
+    reset.register(client, 0)
+    assert reset.poll(PATIENCE_SECONDS * 1000)
+    if how != "TLS":  # which takes it for an end
+        with pytest.raises(ConnectionResetError):
+            read_on(client)
+
+
+def read_on(client: socket.socket) -> None:
+    while client.recv(65536):
+        pass
 
 
 def test_taking_a_little_now_and_then_wins_no_time(serve: Serve, page: Page) -> None:

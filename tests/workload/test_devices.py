@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given as example
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.join import MOST_HOLDERS, holders
 from gpu_bottleneck_exporter.workload.podresources import Given, Holder
-from support.drivers import Libraries
 
 A = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 B = "GPU-5f3a9c11-1111-2222-3333-444444444444"
@@ -138,15 +135,3 @@ def test_a_gpu_without_a_uuid_is_nobodys() -> None:
 @example(st.text(), st.sampled_from([PLUGIN, DRIVER, ""]))
 def test_no_device_is_too_strange(device: str, source: str) -> None:
     assert len(found(Given(HOLDER, source, device))) <= 1
-
-
-def test_the_driver_tells_numbers_of_instances_and_of_device_nodes(
-    make_board: Callable[..., Board], libraries: Libraries
-) -> None:
-    board = make_board(gpus=[H100, H100], mig=[(1, 3), (1, 2)])
-    driver = libraries.open(board)
-    told = [one.identity for index in range(2) for one in driver.open(index)]
-    assert [one.minor for one in told] == [0, 1, 1, 1]
-    instances = [int(gpu.record.gpu_instance) for gpu in board.gpus[2:]]
-    assert len(set(instances)) == 2
-    assert [one.gpu_instance for one in told] == [None, None, *instances]

@@ -103,7 +103,7 @@ def test_a_folder_that_is_missing_is_told_once(
 ) -> None:
     site = Site(tmp_path / "gpustat")
     site.files.start()
-    said = f"no jobs of a prolog: {site.folder}: No such file or directory"
+    said = f"cannot read a prolog's jobs: {site.folder}: No such file or directory"
     until(lambda: said in caplog.text, "that it is logged")
     site.prolog("0", "7 1000\n")
     site.shows(OF_SEVEN)

@@ -114,14 +114,6 @@ def running(node: Node) -> Node:
     return node
 
 
-def test_who_was_given_a_gpu_and_has_not_opened_it(running: Node) -> None:
-    running.look()
-    running.shows(TRAIN)
-    running.works()
-    assert running.told() == {Owner(*TRAIN)}
-    assert running.holders(MIG) == ()
-
-
 def test_a_claim_that_one_of_two_instances_may_be_is_known_by_its_file(
     running: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,11 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.job import facts_of
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.workload.identity import Owner, owner_in_cgroup
+from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, Groups, OwnerReader, read_owner
 from gpu_bottleneck_exporter.workload.users import UserNames
-from support.programs import shell
 from support.trees import lay
 
-PROC = Path("/proc")
 UID = "2c48913c-b29f-11e7-9350-020968147796"
 SECOND = 1_000_000_000
 
@@ -121,11 +119,3 @@ def test_those_gone_are_forgotten(recorded: Recorded) -> None:
         recorded.process(pid, user=pid)
         recorded.at(pid * 5, pid)
     assert len(recorded.reader._known) < 10
-
-
-def test_a_real_child_with_the_environment_of_a_job() -> None:
-    users, groups = UserNames(PROC), Groups(PROC)
-    by_cgroup = owner_in_cgroup((PROC / "self/cgroup").read_text()).slurm_job_id
-    with shell({"SLURM_JOB_ID": "4242"}) as inside, shell({}) as outside:
-        jobs = [read_owner(PROC, pid, users, groups).slurm_job_id for pid in (inside, outside)]
-    assert jobs == [by_cgroup or "4242", by_cgroup]

@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.workload.owners import (
-    Groups,
-    OwnerReader,
-    named,
-    read_owner,
-    rendezvous,
-)
-from gpu_bottleneck_exporter.workload.users import UserNames
+from gpu_bottleneck_exporter.workload.owners import OwnerReader, named, rendezvous
 from support.programs import shell
 from support.trees import lay
 
@@ -66,16 +59,6 @@ def test_who_is_alone_meets_nobody(missing: str, tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_text_has_a_hash_all_the_same() -> None:
     assert len(named(("\udcff", "1"))) == 12
-
-
-def test_real_ranks_of_one_machine() -> None:
-    users, groups = UserNames(PROC), Groups(PROC)
-    with shell(HERE) as first, shell({**HERE, "RANK": "1"}) as second, shell({}) as alone:
-        ranks = (first, second, alone)
-        found = [read_owner(PROC, pid, users, groups).rendezvous for pid in ranks]
-    assert found[0] == found[1]
-    assert found[0] is not None
-    assert found[2] is None
 
 
 def test_whose_processes_are_of_several_jobs_meets_nowhere() -> None:

@@ -40,94 +40,86 @@ _INFO: Table[GpuSnapshot] = {
     gauge(
         "gpu_info{name, architecture, pci_bus_id, driver_version, cuda_version, mig_profile, "
         "parent_uuid}",
-        "Constant 1; identifies the GPU or MIG instance: NVML name, architecture, PCI bus id, "
-        "MIG profile and parent, driver version, highest CUDA version. Unknown labels are "
-        "omitted.",
+        "Constant 1; identifies the GPU or MIG instance. cuda_version is the highest that the "
+        "driver supports. Unknown labels are omitted.",
     ): _identity,
 }
 
 _PROCESSES: Table[readings.Processes] = {
     gauge(
         "gpu_processes",
-        "Processes that hold a context on the GPU: compute, graphics and MPS, each once (NVML "
-        "running-process lists), but no desktop's (graphics only, in no container and no job) "
-        "and no daemons of MPS. Absent if there may be some in other PID namespaces. Read every "
-        "10 s: the call takes the driver's global lock.",
+        "Processes that hold a context on the GPU (compute, graphics, MPS), except those of a "
+        "desktop and MPS's daemons. Absent if there may be some in other PID namespaces. Read "
+        "every 10 s.",
     ): lambda held: held.count,
 }
 
 _POWER: Table[readings.Power] = {
     gauge(
         "gpu_power_watts",
-        "Power drawn, in watts: mean of the last second if the driver has it (field 185), else "
-        "nvmlDeviceGetPowerUsage, which is instantaneous on GA100 and older.",
+        "Power drawn, in watts: mean of the last second; on GA100 and older instantaneous.",
     ): lambda power: power.watts,
-    gauge(
-        "gpu_power_limit_watts", "Power limit in force, in watts (nvmlDeviceGetEnforcedPowerLimit)."
-    ): lambda power: power.limit_watts,
+    gauge("gpu_power_limit_watts", "Power limit in force, in watts."): lambda power: (
+        power.limit_watts
+    ),
     gauge(
         "gpu_power_default_limit_watts",
-        "Default power limit of the board, in watts (nvmlDeviceGetPowerManagementDefaultLimit). A "
-        "limit in force below it has been lowered.",
+        "Default power limit of the board, in watts.",
     ): lambda power: power.default_limit_watts,
     counter(
         "gpu_energy_joules_total",
-        "Energy since the driver was loaded, in joules (nvmlDeviceGetTotalEnergyConsumption, Volta "
-        "and later).",
+        "Energy since the driver was loaded, in joules (Volta and later).",
     ): lambda power: power.energy_joules,
 }
 
 _THERMAL: Table[readings.Thermal] = {
     gauge(
         "gpu_temperature_celsius{sensor}",
-        "Temperature in degrees Celsius (nvmlDeviceGetTemperatureV; memory: field 82).",
+        "Temperature in degrees Celsius.",
     ): lambda thermal: thermal.sensors,
     gauge(
         "gpu_temperature_limit_celsius{limit}",
         "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
-        "degrees Celsius (nvmlDeviceGetTemperatureThreshold; from Ada on derived once from the "
-        "driver's T.Limit margins: it may be a degree off).",
+        "degrees Celsius (from Ada on derived from margins, maybe a degree off).",
     ): lambda thermal: thermal.limits,
 }
 
 _CLOCKS: Table[readings.Clocks] = {
     gauge(
         "gpu_clock_hertz{clock}",
-        "Current clock, in hertz (nvmlDeviceGetClockInfo). Falls when idle.",
+        "Current clock, in hertz. Falls when idle.",
     ): lambda clocks: clocks.now,
     gauge(
         "gpu_clock_max_hertz{clock}",
-        "Highest clock of the model, in hertz (nvmlDeviceGetMaxClockInfo).",
+        "Highest clock of the model, in hertz.",
     ): lambda clocks: clocks.maximum,
 }
 
 _THROTTLE: Table[readings.Throttle] = {
     counter(
         "gpu_throttle_seconds_total{reason}",
-        "Seconds for which the reason held the clocks down, since the driver was loaded (field "
-        "values 74-80, 251-253 or 269-271 by driver version, else nvmlDeviceGetViolationStatus). "
-        "Before driver 575, and from 580.66 to 580.81, sw_thermal covers all thermal throttling. "
-        "Any load that boosts is power-capped at times: alert on the rate.",
+        "Seconds for which the reason held the clocks down, since the driver was loaded. Before "
+        "driver 575, and from 580.66 to 580.81, sw_thermal covers all thermal throttling. Any load "
+        "that boosts is power-capped at times: alert on the rate.",
     ): lambda throttle: seconds_by(throttle.spent_ns),
     gauge(
         "gpu_throttle_active{reason}",
-        "Whether the reason holds the clocks down right now, 0 or 1 "
-        "(nvmlDeviceGetCurrentClocksEventReasons). board_limit and reliability need driver 615 or "
-        "later.",
+        "Whether the reason holds the clocks down right now, 0 or 1. board_limit and reliability "
+        "need driver 615 or later.",
     ): lambda throttle: throttle.active,
 }
 
 _MEMORY: Table[GpuSnapshot] = {
     gauge(
         "gpu_memory_total_bytes",
-        "Device memory installed, in bytes (nvmlDeviceGetMemoryInfo_v2); the machine's where the "
-        "GPU has none of its own (GB10).",
+        "Device memory installed, in bytes; the machine's where the GPU has none of its own "
+        "(GB10).",
     ): lambda gpu: _memory(gpu).total_bytes,
     gauge(
         "gpu_memory_used_bytes",
-        "Device memory that processes have allocated, in bytes. Includes frameworks' caches and, "
-        "where gpu_memory_reserved_bytes is absent, reserved memory. Where the GPU has no memory "
-        "of its own, the sum over the processes.",
+        "Device memory that processes have allocated, in bytes, with frameworks' caches and, where "
+        "gpu_memory_reserved_bytes is absent, reserved memory. On a GB10 the sum over the "
+        "processes.",
     ): used_bytes,
     gauge(
         "gpu_memory_reserved_bytes", "Device memory that the driver keeps for itself, in bytes."
@@ -137,22 +129,20 @@ _MEMORY: Table[GpuSnapshot] = {
 _XID: Table[GpuSnapshot] = {
     counter(
         "gpu_xid_errors_total{xid}",
-        "XID events since the exporter started, by code (NVML event set). Codes 13, 31, 43, 45, "
-        "68 and 109 come from the application, others from hardware or driver. A code's series "
-        "first appears at 1: an alert must also catch new series.",
+        "XID events since the exporter started, by code: 13, 31, 43, 45, 68 and 109 come from the "
+        "application, others from hardware or driver. A code's series first appears at 1: an alert "
+        "must also catch new series.",
     ): lambda gpu: {str(code): count for code, count in sorted(gpu.errors.items())},
 }
 
 _HEALTH: Table[readings.Health] = {
     counter(
         "gpu_ecc_errors_total{kind}",
-        "ECC errors since the driver was loaded (nvmlDeviceGetTotalEccErrors, volatile). Absent "
-        "with ECC off.",
+        "ECC errors since the driver was loaded (volatile). Absent with ECC off.",
     ): lambda health: health.ecc_errors,
     gauge(
         "gpu_remapped_rows{kind}",
-        "Memory rows remapped since the GPU was made, by the kind of error "
-        "(nvmlDeviceGetRemappedRows, Ampere and later).",
+        "Memory rows remapped since the GPU was made, by the kind of error (Ampere and later).",
     ): lambda health: health.remapped_rows,
     gauge(
         "gpu_row_remap_pending",
@@ -166,12 +156,12 @@ _HEALTH: Table[readings.Health] = {
 _LINK: Table[readings.Link] = {
     counter(
         "gpu_pcie_replays_total",
-        "PCIe packets sent again since the driver was loaded (nvmlDeviceGetPcieReplayCounter).",
+        "PCIe packets sent again since the driver was loaded.",
     ): lambda link: link.replays,
     gauge(
         "gpu_pcie_link_generation",
-        "PCIe generation at which the link runs. Falls when the GPU is idle. This and the three "
-        "below are absent where NVML has a placeholder for a GPU on NVLink-C2C (GB10).",
+        "PCIe generation at which the link runs. Falls when the GPU is idle. Absent, as are the "
+        "three below, on NVLink-C2C (GB10).",
     ): lambda link: link.generation,
     gauge(
         "gpu_pcie_link_generation_max", "Highest PCIe generation that GPU and slot both support."

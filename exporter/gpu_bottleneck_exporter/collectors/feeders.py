@@ -16,10 +16,6 @@ from gpu_bottleneck_exporter.sampling.collector import (
 _BY_PROCESS = (
     "The last second of a process's life is missed; a process on several GPUs counts for each."
 )
-_NAMESPACE = (
-    "in the network namespaces of the main processes (/proc/PID/net/dev without loopback and "
-    "container bridges). With hostNetwork that is the whole host's traffic."
-)
 
 
 def _by_role(fed: Feeding, figure: Callable[[Counters], float | None]) -> dict[str, float | None]:
@@ -59,11 +55,10 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: _by_role(fed, lambda one: one.queue_ns / 1e9) if fed.queue_known else None,
     counter(
         "gpu_feeder_wait_seconds_total{role, state}",
-        "Seconds in which the processes waited, by what for: disk (file I/O), network (asleep in "
-        "a socket; while the GPU idles, for an answer), queue (pipe, futex, semaphore), sleep "
-        "(timer, poll), unknown (no permission). Covers first threads and, while the GPU idles, "
-        "what those wait for. Sampled several times a second, workers in turn; each kind is "
-        "absent until first seen.",
+        "Seconds in which the processes waited, by what for: disk (file I/O), network (a socket; "
+        "while the GPU idles, an answer), queue (pipe, futex, semaphore), sleep (timer, poll), "
+        "unknown (no permission). Covers first threads and, while the GPU idles, what those wait "
+        "for. Sampled; each kind is absent until first seen.",
     ): lambda fed: seconds_by(dict(sorted(fed.wait_ns.items()))),
     counter(
         "gpu_feeder_read_bytes_total{role}",
@@ -86,17 +81,16 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: fed.refault_bytes,
     counter(
         "gpu_feeder_worker_starts_total",
-        "Worker processes started while a main process held the GPU; those that live for less than "
-        "a second may be missed.",
+        "Worker processes started while a main process held the GPU, but for some that live for "
+        "less than a second.",
     ): lambda fed: fed.worker_starts,
     gauge(
         "gpu_feeder_age_seconds", "Seconds since the oldest main process started (/proc/PID/stat)."
     ): lambda fed: fed.job.age_seconds,
     gauge(
         "gpu_feeder_interactive",
-        "Whether a main process is interactive, 0 or 1: a notebook kernel (/proc/PID/cmdline) or "
-        "one with a controlling terminal (/proc/PID/stat), as under ssh, tmux or docker run -t. "
-        "Absent while no process feeds the GPU.",
+        "Whether a main process is interactive, 0 or 1: a notebook kernel, or one with a "
+        "controlling terminal (ssh, tmux, docker run -t). Absent while no process feeds the GPU.",
     ): lambda fed: fed.job.limits.interactive,
     counter(
         "gpu_feeder_throttled_seconds_total",
@@ -105,8 +99,8 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: seconds(fed.throttled_ns),
     gauge(
         "gpu_feeder_cpu_limit_cores",
-        "CPU cores that the limit of the main processes' cgroups allows (cpu.max or "
-        "cpu.cfs_quota_us, the tightest level). Absent without a limit.",
+        "CPU cores that the tightest limit of the main processes' cgroups allows (cpu.max or "
+        "cpu.cfs_quota_us). Absent without a limit.",
     ): lambda fed: fed.job.limits.cpu_cores,
     gauge(
         "gpu_feeder_cpus_allowed",
@@ -119,25 +113,27 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: fed.job.limits.memory_used_bytes,
     gauge(
         "gpu_feeder_memory_limit_bytes",
-        "Memory limit of the main processes' cgroups, in bytes (memory.max or "
-        "memory.limit_in_bytes, the tightest level). Absent without a limit.",
+        "Tightest memory limit of the main processes' cgroups, in bytes (memory.max or "
+        "memory.limit_in_bytes). Absent without a limit.",
     ): lambda fed: fed.job.limits.memory_bytes,
     gauge(
         "gpu_feeder_shm_size_bytes",
-        "Size of the main processes' own /dev/shm, in bytes (statvfs through /proc/PID/root). "
-        "Absent without permission.",
+        "Size of the main processes' own /dev/shm, in bytes (/proc/PID/root). Absent without "
+        "permission.",
     ): lambda fed: getattr(fed.job.limits.shared_memory, "size_bytes", None),
     gauge(
         "gpu_feeder_shm_used_bytes",
         "Used part of the main processes' own /dev/shm, in bytes. When it is full, workers die of "
         "a bus error.",
     ): lambda fed: getattr(fed.job.limits.shared_memory, "used_bytes", None),
-    counter("gpu_feeder_network_receive_bytes_total", f"Bytes received {_NAMESPACE}"): lambda fed: (
-        fed.job.received_bytes
-    ),
-    counter("gpu_feeder_network_transmit_bytes_total", f"Bytes sent {_NAMESPACE}"): lambda fed: (
-        fed.job.sent_bytes
-    ),
+    counter(
+        "gpu_feeder_network_receive_bytes_total",
+        "Bytes received in the network namespaces of the main processes (/proc/PID/net/dev without "
+        "loopback and container bridges). With hostNetwork that is the whole host's traffic.",
+    ): lambda fed: fed.job.received_bytes,
+    counter(
+        "gpu_feeder_network_transmit_bytes_total", "Bytes sent in the same network namespaces."
+    ): lambda fed: fed.job.sent_bytes,
     counter(
         "gpu_feeder_pressure_seconds_total{resource, kind}",
         "Seconds in which some, or all (full, of io only), runnable tasks in the main processes' "

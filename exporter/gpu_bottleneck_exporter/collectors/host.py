@@ -10,10 +10,7 @@ from gpu_bottleneck_exporter.sampling.collector import (
     seconds_by,
 )
 
-_INTERFACES = (
-    f"Without the loopback and {', '.join(f'{name}*' for name in VIRTUAL_INTERFACES)}; "
-    f"{MOST_DEVICES} interfaces at most."
-)
+_VIRTUAL = ", ".join(f"{name}*" for name in VIRTUAL_INTERFACES)
 
 
 def _pressure(machine: Machine) -> dict[tuple[str, str], int]:
@@ -30,13 +27,13 @@ FAMILIES: Table[Machine] = {
     gauge("gpu_host_cpus", "Logical CPUs that the host has online."): lambda machine: machine.cpus,
     counter(
         "gpu_host_cpu_busy_seconds_total",
-        "Seconds since boot in which CPUs worked, summed over all CPUs: everything but idle and "
-        "iowait (/proc/stat).",
+        "Seconds since boot in which CPUs worked, summed over all: everything but idle and iowait "
+        "(/proc/stat).",
     ): lambda machine: machine.cpu_busy_seconds,
     counter(
         "gpu_host_iowait_seconds_total",
         "Seconds since boot in which CPUs idled while a task waited for a disk, summed over all "
-        "CPUs (/proc/stat). Counts tasks of all jobs, and misses network storage.",
+        "(/proc/stat). Counts tasks of all jobs, and misses network storage.",
     ): lambda machine: machine.iowait_seconds,
     gauge(
         "gpu_host_memory_total_bytes", "Memory of the host, in bytes (/proc/meminfo)."
@@ -59,11 +56,12 @@ FAMILIES: Table[Machine] = {
     ): lambda machine: machine.disk_io_seconds,
     counter(
         "gpu_host_network_receive_bytes_total{device}",
-        f"Bytes received by the interface (/proc/1/net/dev). {_INTERFACES}",
+        "Bytes received by the interface (/proc/1/net/dev), without the loopback and "
+        f"{_VIRTUAL}; {MOST_DEVICES} interfaces at most.",
     ): lambda machine: machine.network_receive_bytes,
     counter(
         "gpu_host_network_transmit_bytes_total{device}",
-        f"Bytes sent by the interface (/proc/1/net/dev). {_INTERFACES}",
+        "Bytes sent by the same interfaces (/proc/1/net/dev).",
     ): lambda machine: machine.network_transmit_bytes,
 }
 

@@ -24,8 +24,8 @@ FAMILIES: Table[Outlook] = {
     gauge(
         "gpu_prescription_value{knob}",
         "Recommended value of the setting: num_workers (processes), cpu_limit and cpu_cores "
-        "(cores), host_code and checkpoints (0: the share of the time that the GPU waits for "
-        "them can only be removed). Absent while the GPU is busy or nothing is recommended.",
+        "(cores), host_code and checkpoints (always 0: they can only be removed). Absent "
+        "where nothing is recommended.",
     ): lambda outlook: _advised(outlook, lambda one: one.value),
     gauge(
         "gpu_prescription_current_value{knob}", "Present value of the setting, in the same unit."
@@ -48,22 +48,20 @@ FAMILIES: Table[Outlook] = {
     ): lambda outlook: _advised(outlook, lambda one: one.at_most),
     gauge(
         "gpu_prescription_job_busy_ratio{knob}",
-        "Predicted mean busy share of the job's GPUs on this machine if only this rank is "
-        "changed, 0-1: the next slowest rank limits it. Absent for jobs with one GPU, and while "
-        "it is unknown what the other ranks can spare.",
+        "Predicted mean busy share of the job's GPUs on this machine if only this rank is changed, "
+        "0-1: the next slowest rank limits it. Absent for jobs with one GPU, and while unknown.",
     ): lambda outlook: _advised(outlook, lambda one: one.job_busy_ratio),
     gauge(
         "gpu_prescription_refused{reason}",
-        "1 for the reason why nothing is recommended for a GPU that idles. Absent otherwise.",
+        "1 for the reason why nothing is recommended for a GPU that idles.",
     ): _refused,
     gauge(
         "gpu_prescription_scored_ratio{knob}",
-        "Busy share that was predicted for the last change of the setting that was noticed, 0-1.",
+        "Busy share that was predicted for the last noticed change of the setting, 0-1.",
     ): lambda outlook: _scored(outlook, lambda one: one.predicted_busy_ratio),
     gauge(
         "gpu_prescription_error_ratio{knob}",
-        "Busy share since that change less the predicted one, both 0-1: positive if it brought "
-        "more than predicted.",
+        "Busy share since that change less the predicted one, both 0-1.",
     ): lambda outlook: _scored(outlook, lambda one: one.error_ratio),
 }
 

@@ -31,24 +31,24 @@ def _stalls(totals: GpuTotals) -> dict[str, float]:
 _UTILIZATION: Table[GpuTotals] = {
     counter(
         "gpu_observed_seconds_total",
-        "Seconds for which it is known whether the GPU was busy: the time covered by the driver's "
-        "utilization samples (nvmlDeviceGetSamples; under MIG the GPM interval).",
+        "Seconds for which it is known whether the GPU was busy: the time that the driver's "
+        "utilization samples cover (under MIG the GPM interval).",
     ): lambda totals: seconds(totals.observed_ns),
     counter(
         "gpu_unobserved_seconds_total",
-        "Seconds since the exporter first read the GPU that no utilization sample covers. They "
-        "count as neither busy nor idle.",
+        "Seconds since the exporter first read the GPU that no utilization sample covers: neither "
+        "busy nor idle.",
     ): lambda totals: _if_observed(totals, totals.unobserved_ns / 1e9),
     counter(
         "gpu_busy_seconds_total",
-        "Seconds in which at least one kernel ran (integral of the driver's utilization samples "
-        "over their windows; under MIG of the GPM graphics activity). Busy does not say how much "
-        "of the GPU worked: see gpu_sm_active_seconds_total.",
+        "Seconds in which at least one kernel ran (integral of the driver's utilization samples; "
+        "under MIG of the GPM graphics activity). How much of the GPU worked: see "
+        "gpu_sm_active_seconds_total.",
     ): lambda totals: _if_observed(totals, totals.busy_ns / 1e9),
     counter(
         "gpu_memory_controller_busy_seconds_total",
-        "Seconds in which device memory was read or written (integral of the driver's memory "
-        "utilization samples). Absent where the driver always reports 0, as on unified memory.",
+        "Seconds in which device memory was read or written (integral of the driver's samples). "
+        "Absent where the driver always reports 0 (unified memory).",
     ): lambda totals: seconds(totals.memory_busy_ns),
     gauge(
         "gpu_utilization_ratio",
@@ -61,45 +61,41 @@ _UTILIZATION: Table[GpuTotals] = {
     ): lambda totals: totals.last_memory_ratio,
     histogram(
         "gpu_window_utilization_ratio",
-        "Busy share of each of the driver's sample windows (1/6 to 1 s long), 0-1. Distinguishes a "
-        "steady half load from full load half of the time.",
+        "Busy share of each of the driver's sample windows (1/6 to 1 s), 0-1. Tells a steady half "
+        "load from full load half of the time.",
     ): lambda totals: _if_observed(totals, Histogram(totals.window_counts, totals.window_sum)),
 }
 
 _STALL: Table[GpuTotals] = {
     counter(
         "gpu_stall_seconds_total{waiting_on}",
-        "Idle seconds of the GPU, by what the processes that hold or feed it did: unallocated "
-        "(no holder), host_code (the main thread ran), worker_cpu (it waited for workers that "
-        "ran), cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them back), "
-        "storage, memory (reading evicted data again), network (they waited for an answer), "
-        "requests (a server had none in flight; absent until first seen), peer (another GPU of "
-        "the job worked), asleep (all slept), unknown. Adds up to observed minus busy seconds, "
-        "exactly; split per tick, from states sampled several times a second.",
+        "Idle seconds of the GPU, by what the processes that hold or feed it did: unallocated (no "
+        "holder), host_code (the main thread ran), worker_cpu (it waited for workers that ran), "
+        "cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them back), storage, "
+        "memory (reading evicted data again), network (they waited for an answer), requests (a "
+        "server had none in flight; absent until first seen), peer (another GPU of the job "
+        "worked), asleep (all slept), unknown. Adds up to observed minus busy seconds, exactly.",
     ): _stalls,
     counter(
         "gpu_storage_stall_seconds_total{filesystem}",
-        "Seconds of gpu_stall_seconds_total in which the GPU waited for storage, by where the "
-        "files are: local or remote (NFS, SMB, Lustre, FUSE and others, by the mount's type); in "
-        "neither where that is unknown. Absent until first known.",
+        "Seconds that the GPU waited for storage, by where the files are: local or remote (NFS, "
+        "SMB, Lustre, FUSE and others, by the mount's type). Where that is unknown they are in "
+        "neither.",
     ): lambda totals: seconds_by(totals.storage_ns),
 }
 
 _TRAFFIC = {
-    "gpu_pcie_receive_bytes_total": "that the GPU received over PCIe, that is host to device (GPM "
-    "metric 21 x time)",
-    "gpu_pcie_transmit_bytes_total": "that the GPU sent over PCIe, that is device to host (GPM "
-    "metric 20 x time)",
-    "gpu_nvlink_receive_bytes_total": "that the GPU received over all NVLinks (GPM metric 60 x "
-    "time)",
-    "gpu_nvlink_transmit_bytes_total": "that the GPU sent over all NVLinks (GPM metric 61 x time)",
-    "gpu_c2c_receive_bytes_total": "that the GPU received over NVLink-C2C, that is from the CPU "
-    "and its memory (GPM metric 101 x time). Absent without such links",
-    "gpu_c2c_transmit_bytes_total": "that the GPU sent over NVLink-C2C (GPM metric 100 x time)",
-    "gpu_c2c_data_receive_bytes_total": "of data among those received, without the protocol's (GPM"
-    " metric 103 x time)",
+    "gpu_pcie_receive_bytes_total": "that the GPU received over PCIe (GPM metric 21)",
+    "gpu_pcie_transmit_bytes_total": "that the GPU sent over PCIe (GPM metric 20)",
+    "gpu_nvlink_receive_bytes_total": "that the GPU received over all NVLinks (GPM metric 60)",
+    "gpu_nvlink_transmit_bytes_total": "that the GPU sent over all NVLinks (GPM metric 61)",
+    "gpu_c2c_receive_bytes_total": "that the GPU received over NVLink-C2C (GPM metric 101). Absent "
+    "without such links",
+    "gpu_c2c_transmit_bytes_total": "that the GPU sent over NVLink-C2C (GPM metric 100)",
+    "gpu_c2c_data_receive_bytes_total": "of data among those received, without the protocol's (GPM "
+    "metric 103)",
     "gpu_c2c_data_transmit_bytes_total": "of data among those sent, without the protocol's (GPM "
-    "metric 102 x time)",
+    "metric 102)",
 }
 """Which bytes each metric counts; the reading's name for them is in the middle."""
 
@@ -111,22 +107,21 @@ def _traffic(name: str, totals: GpuTotals) -> float | None:
 _ACTIVITY: Table[GpuTotals] = {
     counter(
         "gpu_sm_active_seconds_total",
-        "Seconds x share of SMs with at least one warp (integral of GPM metric 2): its rate is the "
-        "mean share of SMs at work, 0-1.",
+        "Seconds x share of SMs with at least one warp (GPM metric 2): its rate is the mean share "
+        "of SMs at work, 0-1.",
     ): lambda totals: seconds(totals.active_ns.get("sm")),
     counter(
         "gpu_sm_occupancy_seconds_total",
-        "Seconds x share of warp slots in use (integral of GPM metric 3): its rate is the mean "
-        "occupancy, 0-1.",
+        "Seconds x share of warp slots in use (GPM metric 3): its rate is the mean occupancy, 0-1.",
     ): lambda totals: seconds(totals.active_ns.get("occupancy")),
     counter(
         "gpu_dram_active_seconds_total",
-        "Seconds x share of the device memory's bandwidth in use (integral of GPM metric 10).",
+        "Seconds x share of the device memory's bandwidth in use (GPM metric 10).",
     ): lambda totals: seconds(totals.active_ns.get("dram")),
     counter(
         "gpu_pipe_active_seconds_total{pipe}",
-        "Seconds x share of cycles in which the pipe worked (integral of GPM metrics 5 tensor, 11 "
-        "fp64, 12 fp32, 13 fp16, 4 int).",
+        "Seconds x share of cycles in which the pipe worked (GPM metrics 5 tensor, 11 fp64, 12 "
+        "fp32, 13 fp16, 4 int).",
     ): lambda totals: seconds_by(totals.pipe_ns),
     **{
         counter(name, f"Bytes {about}."): partial(_traffic, name)

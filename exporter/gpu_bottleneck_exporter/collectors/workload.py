@@ -27,12 +27,11 @@ def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
 _INFO = gauge(
     "gpu_workload_info{workload_namespace, workload_pod, workload_container, pod_uid, "
     "container_id, slurm_job_id, user, rendezvous}",
-    "Constant 1; one series for each owner of the GPU: of its main processes, 8 at most, and "
-    "each container or Slurm job without a process on it to which the kubelet or a prolog gave "
-    "it, 32 containers at most. Read every 10 s, later every 30 s. slurm_job_id is a SLUID "
-    "where the number is not visible, user a number if the host's names are not available; "
-    "rendezvous is a hash of MASTER_ADDR and MASTER_PORT, the same on all GPUs of a distributed "
-    "job. Labels that do not apply or are unknown are omitted.",
+    "Constant 1; one series for each owner of the GPU: those of its main processes, 8 at most, and "
+    "containers and Slurm jobs to which the kubelet or a prolog gave it, 32 containers at most. "
+    "slurm_job_id is a SLUID where the number is not visible, user a number if the host's names "
+    "are not available; rendezvous is a hash of MASTER_ADDR and MASTER_PORT, the same on all GPUs "
+    "of a distributed job. Labels that do not apply or are unknown are omitted.",
 )
 LABELS = _INFO.labels
 """In the order of the fields of an owner."""

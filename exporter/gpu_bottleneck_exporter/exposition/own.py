@@ -15,8 +15,8 @@ from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 _UP: Table[GpuSnapshot] = {
     gauge(
         "gpu_up",
-        "Whether the GPU answered within the deadline, 0 or 1. At 0 only gpu_up, gpu_info and "
-        "its XIDs remain; log and status page give the reason.",
+        "Whether the GPU answered within the deadline, 0 or 1. At 0 only gpu_up, gpu_info and XIDs "
+        "remain; log and status page give the reason.",
     ): lambda gpu: gpu.up,
 }
 UP = collector("up", _UP, lambda gpu: gpu)
@@ -29,7 +29,7 @@ EXPORTER: Table[SamplerState] = {
     ): lambda _: {(__version__, platform.python_version()): 1.0},
     gauge(
         "gpu_exporter_simulated",
-        "1 when the GPUs are simulated (virtual board), 0 when they are real.",
+        "1 when the GPUs are simulated, 0 when they are real.",
     ): lambda state: state.about.simulated,
     gauge(
         "gpu_exporter_collector_success{collector}",
@@ -38,8 +38,7 @@ EXPORTER: Table[SamplerState] = {
     ): lambda state: {name: one.success for name, one in health(state)},
     gauge(
         "gpu_exporter_collector_duration_seconds{collector}",
-        "Seconds that the collector's last reading took, summed over all GPUs. Readings run in "
-        "the background, not in scrapes.",
+        "Seconds that the collector's last reading took, in the background, summed over all GPUs.",
     ): lambda state: {name: one.seconds for name, one in health(state)},
     gauge(
         "gpu_exporter_collector_last_success_timestamp_seconds{collector}",
@@ -48,14 +47,14 @@ EXPORTER: Table[SamplerState] = {
     gauge(
         "gpu_exporter_signal_available{signal}",
         "Whether every GPU that is up, or the host, provides the signal, 0 or 1. At 0 the series "
-        "built on it are absent or coarser somewhere. Absent if the collectors that read it are "
-        "off, or if --without names it.",
+        "built on it are absent or coarser. Absent if its collectors are off, or if --without "
+        "names it.",
     ): lambda state: dict(sorted(signals(state).items())),
     gauge(
         "gpu_exporter_feeder_processes{watched}",
-        "Processes that feed GPUs, over all GPUs, by how they are watched: whole (counters read "
-        "every 4 s or more often), sampled (in turn: sums are exact but later), or counted "
-        "(beyond 8192 nothing else is known of them, and that GPU has no worker counters).",
+        "Processes that feed GPUs, over all GPUs, by how they are watched: whole (counters read at "
+        "least every 4 s), sampled (in turn: sums come later), or counted (beyond 8192; that GPU "
+        "has no worker counters).",
     ): lambda state: dict(sorted(state.host.watched.items())) if state.host else None,
     counter(
         "gpu_exporter_lost_samples_seconds_total",
@@ -64,14 +63,12 @@ EXPORTER: Table[SamplerState] = {
     ): lambda state: sum(gpu.totals.lost_ns for gpu in state.gpus) / 1e9,
     counter(
         "gpu_exporter_implausible_values_total{collector}",
-        "Impossible values from the driver, such as a utilization above 100 %. They are dropped: "
-        "the series is absent, or the time unobserved.",
+        "Impossible values from the driver, such as a utilization above 100 %; they are dropped.",
     ): lambda state: state.implausible,
     counter(
         "gpu_exporter_cpu_wait_seconds_total",
         "Seconds in which the exporter's own threads were runnable without a CPU, summed "
-        "(schedstat; every 10 s). If one is starved for a quarter of the time, readings come too "
-        "late and the signal own_cpu is 0.",
+        "(schedstat). If one is starved for a quarter of the time, the signal own_cpu is 0.",
     ): lambda state: state.waited_for_cpu_seconds,
     counter("gpu_exporter_driver_calls_total", "Calls made into the GPU driver."): lambda state: (
         state.driver_calls

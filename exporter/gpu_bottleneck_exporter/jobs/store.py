@@ -121,7 +121,7 @@ class File:
         except self._sqlite.DatabaseError as error:
             trouble = f"it is damaged: {error}"
             self._set_aside(f"is damaged ({error})")
-        said = f"jobs cannot be written to {self._path}: {trouble}; trying again"
+        said = f"cannot write jobs to {self._path}: {trouble}; trying again"
         over = f"jobs are written to {self._path} again"
         self._throttle.log_change(logging.WARNING, "write", trouble, said, over)
         return trouble is None
@@ -141,7 +141,7 @@ class File:
                 found = file.execute(f"SELECT {columns} FROM jobs WHERE {which}", (value,))  # noqa: S608
                 return [Row(*row) for row in found]
         except self._sqlite.Error as error:
-            log.warning("jobs cannot be read from %s: %s", self._path, error)
+            log.warning("cannot read jobs from %s: %s", self._path, error)
             return []
 
     def _prepare(self) -> None:
@@ -160,7 +160,7 @@ class File:
         """Rename the file: the next write begins a new one."""
         self._ready = False
         aside = self._path.with_name(f"{self._path.name}.aside")
-        log.error("%s %s: kept as %s, and begun anew", self._path, why, aside)
+        log.error("%s %s: renamed to %s, and a new one begun", self._path, why, aside)
         with suppress(OSError):
             self._path.with_name(f"{self._path.name}-journal").unlink(missing_ok=True)
             self._path.replace(aside)

@@ -60,7 +60,7 @@ class JobFiles(Watch):
         except OSError as error:
             names = []
             if self._expected and self._throttle.is_new("folder", error.strerror):
-                log.warning("no jobs of a prolog: %s: %s", self._folder, error.strerror)
+                log.warning("cannot read a prolog's jobs: %s: %s", self._folder, error.strerror)
         self._jobs = {name.lower(): jobs for name in names if (jobs := self._read(name))}
 
     def _read(self, name: str) -> Sequence[Owner]:

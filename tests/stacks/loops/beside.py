@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stacks.loops import sockets
 from stacks.loops.common import FOLDER, HOST, PORT, QUICK, WAIT, Load, burn, prefetched, workers
-from stacks.loops.files import direct
 from stacks.loops.gpu import train
 
 
@@ -69,7 +68,6 @@ LOOPS: dict[str, Callable[[], Load]] = {
     "worker": lambda: workers(lambda: partial(burn, WAIT), 1),
     "thread": lambda: prefetched(lambda: burn(WAIT)),
     "fetch": sockets.timeout,
-    "direct": direct,
     "sleep": lambda: partial(time.sleep, WAIT),
     "quick": lambda: partial(burn, QUICK),
 }

@@ -17,7 +17,6 @@ import torch.multiprocessing as mp
 from stacks.loops.common import HOST, PORT, WAIT, Load, burn
 from stacks.loops.gpu import STEP, hold
 from stacks.loops.loader import loader
-from stacks.loops.samples import prepare
 
 RANKS = 2
 LONG_STEP = 3 * STEP
@@ -68,10 +67,7 @@ def main(kind: str, start: str = "") -> None:
         run = ["-m", "torch.distributed.run", "--nproc_per_node", f"{RANKS}"]
         run += ["--master_port", f"{PORT}", "-m", "stacks.loops", "collective", kind]
         os.execv(sys.executable, [sys.executable, *run])  # noqa: S606 - the point of it
-    spawn = start == "spawn"
-    if spawn or os.environ["RANK"] == "0":
-        prepare(kind.partition("-")[0])
-    if spawn:
+    if start == "spawn":
         mp.spawn(spawned, args=(kind,), nprocs=RANKS)
         return
     dist.init_process_group("gloo")

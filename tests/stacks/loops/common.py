@@ -1,7 +1,8 @@
 """What the loops share: their servers, and ways of getting batches.
 
 A loop runs with its library's Python, and needs only the virtual board apart from it. The
-environment says where things are: STACKS_BOARD, STACKS_FOLDER, STACKS_PORT.
+environment says where things are: STACKS_BOARD, STACKS_GPU (the first of its GPUs on it, if not 0),
+STACKS_FOLDER, STACKS_PORT.
 """
 
 from __future__ import annotations
@@ -22,26 +23,31 @@ from pathlib import Path
 from typing import Any
 
 from gpu_bottleneck_exporter.demo.jobs import burn
+from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
 WAIT = 0.12
 """Seconds that a slow batch takes, whatever the reason."""
 QUICK = 0.002
 """Seconds that a batch takes if the GPU is to stay busy."""
 MEBIBYTE = 2**20
-FOLDER = Path(os.environ["STACKS_FOLDER"])
-PORT = int(os.environ["STACKS_PORT"])
+FOLDER = Path(os.environ.get("STACKS_FOLDER", ""))
+PORT = int(os.environ.get("STACKS_PORT", "0"))
 """Free for the loop to listen on."""
 HOST = "127.0.0.1"
+FORK: Any = multiprocessing.get_context("fork")
 _AHEAD = 4
 
 Load = Callable[[], object]
 
-__all__ = ["FOLDER", "HOST", "MEBIBYTE", "PORT", "QUICK", "WAIT", "Load", "burn"]
+__all__ = ["FOLDER", "FORK", "HOST", "MEBIBYTE", "PORT", "QUICK", "WAIT", "Load", "burn"]
 
 
 def port(server: str) -> int:
-    """Where `server` listens."""
-    return int((FOLDER / f"{server}.port").read_text())
+    """Where `server` listens, once it does."""
+    announced = FOLDER / f"{server}.port"
+    while not announced.exists():
+        time.sleep(0.05)
+    return int(announced.read_text())
 
 
 def url(path: str, server: str = "http", *, scheme: str = "http") -> str:
@@ -116,16 +122,23 @@ def prefetched(load: Load, threads: int = 1, ahead: int = _AHEAD) -> Load:
     return get
 
 
-def workers(
-    start: Callable[[], Load], count: int = 2, method: str = "fork", ahead: int = _AHEAD
-) -> Load:
+def workers(start: Callable[[], Load], count: int = 2) -> Load:
     """Batches that worker processes load; `start` is called in each of them."""
-    context: Any = multiprocessing.get_context(method)
-    batches = context.Queue(ahead)
-    for _ in range(count):
-        context.Process(target=_work, args=(batches, start), daemon=True).start()
+    batches = FORK.Queue(_AHEAD)
+    started_workers(batches, start, count)
     get: Load = batches.get
     return get
+
+
+def started_workers(
+    batches: multiprocessing.queues.Queue[bytes], start: Callable[[], Load], count: int
+) -> list[multiprocessing.process.BaseProcess]:
+    """The processes; they end with this one."""
+    arguments = batches, start, os.getpid()
+    started = [FORK.Process(target=_work, args=arguments, daemon=True) for _ in range(count)]
+    for process in started:
+        process.start()
+    return started
 
 
 def placed(start: Callable[[], Load], where: str = "main") -> Load:
@@ -142,7 +155,10 @@ def placed(start: Callable[[], Load], where: str = "main") -> Load:
     return places[where]()
 
 
-def _work(batches: multiprocessing.queues.Queue[bytes], start: Callable[[], Load]) -> None:
+def _work(
+    batches: multiprocessing.queues.Queue[bytes], start: Callable[[], Load], parent: int
+) -> None:
+    die_with_parent(parent)
     load = start()
     while True:
         load()

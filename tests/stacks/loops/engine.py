@@ -1,36 +1,29 @@
-"""An API server and its child, the engine that holds the GPU: `... engine JOINT WORK`.
+"""A child that holds the GPU and runs the model for its parent, as in vLLM.
 
-The layout of vLLM: the parent serves HTTP and tokenises, the child runs the model. JOINT is how
-they communicate: zmq (over ipc) or pipe (multiprocessing's). WORK is what the parent does for a
-request: burn, upstream or infer (nothing).
+The parent serves HTTP and tokenises; they communicate by ZeroMQ over ipc.
 """
 
-# ruff: noqa: PLC0415 - each case imports its own library and no other
+# ruff: noqa: PLC0415 - other servers' environments lack it
 # mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 
-from stacks.loops.asgi import serve
-from stacks.loops.common import FOLDER, WORKS
+from stacks.loops.common import FOLDER, Load
 from stacks.loops.gpu import STEP, hold, ready, warm
 
-Ask = Callable[[], object]
+_ADDRESS = f"ipc://{FOLDER}/engine"
 
 
-def zmq_engine(_joint: object) -> None:
-    """Polls for requests, as engines do, and runs each."""
+def run() -> None:
+    """Poll for requests, as engines do, and run each."""
     import zmq
 
     gpu = hold()
     socket = zmq.Context().socket(zmq.REP)
-    socket.bind(f"ipc://{FOLDER}/engine")
+    socket.bind(_ADDRESS)
     warm(gpu)
     ready()
     while True:
@@ -40,56 +33,18 @@ def zmq_engine(_joint: object) -> None:
         socket.send(b"done")
 
 
-def pipe_engine(joint: Connection) -> None:
-    """Waits for requests on a pipe."""
-    gpu = hold()
-    warm(gpu)
-    ready()
-    while True:
-        joint.recv()
-        gpu.run(STEP)
-        joint.send("done")
-
-
-def start_zmq() -> Ask:
-    """Start the engine; what asks it."""
+def started() -> Load:
+    """Start the engine; what asks it, one request at a time."""
     import zmq
 
-    multiprocessing.get_context("spawn").Process(target=zmq_engine, args=(None,)).start()
+    multiprocessing.get_context("spawn").Process(target=run).start()
     socket = zmq.Context().socket(zmq.REQ)
-    socket.connect(f"ipc://{FOLDER}/engine")
-
-    def ask() -> object:
-        socket.send(b"run")
-        return socket.recv()
-
-    return ask
-
-
-def start_pipe() -> Ask:
-    """Start the engine; what asks it."""
-    here, there = multiprocessing.Pipe()
-    multiprocessing.get_context("spawn").Process(target=pipe_engine, args=(there,)).start()
-
-    def ask() -> object:
-        here.send("run")
-        return here.recv()
-
-    return ask
-
-
-def main(joint: str, work: str) -> None:
-    """Serve until killed."""
-    ask = {"zmq": start_zmq, "pipe": start_pipe}[joint]()
-    pool = ThreadPoolExecutor(8)
+    socket.connect(_ADDRESS)
     one_at_a_time = threading.Lock()
 
-    def run() -> None:
-        WORKS[work]()
+    def ask() -> object:
         with one_at_a_time:
-            ask()
+            socket.send(b"run")
+            return socket.recv()
 
-    def answer() -> Awaitable[object]:
-        return asyncio.get_running_loop().run_in_executor(pool, run)
-
-    serve(answer)
+    return ask

@@ -13,10 +13,9 @@ import os
 import socket
 import sys
 import tarfile
-from functools import partial
 from typing import Any, NoReturn
 
-from stacks.loops.common import FOLDER, HOST, MEBIBYTE, PORT, Load
+from stacks.loops.common import FOLDER, MEBIBYTE, PORT, Load
 from stacks.loops.gpu import ready
 
 _BATCH = 64
@@ -24,50 +23,23 @@ _SHARE = 3 * MEBIBYTE
 """Bytes of a batch of the pipeline: so many take xz about WAIT to unpack."""
 
 
-def _connected() -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(FOLDER / "batches"))
-    return connection
-
-
 def unix() -> Load:
     """Receive what is sent."""
-    connection = _connected()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(FOLDER / "batches"))
     return lambda: connection.recv(_BATCH, socket.MSG_WAITALL)
 
 
-def ask() -> Load:
-    """Ask, and wait for the answer."""
-    connection = _connected()
-
-    def load() -> bytes:
-        connection.sendall(bytes(_BATCH))
-        return connection.recv(_BATCH, socket.MSG_WAITALL)
-
-    return load
-
-
-def fifo() -> Load:
-    """Read a FIFO."""
-    file = os.open(FOLDER / "batches", os.O_RDONLY)
-    return lambda: os.read(file, _BATCH)
-
-
-def pull(address: str) -> Load:
-    """ZeroMQ's PULL."""
+def pull() -> Load:
+    """ZeroMQ's PULL, from wherever it comes."""
     import zmq
 
     pulling: Any = zmq.Context().socket(zmq.PULL)
     pulling.setsockopt(zmq.RCVHWM, 1)
-    pulling.bind(address)
+    pulling.bind(f"tcp://*:{PORT}")
     ready()
     load: Load = pulling.recv
     return load
-
-
-ipc = partial(pull, f"ipc://{FOLDER / 'batches'}")
-tcp = partial(pull, f"tcp://{HOST}:{PORT}")
-pod = partial(pull, f"tcp://*:{PORT}")
 
 
 def pipeline() -> NoReturn:

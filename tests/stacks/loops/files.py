@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from stacks.loops.aio import Aio, Uring
-from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, Load, burn, for_a_while
+from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, Load, burn, for_a_while, of_two
 from stacks.loops.gpu import hold
 
 BATCH = 2 * MEBIBYTE
@@ -68,46 +67,26 @@ def buffered() -> Load:
     return again(path, batches)
 
 
-def small() -> Load:
-    """One file per sample."""
-    folder = FOLDER / "samples"
-    folder.mkdir()
-    for number in range(400):
-        (folder / f"{number}").write_bytes(os.urandom(MEBIBYTE // 4))
-    samples = sorted(folder.iterdir())
-    for sample in samples:
-        cool(sample)
-
-    def load() -> None:
-        for sample in _DRAW.sample(samples, 8):
-            sample.read_bytes()
-            cool(sample)
-
-    return load
+def reader(path: Path, flags: int = 0, size: int = MEBIBYTE) -> Load:
+    """Reads so many bytes at a random place."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    buffer = mmap.mmap(-1, size)
+    places = os.fstat(descriptor).st_size // size
+    draw = random.Random(os.getpid())  # noqa: S311 - no secret
+    return lambda: os.preadv(descriptor, [buffer], draw.randrange(places) * size)
 
 
-def direct() -> Load:
+def direct(size: int = BATCH) -> Load:
     """Bypassing the page cache."""
-    descriptor = os.open(data(), os.O_RDONLY | os.O_DIRECT)
-
-    def load() -> None:
-        buffer = mmap.mmap(-1, MEBIBYTE)
-        for _ in range(BATCH // MEBIBYTE):
-            os.preadv(descriptor, [buffer], _DRAW.randrange(SIZE // MEBIBYTE) * MEBIBYTE)
-
-    return load
-
-
-def mapping(path: Path) -> mmap.mmap:
-    """The file as memory."""
-    with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    read = reader(data(), os.O_DIRECT)
+    return lambda: [read() for _ in range(size // MEBIBYTE)]
 
 
 def mapped() -> Load:
     """Pages of a mapped file, as they are touched."""
     path = data()
-    memory = mapping(path)
+    with open(path, "rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
     def batches() -> Iterator[bytes]:
         for start in range(0, SIZE, BATCH):
@@ -115,18 +94,6 @@ def mapped() -> Load:
         memory.madvise(mmap.MADV_DONTNEED)
 
     return again(path, batches)
-
-
-def at_random(pages: int = 20) -> Load:
-    """Random pages of more than fits into memory."""
-    memory = mapping(data(size=3 * SIZE))
-    last = len(memory) // _PAGE
-    sum(memory[page * _PAGE] for page in range(last))  # all of it has been in memory
-
-    def load() -> int:
-        return sum(memory[_DRAW.randrange(last) * _PAGE] for _ in range(pages))
-
-    return load
 
 
 def parquet(*, compressed: bool = False, threads: bool = True) -> Load:
@@ -165,107 +132,9 @@ parquet_decode = partial(parquet, compressed=True, threads=False)
 parquet_threads = partial(parquet, compressed=True)
 
 
-def hdf5(*, compressed: bool = False) -> Load:
-    """Chunks of a data set: cold and raw, or warm and compressed."""
-    import h5py
-    import numpy as np
-
-    path = FOLDER / f"data{os.getpid()}.h5"
-    rows, width = (4, 16 * MEBIBYTE) if compressed else (64, BATCH)
-    options = {"compression": "gzip", "compression_opts": 1} if compressed else {}
-    with h5py.File(path, "w") as file:
-        values = file.create_dataset("values", (rows, width), "u1", chunks=(1, MEBIBYTE), **options)
-        noise = np.random.default_rng(0)
-        for row in range(rows):
-            values[row] = noise.integers(0, 16, width, "u1")
-
-    def batches() -> Iterator[object]:
-        with h5py.File(path, "r") as file:
-            for row in range(rows):
-                yield file["values"][row]
-
-    if not compressed:
-        return again(path, batches)
-    stored = h5py.File(path, "r")["values"]
-    return for_a_while(lambda: stored[_DRAW.randrange(rows)])
-
-
-hdf5_decode = partial(hdf5, compressed=True)
-
-
-def memmap() -> Load:
-    """numpy's mapped arrays."""
-    import numpy as np
-
-    path = data()
-
-    def batches() -> Iterator[object]:
-        array = np.memmap(path, mode="r")
-        for start in range(0, SIZE, BATCH):
-            yield array[start : start + BATCH].sum()
-
-    return again(path, batches)
-
-
-def lmdb() -> Load:
-    """A database that is a mapped file."""
-    import lmdb
-
-    path = FOLDER / "lmdb"
-    count = 160
-    with lmdb.open(f"{path}", map_size=2**30) as database, database.begin(write=True) as write:
-        for number in range(count):
-            write.put(f"{number}".encode(), os.urandom(MEBIBYTE // 2))
-
-    def batches() -> Iterator[object]:
-        with lmdb.open(f"{path}", readonly=True, lock=False, readahead=False) as database:
-            for first in range(0, count, 4):
-                with database.begin() as read:
-                    yield [read.get(f"{number}".encode()) for number in range(first, first + 4)]
-
-    return again(path / "data.mdb", batches)
-
-
 def mounted() -> Load:
-    """A file on a remote file system."""
-    descriptor = os.open(FOLDER / "mount" / "data", os.O_RDONLY)
-    size = os.fstat(descriptor).st_size // MEBIBYTE
-
-    def load() -> bytes:
-        # Each read is at a different place, so that nothing has been read ahead.
-        return os.pread(descriptor, MEBIBYTE // 8, _DRAW.randrange(size) * MEBIBYTE)
-
-    return lambda: [load(), load()]
-
-
-def aio() -> Load:
-    """Linux's own asynchronous reads: the thread waits for them in io_getevents."""
-    reader = Aio(data())
-    return lambda: reader.read(_places())
-
-
-def uring() -> Load:
-    """The same through io_uring."""
-    reader = Uring(data())
-    return lambda: reader.read(_places())
-
-
-def _places() -> list[int]:
-    count = BATCH // MEBIBYTE
-    return [place * MEBIBYTE for place in _DRAW.sample(range(SIZE // MEBIBYTE), count)]
-
-
-def checkpoint() -> NoReturn:
-    """Every few steps, the main thread writes the model and forces it to disk."""
-    gpu = hold()
-    model = os.urandom(64 * MEBIBYTE)
-    while True:
-        for _ in range(5):
-            gpu.run(0.02)
-        with open(FOLDER / "checkpoint", "wb", buffering=0) as file:
-            for _ in range(4):
-                file.write(model)
-            os.fsync(file.fileno())
+    """A file on a remote file system, so large that nothing has been read ahead."""
+    return of_two(reader(FOLDER / "mount" / "data", size=MEBIBYTE // 8))
 
 
 def journal() -> NoReturn:

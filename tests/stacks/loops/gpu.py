@@ -19,9 +19,10 @@ _LAUNCHED_AHEAD = 2
 
 
 def hold(index: int = 0) -> VirtualGpu:
-    """Own a context on GPU `index`."""
-    gpu = Board(Path(os.environ["STACKS_BOARD"])).gpus[index]
-    gpu.hold(os.getpid(), 2**30)
+    """Own a context on GPU `index` of ours."""
+    first = int(os.environ.get("STACKS_GPU", "0"))
+    gpu = Board(Path(os.environ["STACKS_BOARD"])).gpus[first + index]
+    gpu.hold(os.getpid(), 2**32)
     return gpu
 
 
@@ -54,22 +55,18 @@ def warm(gpu: VirtualGpu) -> None:
     gpu.run(0.15)
 
 
-class Model:
-    """A model that is served, and takes one request at a time."""
+def loaded() -> Load:
+    """Load a model that is served; what runs it, for one request at a time."""
+    gpu = hold()
+    one_at_a_time = threading.Lock()
 
-    def __init__(self) -> None:
-        self._gpu = hold()
-        self._one_at_a_time = threading.Lock()
+    def infer() -> None:
+        with one_at_a_time:
+            gpu.run(STEP)
 
-    def load(self) -> None:
-        """Be ready for requests."""
-        warm(self._gpu)
-        ready()
-
-    def infer(self) -> None:
-        """Answer one."""
-        with self._one_at_a_time:
-            self._gpu.run(STEP)
+    warm(gpu)
+    ready()
+    return infer
 
 
 def pause() -> NoReturn:

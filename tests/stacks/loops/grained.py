@@ -55,7 +55,6 @@ def processes(prepare: Callable[[int], int] = burning) -> Load:
 
 threads_fetch = partial(threads, fetching)
 inline = partial(threads, count=0)
-processes_fetch = partial(processes, fetching)
 healthy = partial(processes, quick)
 
 

@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from stacks.loops.common import Load, epochs
 from stacks.loops.gpu import hold, train, warm
-from stacks.loops.samples import BATCH, KINDS, prepare
+from stacks.loops.samples import BATCH, sample
 
 _BATCHES_PER_EPOCH = 60
 
@@ -20,35 +18,21 @@ class Samples(Dataset[torch.Tensor]):
     """As many as an epoch has."""
 
     def __init__(self, kind: str) -> None:
-        self._load = KINDS[kind]
+        self._kind = kind
 
     def __len__(self) -> int:
         return BATCH * _BATCHES_PER_EPOCH
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        self._load()
+        sample(self._kind)()
         return torch.full((64,), float(index))
 
 
-class Stream(IterableDataset[torch.Tensor]):
-    """Endless samples."""
-
-    def __init__(self, kind: str) -> None:
-        self._load = KINDS[kind]
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        while True:
-            self._load()
-            yield torch.zeros(64)
-
-
-def loader(
-    kind: str, workers: int, method: str = "fork", *, respawned: bool = False, stream: bool = False
-) -> Load:
+def loader(kind: str, workers: int, method: str = "fork", *, respawned: bool = False) -> Load:
     """The next batch, epoch after epoch."""
     torch.set_num_threads(1)
     batches: DataLoader[torch.Tensor] = DataLoader(
-        Stream(kind) if stream else Samples(kind),
+        Samples(kind),
         BATCH,
         num_workers=workers,
         multiprocessing_context=method if workers else None,
@@ -59,8 +43,7 @@ def loader(
 
 def main(kind: str, workers: str, method: str = "fork", *how: str) -> None:
     """Train forever."""
-    prepare(kind)
-    load = loader(kind, int(workers), method, respawned="respawned" in how, stream="stream" in how)
+    load = loader(kind, int(workers), method, respawned="respawned" in how)
     if kind == "locked":
         warm(hold())
     train(load)

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import queue
-from collections import deque
-from collections.abc import Callable
+import threading
 from functools import partial
 from typing import Any
 
@@ -18,40 +17,22 @@ from stacks.servers.publish import TOPIC
 _AHEAD = 4
 
 
-def mqtt(take: Callable[[bytes], object], qos: int = 0) -> Any:  # noqa: ANN401 - its own
-    """A subscriber, whose messages `take` is given."""
+def mqtt(seconds: float = 0.0, qos: int = 0) -> Load:
+    """The library's thread receives, and decodes for so long."""
     from paho.mqtt import client as paho
+
+    batches: queue.Queue[bytes] = queue.Queue(_AHEAD)
+
+    def take(_client: object, _data: object, message: Any) -> None:  # noqa: ANN401 - its own
+        burn(seconds)
+        batches.put(message.payload)
 
     client = paho.Client(paho.CallbackAPIVersion.VERSION2)
     client.on_connect = lambda *_: client.subscribe(TOPIC, qos)
-    client.on_message = lambda _client, _data, message: take(message.payload)
+    client.on_message = take
     client.connect(HOST, port("mosquitto"))
-    return client
-
-
-def mqtt_thread(seconds: float = 0.0, qos: int = 0) -> Load:
-    """The library's thread receives, and decodes for so long."""
-    batches: queue.Queue[bytes] = queue.Queue(_AHEAD)
-
-    def take(sample: bytes) -> None:
-        burn(seconds)
-        batches.put(sample)
-
-    mqtt(take, qos).loop_start()
+    client.loop_start()
     return batches.get
-
-
-def mqtt_main() -> Load:
-    """The main thread receives."""
-    batches: deque[bytes] = deque()
-    client = mqtt(batches.append)
-
-    def load() -> bytes:
-        while not batches:
-            client.loop()
-        return batches.popleft()
-
-    return load
 
 
 def confluent() -> Load:
@@ -74,8 +55,32 @@ def confluent() -> Load:
     return load
 
 
-mqtt_acknowledged = partial(mqtt_thread, qos=1)
-mqtt_decoded = partial(mqtt_thread, WAIT)
+def waiting() -> Load:
+    """A worker of Redis that waits for a job without a timeout."""
+    import redis
+
+    broker = redis.Redis(HOST, port("redis"))
+    return lambda: broker.blpop(["jobs"], timeout=0)
+
+
+def gossiping() -> Load:
+    """The same, asking each second; it also hears and tells who is there."""
+    import redis
+
+    broker = redis.Redis(HOST, port("redis"))
+    channel = broker.pubsub()
+    channel.subscribe("workers")
+    threading.Thread(target=lambda: [*channel.listen()], daemon=True).start()
+
+    def load() -> None:
+        while broker.brpop(["jobs"], timeout=1) is None:
+            broker.publish("workers", "heartbeat " * 20)
+
+    return load
+
+
+mqtt_acknowledged = partial(mqtt, qos=1)
+mqtt_decoded = partial(mqtt, WAIT)
 
 
 def main(name: str, idle: str = "") -> None:

@@ -10,7 +10,6 @@ starts them all.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,25 +24,19 @@ _CPUS = 4
 
 
 @ray.remote
-def burned(seconds: float) -> bytes:
+def burned() -> bytes:
     """A batch that takes Python's time."""
-    burn(seconds)
+    burn(WAIT)
     return bytes(1000)
-
-
-@ray.remote
-def fetched() -> bytes:
-    """A batch from a server that answers late."""
-    return fetch()[:1000]
 
 
 @ray.remote
 class Loader:
     """An actor that loads batches."""
 
-    def burned(self, seconds: float) -> bytes:
+    def burned(self) -> bytes:
         """One that takes Python's time."""
-        burn(seconds)
+        burn(WAIT)
         return bytes(1000)
 
     def fetched(self) -> bytes:
@@ -65,27 +58,13 @@ class Trainer:
     def train(self, how: str, loader: Any) -> None:  # noqa: ANN401 - Ray makes its classes
         """Train forever on what another actor, or tasks, load."""
         loads: dict[str, Callable[[], object]] = {
-            "actor": lambda: ray.get(loader.burned.remote(WAIT)),
+            "actor": lambda: ray.get(loader.burned.remote()),
             "actor-fetch": lambda: ray.get(loader.fetched.remote()),
-            "tasks": lambda: ray.get(burned.remote(WAIT)),
-            "tasks-fetch": lambda: ray.get([fetched.remote() for _ in range(2)]),
-            "self": lambda: burn(WAIT),
+            "tasks": lambda: ray.get(burned.remote()),
         }
-        load = _ahead(loader) if how == "healthy" else loads[how]
         while True:
-            load()
+            loads[how]()
             self._gpu.run(STEP)
-
-
-def _ahead(loader: Any) -> Callable[[], object]:  # noqa: ANN401 - Ray makes its classes
-    """Batches that are requested in advance."""
-    coming = deque(loader.burned.remote(QUICK) for _ in range(4))
-
-    def load() -> object:
-        coming.append(loader.burned.remote(QUICK))
-        return ray.get(coming.popleft())
-
-    return load
 
 
 def data(seconds: float, *, late: bool = False, batches: int = 1) -> None:
@@ -125,7 +104,7 @@ HOW: dict[str, Callable[[], None]] = {
     "data": lambda: data(WAIT),
     "data-fetch": lambda: data(0.0, late=True),
     "data-quick": lambda: data(QUICK, batches=50),
-    "driver": lambda: train(lambda: ray.get(burned.remote(WAIT))),
+    "driver": lambda: train(lambda: ray.get(burned.remote())),
 }
 
 

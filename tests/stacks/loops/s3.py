@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import Any
 
-from stacks.loops.common import HOST, MEBIBYTE, Load, port, url
+from stacks.loops.common import HOST, Load, port, url
 from stacks.loops.gpu import run
 
-BUCKET, SMALL, LARGE = "shards", "small", "large"
+BUCKET, KEY = "shards", "small"
 _SECRETS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 _DEFAULTS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true", **_SECRETS}
 
@@ -20,24 +19,7 @@ _DEFAULTS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "tr
 def boto3_get() -> Load:
     """One object per batch."""
     client = _client()
-    return lambda: client.get_object(Bucket=BUCKET, Key=SMALL)["Body"].read()  # noqa: PLW0108
-
-
-def boto3_download() -> Load:
-    """A large object in parts, by the library's own threads."""
-    from boto3.s3.transfer import TransferConfig
-
-    client = _client()
-    parts = TransferConfig(multipart_threshold=MEBIBYTE, multipart_chunksize=MEBIBYTE)
-    return lambda: client.download_fileobj(BUCKET, LARGE, io.BytesIO(), Config=parts)
-
-
-def s3fs_cat() -> Load:
-    """A file system: an event loop in a separate thread does the work."""
-    import s3fs
-
-    files = s3fs.S3FileSystem(client_kwargs={"endpoint_url": url("", "s3")})
-    return lambda: files.cat_file(f"{BUCKET}/{SMALL}")
+    return lambda: client.get_object(Bucket=BUCKET, Key=KEY)["Body"].read()  # noqa: PLW0108
 
 
 def arrow() -> Load:
@@ -47,7 +29,7 @@ def arrow() -> Load:
     files = fs.S3FileSystem(endpoint_override=f"{HOST}:{port('s3')}", scheme="http")
 
     def load() -> object:
-        with files.open_input_stream(f"{BUCKET}/{SMALL}") as stream:
+        with files.open_input_stream(f"{BUCKET}/{KEY}") as stream:
             return stream.read()
 
     return load
@@ -60,11 +42,10 @@ def _client() -> Any:  # noqa: ANN401 - boto3 makes its classes as it runs
 
 
 def fill() -> None:
-    """Put the objects there."""
+    """Put the object there."""
     client = _client()
     client.create_bucket(Bucket=BUCKET)
-    client.put_object(Bucket=BUCKET, Key=SMALL, Body=bytes(65536))
-    client.put_object(Bucket=BUCKET, Key=LARGE, Body=bytes(4 * MEBIBYTE))
+    client.put_object(Bucket=BUCKET, Key=KEY, Body=bytes(65536))
 
 
 def main(*words: str) -> None:

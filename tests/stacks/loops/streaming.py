@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tarfile
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -26,8 +25,6 @@ from stacks.loops.samples import BATCH, burning, quick
 Batch = Iterable[object]
 Batches = Callable[[int], Batch]
 """With this many workers, for one epoch or forever."""
-Collate = Callable[[list[object]], torch.Tensor]
-_torchvision = torch.library.Library("torchvision", "DEF")
 SAMPLES = 12
 """In a shard: three batches."""
 
@@ -82,15 +79,15 @@ def web_dd() -> Batches:
     return web([f"pipe:dd if={path} iflag=direct bs=512k status=none" for path in paths], quick)
 
 
-def hub(paths: list[str], *, streaming: bool = True, kind: str = "json") -> Any:  # noqa: ANN401
-    """A data set of the Hugging Face library."""
+def hub(paths: list[str], kind: str = "json") -> Any:  # noqa: ANN401
+    """A streamed data set of the Hugging Face library."""
     import datasets
 
     files = {"train": paths}
-    return datasets.load_dataset(kind, data_files=files, split="train", streaming=streaming)
+    return datasets.load_dataset(kind, data_files=files, split="train", streaming=True)
 
 
-def rows(count: int = 400) -> Path:
+def rows(count: int) -> Path:
     """JSON lines."""
     path = FOLDER / f"rows{count}.jsonl"
     lines = (json.dumps({"number": number, "text": "x" * 200}) for number in range(count))
@@ -98,29 +95,15 @@ def rows(count: int = 400) -> Path:
     return path
 
 
-def prepared_row(row: dict[str, object]) -> dict[str, object]:
+def prepared(row: dict[str, object]) -> dict[str, object]:
     """A sample that takes Python's time."""
     burning()
     return row
 
 
-def prepared_rows(batch: dict[str, list[object]]) -> dict[str, list[object]]:
-    """The same for a batch of them."""
-    for _ in batch["number"]:
-        burning()
-    return batch
-
-
-def hub_table() -> Batches:
-    """Rows of a local table, transformed on access."""
-    data = hub([f"{rows()}"], streaming=False).with_transform(prepared_rows)
-    return partial(loaded, data)
-
-
 def hub_stream() -> Batches:
     """Streamed from a local file, mapped on the way."""
-    data = hub([f"{rows(count)}" for count in (400, 401)]).map(prepared_row)
-    return partial(loaded, data)
+    return partial(loaded, hub([f"{rows(count)}" for count in (400, 401)]).map(prepared))
 
 
 def hub_quick() -> Batches:
@@ -130,7 +113,7 @@ def hub_quick() -> Batches:
 
     path = FOLDER / "rows.parquet"
     parquet.write_table(pa.table({"number": list(range(40000))}), path)
-    return partial(loaded, hub([f"{path}"], kind="parquet"))
+    return partial(loaded, hub([f"{path}"], "parquet"))
 
 
 def hub_remote() -> Batches:
@@ -139,119 +122,46 @@ def hub_remote() -> Batches:
     return partial(loaded, hub([url(f"file/150/{name}") for name in names]))
 
 
-def loaded(data: Any, workers: int, collate: Collate | None = None) -> Batch:  # noqa: ANN401
-    """A data set of any library through PyTorch's loader."""
-    loader: Batch = DataLoader(
-        data, BATCH, num_workers=workers, persistent_workers=workers > 0, collate_fn=collate
-    )
+def loaded(data: Any, workers: int) -> Batch:  # noqa: ANN401
+    """A data set of Hugging Face's through PyTorch's loader."""
+    loader: Batch = DataLoader(data, BATCH, num_workers=workers, persistent_workers=workers > 0)
     return loader
 
 
-def collated(prepare: Callable[[], object], samples: list[object]) -> torch.Tensor:
-    """A batch of `samples`, each prepared first."""
-    for _ in samples:
-        prepare()
-    return torch.zeros(len(samples), 64)
-
-
-def mosaic(remote: str | None = None, prepare: Callable[[], object] = burning) -> Batches:
-    """MosaicML's streaming, with local shards or remote ones that are soon evicted."""
-    _define_torchvision()
-    import streaming
-
-    local = f"{FOLDER / 'mosaic'}"
-    with streaming.MDSWriter(
-        out=remote or local, columns={"content": "bytes"}, size_limit=64 * 1024
-    ) as writer:
-        for _ in range(480 if remote else 4800):
-            writer.write({"content": bytes(5000)})
-    data = streaming.StreamingDataset(
-        local=f"{FOLDER / 'cache'}" if remote else local,
-        remote=remote,
-        batch_size=BATCH,
-        shuffle=False,
-        predownload=1,
-        cache_limit="512kb" if remote else None,
-    )
-    return partial(loaded, data, collate=partial(collated, prepare))
-
-
-def _define_torchvision() -> None:
-    """Make torchvision importable, which Mosaic imports: the registry's build needs CUDA."""
-    for name in ("nms", "qnms"):
-        _torchvision.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-
-
-def mosaic_remote() -> Batches:
-    """From S3."""
-    bucket()
-    os.environ["S3_ENDPOINT_URL"] = url("", "s3")
-    return mosaic("s3://shards/mosaic", quick)
-
-
-def lit(prepare: Callable[[], object] = burning, *, remote: bool = False) -> Batches:
+def lit(prepare: Callable[[], object] = burning) -> Batches:
     """Lightning's litdata."""
     import litdata
 
-    source = FOLDER / "lit"
+    source = f"{FOLDER / 'lit'}"
     litdata.optimize(
         fn=_lit_sample,
-        inputs=list(range(480 if remote else 4800)),
-        output_dir=f"{source}",
-        chunk_bytes=(16 if remote else 1024) * 1024,
+        inputs=list(range(4800)),
+        output_dir=source,
+        chunk_bytes=MEBIBYTE,
         num_workers=1,
     )
-    options: dict[str, object] = {"input_dir": f"{source}"}
-    if remote:
-        client = bucket()
-        for file in source.iterdir():
-            client.upload_file(f"{file}", "shards", f"lit/{file.name}")
-        options = {
-            "input_dir": "s3://shards/lit",
-            "storage_options": {"endpoint_url": url("", "s3")},
-            "max_cache_size": "200KB",
-            "max_pre_download": 1,
-        }
-    data = litdata.StreamingDataset(**options)
+    data = litdata.StreamingDataset(source)
     return lambda workers: litdata.StreamingDataLoader(
         data,
         batch_size=BATCH,
         num_workers=workers,
         persistent_workers=workers > 0,
-        collate_fn=partial(collated, prepare),
+        collate_fn=partial(_collated, prepare),
     )
+
+
+def _collated(prepare: Callable[[], object], samples: list[object]) -> torch.Tensor:
+    for _ in samples:
+        prepare()
+    return torch.zeros(len(samples), 64)
 
 
 def _lit_sample(number: int) -> dict[str, object]:
     return {"number": number, "content": bytes(4000)}
 
 
-def bucket() -> Any:  # noqa: ANN401 - boto3 makes its classes as it runs
-    """An empty one; the client for it."""
-    import boto3
-
-    secrets = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-    os.environ.update(AWS_DEFAULT_REGION="us-east-1", **secrets)
-    client = boto3.client("s3", endpoint_url=url("", "s3"))
-    client.create_bucket(Bucket="shards")
-    return client
-
-
 web_quick = partial(web_local, quick)
-mosaic_quick = partial(mosaic, None, quick)
 lit_quick = partial(lit, quick)
-lit_remote = partial(lit, quick, remote=True)
-
-
-def _allow_plain_http() -> None:
-    """litdata's client insists on TLS; its workers are spawned and import this again."""
-    from litdata.streaming import downloader
-
-    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
-
-
-if "lit_remote" in sys.argv:
-    _allow_plain_http()
 
 
 def main(how: str, workers: str) -> None:

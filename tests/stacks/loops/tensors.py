@@ -4,20 +4,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from stacks.loops.common import FOLDER, MEBIBYTE, QUICK, WAIT, burn, fetch
-from stacks.loops.files import cool
+from stacks.loops.common import QUICK, WAIT, burn, fetch
 from stacks.loops.gpu import train
-
-_RECORD = MEBIBYTE // 4
-_RECORDS_A_BATCH = 8
 
 
 def python(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Dataset
@@ -55,53 +48,9 @@ def generator() -> Any:  # noqa: ANN401 - a tf.data.Dataset
     return tf.data.Dataset.from_generator(generate, output_types=tf.int64)
 
 
-def records(count: int = 4) -> list[Path]:
-    """TFRecord files, cold."""
-    paths = [FOLDER / f"{number}.tfrecord" for number in range(count)]
-    for path in paths:
-        with tf.io.TFRecordWriter(f"{path}") as writer:
-            for _ in range(96):
-                writer.write(os.urandom(_RECORD))
-        cool(path)
-    return paths
-
-
-def interleaved() -> Any:  # noqa: ANN401 - a tf.data.Dataset
-    """Records of several cold files at a time."""
-    paths = records()
-
-    def opened(path: Any) -> Any:  # noqa: ANN401 - a tensor
-        return tf.data.TFRecordDataset(path, buffer_size=MEBIBYTE)
-
-    def cooled() -> Iterator[str]:
-        while True:
-            for path in paths:
-                cool(path)
-                yield f"{path}"
-
-    names = tf.data.Dataset.from_generator(cooled, output_types=tf.string)
-    reading = names.interleave(opened, cycle_length=4, num_parallel_calls=4)
-    return reading.batch(_RECORDS_A_BATCH)
-
-
-def mounted() -> Any:  # noqa: ANN401 - a tf.data.Dataset
-    """Records of fixed length, from a file on a remote file system."""
-    path = f"{FOLDER / 'mount' / 'data'}"
-    reading = tf.data.FixedLengthRecordDataset(path, _RECORD, buffer_size=_RECORD)
-    return reading.batch(2)
-
-
-def native_ahead() -> Any:  # noqa: ANN401 - a tf.data.Dataset
-    """The pictures, prefetched."""
-    return native().prefetch(2)
-
-
-def ahead(seconds: float = WAIT) -> Any:  # noqa: ANN401 - a tf.data.Dataset
-    """The function in Python, prefetched."""
-    return python(seconds).prefetch(8)
-
-
-healthy = partial(ahead, QUICK)
+def healthy() -> Any:  # noqa: ANN401 - a tf.data.Dataset
+    """A quick function in Python, prefetched."""
+    return python(QUICK).prefetch(8)
 
 
 def main(how: str) -> None:

@@ -71,15 +71,12 @@ def blas(threads: int = _CORES, cpu_seconds: float = 2 * WAIT) -> Load:
 # The main thread waits for decoding threads: it lacks more of them, or workers.
 LOOPS = {
     "decoder": lambda: prefetched(decoding()),
-    "python-decoder": lambda: prefetched(partial(burn, WAIT)),
     "decoders": lambda: together(decoding(), 2),
     "crowd": lambda: together(decoding(), 4 * _CORES),
     "prefetched": lambda: prefetched(decoding(QUICK)),
     "autograd": autograd,
     "autograd-workers": lambda: autograd(workers(lambda: partial(burn, QUICK))),
     "blas": blas,
-    "blas-1": partial(blas, 1, WAIT),
     "blas-worker": lambda: workers(partial(blas, 1, WAIT), 1),
-    "blas-workers": lambda: workers(partial(blas, 2), 4),
     "decode-here": decoding,
 }

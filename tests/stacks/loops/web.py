@@ -1,4 +1,4 @@
-"""Model servers over HTTP, each in one process: `python -m stacks.loops.web SERVER WORK`.
+"""Model servers: `python -m stacks.loops.web SERVER WORK`, and for gunicorn its options.
 
 SERVER: see SERVERS. WORK is what a request makes it do: see HANDLERS.
 """
@@ -9,26 +9,27 @@ SERVER: see SERVERS. WORK is what a request makes it do: see HANDLERS.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from stacks.loops.asgi import serve
-from stacks.loops.common import HOST, PORT, WORKS, slow, url
-from stacks.loops.gpu import Model
+from stacks.loops import engine
+from stacks.loops.common import HOST, PORT, WORKS, Load, slow, url
+from stacks.loops.gpu import loaded
 from stacks.loops.threads import decoding
-from stacks.servers.listen import http_server
 
-_model = Model()
-_kept: dict[str, Any] = {}
+Message = dict[str, Any]
 HANDLERS = {**WORKS, "unpack": decoding()}  # without the interpreter lock
+_kept: dict[str, Any] = {}
 
 
 def handle(work: str) -> None:
-    """Do the work, then run the model, which takes one request at a time."""
+    """Do the work, then run the model."""
     HANDLERS[work]()
-    _model.infer()
+    _kept["infer"]()
 
 
 async def upstream_async() -> None:
@@ -41,39 +42,29 @@ async def upstream_async() -> None:
     await asyncio.get_running_loop().run_in_executor(None, handle, "infer")
 
 
-def asgi(work: str, *, threads: bool, host: str = HOST) -> None:
+def asgi(work: str, *, threads: bool) -> None:
     """uvicorn without a framework; requests on the event loop, or in threads."""
+    import uvicorn
+
     pool = ThreadPoolExecutor(8)
 
-    async def answer() -> None:
+    async def application(scope: Message, _receive: object, send: Callable[..., Any]) -> None:
+        if scope["type"] != "http":
+            return
         if work == "upstream-async":
             await upstream_async()
         elif threads:
             await asyncio.get_running_loop().run_in_executor(pool, handle, work)
         else:
             handle(work)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
 
-    serve(answer, host)
-
-
-def starlette(work: str) -> None:
-    """A plain function as handler, which the framework runs in a thread."""
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import PlainTextResponse
-    from starlette.routing import Route
-
-    def answer(_request: Request) -> PlainTextResponse:
-        handle(work)
-        return PlainTextResponse("done")
-
-    application = Starlette(routes=[Route("/work", answer)])
-    uvicorn.run(application, host=HOST, port=PORT, log_level="warning")
+    uvicorn.run(application, host=HOST, port=PORT, lifespan="off", log_level="warning")
 
 
 def fastapi(work: str) -> None:
-    """The same, with the framework that checks types."""
+    """A plain function as handler, which the framework runs in a thread."""
     import uvicorn
     from fastapi import FastAPI
 
@@ -87,22 +78,50 @@ def fastapi(work: str) -> None:
     uvicorn.run(application, host=HOST, port=PORT, log_level="warning")
 
 
-def standard(work: str) -> None:
-    """The standard library's server, one thread per connection."""
-    http_server(partial(handle, work), PORT).serve_forever()
+def grpc(work: str) -> None:
+    """gRPC, whose threads are not Python's."""
+    from stacks.servers import rpc
+
+    def answer() -> bytes:
+        handle(work)
+        return b"done"
+
+    server, _ = rpc.started(answer, PORT)
+    server.wait_for_termination()
+
+
+def gunicorn(work: str, *options: str) -> None:
+    """gunicorn, each of whose workers holds the GPU itself."""
+    application = f"stacks.loops.web:wsgi('{work}')"
+    command = [sys.executable, "-m", "gunicorn", "-b", f"{HOST}:{PORT}", *options, application]
+    os.execv(sys.executable, command)  # noqa: S606 - the point of it
+
+
+def wsgi(work: str) -> Callable[..., Iterable[bytes]]:
+    """The application, in a worker of gunicorn."""
+    _kept["infer"] = loaded()
+
+    def application(_environ: object, start: Callable[..., object]) -> Iterable[bytes]:
+        handle(work)
+        start("200 OK", [("Content-Length", "4")])
+        return [b"done"]
+
+    return application
 
 
 SERVERS: dict[str, Callable[[str], None]] = {
     "asgi": partial(asgi, threads=False),
     "asgi-threads": partial(asgi, threads=True),
-    "asgi-anywhere": partial(asgi, threads=True, host="0.0.0.0"),  # noqa: S104
-    "starlette": starlette,
+    "engine": partial(asgi, threads=True),
     "fastapi": fastapi,
-    "standard": standard,
+    "grpc": grpc,
 }
 
 
-def main(server: str, work: str) -> None:
+def main(server: str, work: str, *options: str) -> None:
     """Serve until killed."""
-    _model.load()
+    if server == "gunicorn":
+        gunicorn(work, *options)
+    start: Callable[[], Load] = engine.started if server == "engine" else loaded
+    _kept["infer"] = start()
     SERVERS[server](work)

@@ -13,7 +13,8 @@ import threading
 import time
 from typing import Any
 
-from stacks.servers.listen import FOLDER, PORT, announce
+from stacks.loops.common import FOLDER, PORT
+from stacks.servers.listen import announce
 
 _PATIENCE_SECONDS = 60.0
 

@@ -14,7 +14,8 @@ import time
 
 import mfusepy
 
-from stacks.servers.listen import FOLDER, announce
+from stacks.loops.common import FOLDER
+from stacks.servers.listen import announce
 
 SIZE = 8 * 2**30
 LATE_SECONDS = 0.06

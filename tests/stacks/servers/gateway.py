@@ -5,11 +5,13 @@ HOW: keep (a connection of each thread's) or anew (a connection per request). WO
 
 from __future__ import annotations
 
-import http.client
 import threading
 import time
+from http.client import HTTPConnection
 
-from stacks.servers.listen import PORT, announce, http_server
+from stacks.loops.common import PORT
+from stacks.servers import http
+from stacks.servers.listen import announce
 from stacks.servers.sidecar import WORKS
 
 _kept = threading.local()
@@ -17,7 +19,7 @@ _kept = threading.local()
 
 def _ask(*, anew: bool) -> None:
     if anew or not hasattr(_kept, "connection"):
-        _kept.connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+        _kept.connection = HTTPConnection("127.0.0.1", PORT, timeout=30)
     try:
         _kept.connection.request("GET", "/work")
         _kept.connection.getresponse().read()
@@ -32,10 +34,12 @@ def main(name: str, kind: str, how: str) -> None:
     """Serve until killed."""
     work = WORKS[kind]()
 
-    def answer() -> None:
-        work()
-        _ask(anew=how == "anew")
+    class Handler(http.Handler):
+        def body(self) -> bytes:
+            work()
+            _ask(anew=how == "anew")
+            return b"done"
 
-    server = http_server(answer)
+    server = http.Server(("127.0.0.1", 0), Handler)
     announce(name, server.server_port)
     server.serve_forever()

@@ -1,8 +1,7 @@
 """A remote server: it answers late. `... http NAME [tls]`.
 
-/late/MS/SIZE       SIZE bytes after MS milliseconds, also in ranges
-/trickle/MS/CHUNKS  a chunked body, one chunk every MS milliseconds
-/file/MS/NAME       file NAME of the case's folder, also in ranges; late for every request
+/late/MS/SIZE  SIZE bytes after MS milliseconds, also in ranges
+/file/MS/NAME  file NAME of the case's folder, also in ranges; late for every request
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import trustme
 
-from stacks.servers.listen import FOLDER, announce
-
-_CHUNK = 4096
+from stacks.loops.common import FOLDER
+from stacks.servers.listen import announce
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -26,21 +24,15 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = 2**20
 
-    def do_GET(self) -> None:
-        """Answer late."""
+    def body(self) -> bytes:
+        """The answer, late."""
         kind, milliseconds, what = self.path.strip("/").split("?")[0].split("/", 2)
-        if kind == "trickle":
-            self._trickle(float(milliseconds) / 1000, int(what))
-            return
         time.sleep(float(milliseconds) / 1000)
-        self._send(bytes(int(what)) if kind == "late" else (FOLDER / what).read_bytes())
+        return bytes(int(what)) if kind == "late" else (FOLDER / what).read_bytes()
 
-    do_HEAD = do_GET  # noqa: N815 - the base class names it
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-    def _send(self, body: bytes) -> None:
+    def do_GET(self) -> None:
+        """Send it, or the part of it that is asked for."""
+        body = self.body()
         whole = len(body)
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
         if wanted:
@@ -56,15 +48,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _trickle(self, seconds: float, chunks: int) -> None:
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for _ in range(chunks):
-            time.sleep(seconds)
-            self.wfile.write(b"%x\r\n" % _CHUNK + bytes(_CHUNK) + b"\r\n")
-            self.wfile.flush()
-        self.wfile.write(b"0\r\n\r\n")
+    do_HEAD = do_GET  # noqa: N815 - the base class names it
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):

@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stacks.servers.listen import FOLDER, announce
+from stacks.loops.common import FOLDER
+from stacks.servers.listen import announce
 
 TOPIC = "samples"
 SAMPLE = bytes(2000)

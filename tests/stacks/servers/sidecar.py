@@ -1,9 +1,7 @@
 """A program that feeds the loop without being its child: `... NAME JOINT WORK`.
 
-JOINT: unix, fifo, ipc or tcp (ZeroMQ's PUSH), ask (a tokeniser that answers over a UNIX socket),
-gateway and gateway-anew (it asks the loop over HTTP, on one connection or on many); pod and
-pod-gateway: tcp and gateway from another network namespace. WORK is what it does for each batch:
-burn, disk, fetch, rest, hardly (anything).
+JOINT: unix, tcp (ZeroMQ's PUSH), or pod: that from another network namespace. WORK is what it does
+for each batch: burn, disk, fetch, rest, hardly (anything).
 """
 
 # ruff: noqa: PLC0415 - each joint imports its own library and no other
@@ -12,7 +10,6 @@ burn, disk, fetch, rest, hardly (anything).
 from __future__ import annotations
 
 import ctypes
-import http.client
 import os
 import socket
 import subprocess
@@ -21,9 +18,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stacks.loops.common import HOST, QUICK, WAIT, Load, burn, fetch
+from stacks.loops.common import FOLDER, HOST, PORT, QUICK, WAIT, Load, burn, fetch
 from stacks.loops.files import mounted
-from stacks.servers.listen import FOLDER, PORT, announce
+from stacks.servers.listen import announce
 
 _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET (linux/sched.h)."""
@@ -37,56 +34,29 @@ WORKS: dict[str, Callable[[], Load]] = {
 }
 
 
-def unix(name: str, work: Load, *, asked: bool = False) -> None:
-    """Send each batch to whoever is connected; if `asked`, only when asked."""
+def unix(name: str, work: Load) -> None:
+    """Send each batch to whoever is connected."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(FOLDER / "batches"))
         server.listen()
         announce(name, 0)
         connection, _ = server.accept()
         while True:
-            if asked:
-                connection.recv(len(BATCH), socket.MSG_WAITALL)
             work()
             connection.sendall(BATCH)
 
 
-def fifo(name: str, work: Load) -> None:
-    """Write each batch to a FIFO."""
-    os.mkfifo(FOLDER / "batches")
-    announce(name, 0)
-    with open(FOLDER / "batches", "wb", buffering=0) as file:
-        while True:
-            work()
-            file.write(BATCH)
-
-
-def push(name: str, work: Load, address: str) -> None:
+def push(name: str, work: Load, host: str = HOST) -> None:
     """Push each batch; few are queued."""
     import zmq
 
     pushing: Any = zmq.Context().socket(zmq.PUSH)
     pushing.setsockopt(zmq.SNDHWM, 1)
-    pushing.connect(address)
+    pushing.connect(f"tcp://{host}:{PORT}")
     announce(name, 0)
     while True:
         work()
         pushing.send(BATCH)
-
-
-def gateway(name: str, work: Load, host: str = HOST, *, anew: bool = False) -> None:
-    """Work on a request, then ask the loop; `anew`: on a connection of its own."""
-    announce(name, PORT)
-    connection = http.client.HTTPConnection(host, PORT, timeout=30)
-    while True:
-        work()
-        try:
-            connection.request("GET", "/work")
-            connection.getresponse().read()
-            if anew:
-                connection.close()
-        except OSError:
-            connection.close()  # it is not up yet
 
 
 def enter_pod() -> str:
@@ -111,13 +81,7 @@ def main(name: str, joint: str, kind: str) -> None:
     """Feed until killed."""
     joints: dict[str, Callable[[str, Load], None]] = {
         "unix": unix,
-        "ask": partial(unix, asked=True),
-        "fifo": fifo,
-        "ipc": partial(push, address=f"ipc://{FOLDER / 'batches'}"),
-        "tcp": partial(push, address=f"tcp://{HOST}:{PORT}"),
-        "pod": lambda to, work: push(to, work, f"tcp://{enter_pod()}:{PORT}"),
-        "gateway": gateway,
-        "gateway-anew": partial(gateway, anew=True),
-        "pod-gateway": lambda to, work: gateway(to, work, enter_pod()),
+        "tcp": push,
+        "pod": lambda to, work: push(to, work, enter_pod()),
     }
     joints[joint](name, WORKS[kind]())

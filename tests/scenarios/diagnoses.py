@@ -1,0 +1,67 @@
+"""What Prometheus may say of a GPU, and what it did say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from support.prometheus import Labels
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Diagnosis:
+    """An alert, its cause (what it is blind for, in `GpuCausesBlind`), and its severity.
+
+    "": it has no cause, or its severity does not matter.
+    """
+
+    alert: str
+    cause: str = ""
+    severity: str = ""
+
+    @classmethod
+    def of(cls, told: Labels) -> Diagnosis:
+        """What a series of ALERTS says."""
+        cause = told.get("cause") or told.get("blind", "")
+        return cls(told["alertname"], cause, told["severity"])
+
+    def is_of(self, accepted: Iterable[Diagnosis]) -> bool:
+        """Whether it is one of them, with that severity if one is given."""
+        mine = self.alert, self.cause
+        return any(
+            mine == (one.alert, one.cause) and one.severity in ("", self.severity)
+            for one in accepted
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What was said of one GPU or node, and what was expected."""
+
+    wanted: frozenset[Diagnosis]
+    """One of them must fire at the end; none: no alert may ever fire."""
+    besides: frozenset[Diagnosis]
+    """May fire, but do not suffice."""
+    causes: frozenset[str] | None
+    """The primary ones that are accepted; "": none. None: it does not matter."""
+    fired: frozenset[Diagnosis]
+    """At any time."""
+    firing: frozenset[Diagnosis]
+    """At the end."""
+    primary: str
+    """The primary cause at the end; "": none."""
+    looked_at: bool = True
+    """Whether the rules evaluated it at all: otherwise silence means nothing."""
+
+    @property
+    def wrong(self) -> str | None:
+        """What does not meet the expectation; None if all does."""
+        others = sorted(one for one in self.fired if not one.is_of(self.wanted | self.besides))
+        found = [f"{one.alert} ({one.severity}) fired" for one in others]
+        if self.wanted and not any(one.is_of(self.wanted) for one in self.firing):
+            found.append(f"none of {', '.join(one.alert for one in sorted(self.wanted))} fires")
+        if self.causes is not None and self.primary not in self.causes:
+            found.append(f"the primary cause is {self.primary or 'none'}")
+        if not self.wanted and not self.looked_at:
+            found.append("the rules did not look at it")
+        return ", ".join(found) or None
