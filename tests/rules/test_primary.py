@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from rules.cases import add_row, alert, firing, gpu_of, gpus, node_of, of_gpu, rows, table
 from rules.causes_table import pack
 from rules.fleet import Fleet, add_gpu, fired, told_of
