@@ -19,7 +19,15 @@ from click.core import ParameterSource
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
-from gpu_bottleneck_exporter.flags import PROGRAM, Group, Seconds, as_json, flag, settings_flags
+from gpu_bottleneck_exporter.flags import (
+    PROGRAM,
+    Group,
+    Seconds,
+    as_json,
+    flag,
+    settings_flags,
+    url_of,
+)
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.shipped import completion, dashboards, rules, runbook
 
@@ -270,15 +278,27 @@ def once(settings: Settings, *, as_json: bool) -> None:
         raise ExporterError(f"no GPU metrics: {trouble}")
 
 
+def _addresses(file: Path) -> list[str]:
+    """The addresses in a file, one per line; # begins a comment. Raises SettingsError."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise SettingsError(f"--nodes: cannot read {file}: {error.strerror}") from error
+    found = [url_of(word) for line in lines if (word := line.partition("#")[0].strip())]
+    if not found:
+        raise SettingsError(f"--nodes: There is no address in {file}")
+    return found
+
+
 @commands.command
-@flag("job ID", help="Report this job: its Slurm number, or its id in a ledger.")
+@flag("job ID", help="Report this job: its Slurm number, or in ledgers its id.")
 @flag("pod NAMESPACE/NAME", help="Report the jobs of this pod.")
 @flag("gpu NAME", help="Report what jobs did with this GPU: node7/3, its index or its uuid.")
 @flag("owner NAME", help="Report the jobs of this user or namespace.")
 @flag(
     "since DURATION",
     type=Seconds(60, 10 * 365 * 86_400),
-    help="Report jobs that ran in this time, such as 12h or 30d: 7d if no job is named.",
+    help="Report jobs that ran in this time, such as 12h: 7d, or 30d if a job or pod is named.",
 )
 @flag(
     "url URL",
@@ -364,12 +384,11 @@ def report(  # noqa: PLR0913 - one for each option
     """
     from gpu_bottleneck_exporter.commands import report as reporting  # noqa: PLC0415
 
-    choice = reporting.Wanted(**wanted)
-    if not prometheus:
-        sys.exit(reporting.report(choice, urls, nodes, ca_file))
-    if nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE:
+    named = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
+    if prometheus and named:
         raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
-    sys.exit(reporting.from_prometheus(choice, prometheus, ca_file, verbose=verbose))
+    choice, addresses = reporting.Wanted(**wanted), [*urls, *(_addresses(nodes) if nodes else ())]
+    sys.exit(reporting.report(choice, addresses, prometheus, ca_file, verbose=verbose))
 
 
 @commands.command(context_settings={"default_map": {"listen_address": "127.0.0.1:10170"}})

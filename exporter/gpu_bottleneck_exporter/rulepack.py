@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from importlib.resources import files as resources
 
 from gpu_bottleneck_exporter.errors import SettingsError
@@ -19,6 +19,12 @@ DCGM = "dcgm.yml"
 """Records from dcgm-exporter's metrics what the groups `INPUTS` record from this exporter's."""
 JOBSTATS = "jobstats.yml"
 """Records for Princeton's jobstats what its own exporter would show."""
+OWNERS = "owners.yml"
+"""Records whose pods are, by a label that kube-state-metrics shows."""
+BUDGETS = "budgets.yml"
+"""Compares what owners lose with what they may lose."""
+EXTRAS = (JOBSTATS, OWNERS, BUDGETS)
+"""Files that come when asked for."""
 INPUTS = ("gpu-inputs", "gpu-inputs-host")
 MINIMUM_SCALE, MAXIMUM_SCALE = 0.01, 10_000.0
 """Ten thousand times faster, a day takes nine seconds."""
@@ -33,8 +39,10 @@ _KEEP_FIRING = re.compile(r"^ *keep_firing_for: .*\n", re.MULTILINE)
 # An expression continues while lines are indented further than its key.
 _EXPRESSION = re.compile(r"^( *)expr:.*(?:\n\1 +.*)*", re.MULTILINE)
 _WINDOW = re.compile(rf"(?<=[\[:]){_DURATION}(?=[\]:])|(?<=offset )-?{_DURATION}")
-# Two kinds of plain numbers are seconds too: predict_linear's horizon and recorded thresholds.
+# Three kinds of plain numbers are seconds too: predict_linear's horizon, the time for which each
+# value counts in a sum of seconds, and recorded thresholds.
 _HORIZON = re.compile(r"(predict_linear\((?:[^()\[\]]|\[[^\]]*\])*, *)([\d.]+)(?= *\))")
+_COUNTS_FOR = re.compile(r"\b60(?= \* sum by )")
 _SECONDS = re.compile(
     r"^( *)(- record: gpu:threshold:\w*_seconds\n(?:\1  .*\n)*?\1  expr: vector\()([\d.]+)(?=\))",
     re.MULTILINE,
@@ -48,21 +56,25 @@ _INPUTS = re.compile(
 _PRESCRIBED = re.compile(r"^( *)\{\{- \$of := .*\n(?:\1.*\n)*", re.MULTILINE)
 _RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
 _DASHBOARD = re.compile(r"^( *)dashboard_path: (?=/d/)", re.MULTILINE)
+_OWNER_LABEL = "label_team"
+_BUDGET = re.compile(r"^( *)- record: owner:budget:gpu_hours\n(?:\1  .*\n)*", re.MULTILINE)
 _JOBS_LABELS = re.compile(r"^( *labels: \{.*\bowner: job\b.*)\}$", re.MULTILINE)
 
 
 def files() -> dict[str, str]:
     """The pack: text by file name."""
     folder = resources("gpu_bottleneck_exporter") / "rules"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in (*NAMES, DCGM, JOBSTATS)}
+    return {name: (folder / name).read_text(encoding="utf-8") for name in (*NAMES, DCGM, *EXTRAS)}
 
 
-def for_dialect(pack: Mapping[str, str], dialect: str, *, jobstats: bool = False) -> dict[str, str]:
+def for_dialect(
+    pack: Mapping[str, str], dialect: str, extras: Container[str] = ()
+) -> dict[str, str]:
     """The files for `dialect`, one of `DIALECTS`: with inputs from this exporter, DCGM, or both.
 
-    With what jobstats queries if `jobstats`.
+    And those of `EXTRAS` that are in `extras`.
     """
-    wanted = {DCGM: dialect != "exporter", JOBSTATS: jobstats}
+    wanted = {DCGM: dialect != "exporter", **{name: name in extras for name in EXTRAS}}
     chosen = {name: text for name, text in pack.items() if wanted.get(name, True)}
     if dialect == "dcgm":
         chosen["recording.yml"] = _INPUTS.sub("", pack["recording.yml"])
@@ -81,7 +93,8 @@ def scaled(text: str, factor: float) -> str:
 
     def expression(match: re.Match[str]) -> str:
         windows = _WINDOW.sub(lambda found: _divided(found[0], factor), match[0])
-        return _HORIZON.sub(lambda found: found[1] + _quotient(found[2], factor), windows)
+        sums = _COUNTS_FOR.sub(lambda found: _quotient(found[0], factor), windows)
+        return _HORIZON.sub(lambda found: found[1] + _quotient(found[2], factor), sums)
 
     text = _KEY.sub(lambda found: found[1] + _divided(found[2], factor), text)
     text = _SECONDS.sub(lambda found: found[1] + found[2] + _quotient(found[3], factor), text)
@@ -122,6 +135,26 @@ def with_workload_namespace(text: str) -> str:
     return _JOBS_LABELS.sub(
         r'\1, namespace: "{{ or $labels.workload_namespace $labels.namespace }}"}', text
     )
+
+
+def with_owner_label(text: str, label: str) -> str:
+    """`text` with this label of kube_pod_labels and kube_namespace_labels for the owner."""
+    return text.replace(_OWNER_LABEL, label)
+
+
+def with_budgets(text: str, hours: Mapping[str, float]) -> str:
+    """`text` with the GPU-hours that each owner may lose in a month, in place of the example."""
+
+    def rules(example: re.Match[str]) -> str:
+        indent = example[1]
+        return "".join(
+            f"{indent}- record: owner:budget:gpu_hours\n"
+            f"{indent}  labels: {json.dumps({'workload_owner': owner})}\n"
+            f"{indent}  expr: vector({budget:.15g})\n"
+            for owner, budget in hours.items()
+        )
+
+    return _BUDGET.sub(rules, text)
 
 
 def merged(files: Mapping[str, str]) -> str:

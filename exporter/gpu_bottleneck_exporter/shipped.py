@@ -37,6 +37,18 @@ def _writing(text: str) -> Callable[[Any], Any]:
     help="Also record the metrics that Princeton's jobstats queries, from this exporter's.",
 )
 @flag(
+    "owner-label LABEL",
+    help="Bill what jobs lost to the value of this label of kube_pod_labels, else of "
+    "kube_namespace_labels, such as label_team; without one to namespaces and users.",
+)
+@flag(
+    "budget OWNER=HOURS",
+    "budgets",
+    multiple=True,
+    help="GPU-hours that an owner may lose in a calendar month, to alert when they will not last; "
+    "repeatable.",
+)
+@flag(
     "for-scale N",
     "scale",
     type=float,
@@ -84,6 +96,8 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
       $ gpu-bottleneck-exporter rules --prometheusrule --namespace monitoring | kubectl apply -f -
     Try alerts out in seconds instead of minutes:
       $ gpu-bottleneck-exporter rules --for-scale 60
+    With budgets of two teams, which a label of their pods or namespaces names:
+      $ gpu-bottleneck-exporter rules --owner-label label_team --budget vision=400 --budget nlp=150
 
     \b
     Exit status:

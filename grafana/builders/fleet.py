@@ -41,6 +41,7 @@ from builders.model import (
 )
 from builders.panels import (
     AMOUNT,
+    DASHED,
     GAUGE,
     LEGEND_TABLE,
     NEUTRAL,
@@ -324,6 +325,79 @@ def _alerts() -> list[Panel]:
     ]
 
 
+# Of the group gpu-bill, which records every ten minutes: older than what an instant selector finds.
+_LATEST = "[15m]"
+_BY_OWNER = "sum by (workload_owner)"
+_BUDGET = f"max by (workload_owner) (last_over_time(owner:budget:gpu_hours{_LATEST}))"
+_THIS_MONTH = 'and on (month) count_values("month", month())'
+
+
+def _week(at: str = "") -> str:
+    """GPU-seconds that each owner lost in the seven days before."""
+    lost = 'owner:lost_gpu_seconds:sum10m{cluster=~"$cluster"}'
+    return f"{_BY_OWNER} (sum_over_time({lost}[7d]{at}))"
+
+
+def _budgets() -> list[Panel]:
+    month = f'last_over_time(owner:lost_gpu_hours:month{{cluster=~"$cluster"}}{_LATEST})'
+    spent = f"{_BY_OWNER} (last_over_time(owner:budget_spent:ratio{_LATEST}))"
+    elapsed = "scalar((day_of_month() - 1 + hour() / 24) / days_in_month())"
+    share: Json = {"unit": "percentunit", "decimals": 0}
+    return [
+        lines(
+            "GPU-hours lost in a week, by owner",
+            "At each time, what was lost in the seven days before: idle time of GPUs that an owner "
+            f"had. The {LARGEST} owners who lost most; dashed: a week's part of a budget.",
+            [
+                Query(
+                    f"{_week()} / 3600 and on (workload_owner) "
+                    f"topk({LARGEST}, {_week(' @ end()')})",
+                    "{{workload_owner}}",
+                    step="6h",
+                ),
+                Query(
+                    f"{_BUDGET} * 7 / scalar(days_in_month())",
+                    "{{workload_owner}}: budget",
+                    step="6h",
+                ),
+            ],
+            AMOUNT,
+            width=12,
+            height=9,
+            since="28d",
+            overrides=[override_all("/: budget$/", color=NEUTRAL, custom_lineStyle=DASHED)],
+            no_value=NO_DATA,
+        ),
+        table(
+            "This month, by owner",
+            "GPU-hours lost since the month began (UTC), the budget, the share of it that is "
+            "spent, and the share of the month that is over. Budgets are of all clusters.",
+            [
+                Query(f"{_BY_OWNER} ({month} {_THIS_MONTH})", table=True),
+                Query(_BUDGET, table=True),
+                Query(spent, table=True),
+                Query(f"{_BUDGET} * 0 + {elapsed}", table=True),
+            ],
+            AMOUNT,
+            sort="GPU-hours lost",
+            width=12,
+            height=9,
+            # Without a letter where only the first query has an answer: without budgets.
+            transformations=merged(("workload_owner", "Value", *map("Value #{}".format, "ABCD"))),
+            overrides=[
+                override("workload_owner", displayName="Owner", custom_minWidth=160),
+                override_all(
+                    "/^Value( #A)?$/", displayName="GPU-hours lost", **narrow(130), decimals=1
+                ),
+                override("Value #B", displayName="Budget", **narrow(90), decimals=0),
+                override("Value #C", displayName="Spent", **narrow(90), **share),
+                override("Value #D", displayName="Of the month", **narrow(120), **share),
+            ],
+            no_value=or_no_data("No rows: nothing was lost"),
+        ),
+    ]
+
+
 def _coverage() -> list[Panel]:
     blind = f"gpu:blind:bool{{{TARGETS}}} and {OWNED}"
     return [
@@ -382,6 +456,7 @@ def dashboard() -> Dashboard:
             Row("What would help", prescriptions.of_fleet()),
             Row("How good predictions were", prescriptions.track_record()),
             Row("What is lost", [_lost_over_time(), _lost_by_cause(), *_totals()]),
+            Row("What owners lose, and may lose", _budgets()),
             Row("What cannot be seen", _coverage()),
         ],
     )

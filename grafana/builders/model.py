@@ -67,6 +67,8 @@ class Panel:
     overrides: Sequence[Json] = ()
     thresholds: Sequence[str] = ()
     below_is_bad: bool = False
+    since: str | None = None
+    """Shows this much of the past, whatever range the dashboard shows."""
     transformations: Sequence[Json] = ()
     links: Sequence[Json] = ()
     """In the head of the panel, with and without data."""
@@ -86,6 +88,7 @@ class Panel:
             "options": self.options,
             "transformations": list(self.transformations),
             **({"links": list(self.links)} if self.links else {}),
+            **({"timeFrom": self.since} if self.since else {}),
         }
 
     def _described(self) -> str:

@@ -69,14 +69,14 @@ def lines(  # noqa: PLR0913 - a panel has many sides
         defaults={"min": 0, "max": 1 if stacked else ABOVE_ALL} if share else {"min": 0},
         overrides=[
             *(coloured(name, colour) for name, colour in (colours or {}).items()),
-            *(override(name, color=NEUTRAL, custom_lineStyle=_DASHED) for name in limits),
+            *(override(name, color=NEUTRAL, custom_lineStyle=DASHED) for name in limits),
             *overrides,
         ],
         **others,
     )
 
 
-_DASHED: Json = {"fill": "dash", "dash": [8, 6]}
+DASHED: Json = {"fill": "dash", "dash": [8, 6]}
 LAST_VALUE: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 

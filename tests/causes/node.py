@@ -16,7 +16,6 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.serve import ExporterContent
 from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
-from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
@@ -42,7 +41,7 @@ def main(port: str, folder: str) -> None:
     collectors = [replace(collector, every_seconds=0.0) for collector in ALL]
     sampler = Sampler(NvmlDriver, collectors, settings, sys.exit)
     sampler.start()
-    content = ExporterContent(sampler, settings, Ledger(settings, document))
+    content = ExporterContent(sampler, settings, Ledger(settings))
     WebServer(content, listening).serve()
 
 

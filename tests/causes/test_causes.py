@@ -16,9 +16,9 @@ from scenarios.diagnoses import Heard
 from support.judging import Strangers, conclude
 from support.tools import require
 
-_STAGED_ELSEWHERE = {"GpuThresholdsMissing", "GpuNodeBottleneck"}
-"""With promtool in tests/rules: without thresholds, all other rules are silent; and three jobs that
-wait for one disk need a slow disk."""
+_STAGED_ELSEWHERE = {"GpuThresholdsMissing", "GpuNodeBottleneck", "GpuBudgetBurn"}
+"""With promtool in tests/rules: without thresholds, all other rules are silent; three jobs that
+wait for one disk need a slow disk; and a budget takes days."""
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ VOLUMES = {
     *("projected", "secret"),
 }
 """Kinds that the standard "restricted" allows."""
+JOBS_FOLDER = "/var/lib/gpu-bottleneck-exporter"
 OTHERWISE = {"procMount", "windowsOptions", "seLinuxOptions", "sysctls"}
 
 
@@ -121,8 +122,8 @@ def test_no_gpu_is_ever_requested_and_what_the_node_lends_cannot_be_written_to(c
     mounts = found.container.get("volumeMounts", [])
     writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
     # Opening a device takes no write access to its folder, but the runtime makes files in /dev.
-    allowed = {"/dev"} if case.stem == "privileged-values" else set()
-    assert writable & {*found.hosts_folders.values()} <= allowed
+    allowed = {"privileged-values": {"/dev"}, "jobs-values": {JOBS_FOLDER}}
+    assert writable & {*found.hosts_folders.values()} <= allowed.get(case.stem, set())
 
 
 @each(product(chart.CASES, [("1.29.9", None), ("1.30.0-gke.1", "IfPossible")]))
@@ -158,6 +159,27 @@ def test_another_kubelet() -> None:
     assert told["GPU_EXPORTER_KUBELET_CDI"] == f"{CDI}"
     assert told["GPU_EXPORTER_KUBELET_SOCKET"] == f"{folder}/kubelet.sock"
     assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in told
+
+
+def test_what_jobs_did_is_kept_where_a_volume_is_given() -> None:
+    found = rendered(chart.case("jobs"))
+    told = {name: text for name, text in found.environment.items() if "_JOBS_" in name}
+    assert told == {
+        "GPU_EXPORTER_JOBS_STATE_FILE": f"{JOBS_FOLDER}/jobs",
+        "GPU_EXPORTER_JOBS_KEEP": "5000",
+        "GPU_EXPORTER_JOBS_KEEP_FOR": "1w",
+        "GPU_EXPORTER_JOBS_CLAIMS": "WANDB_RUN_ID,RAY_JOB_ID",
+    }
+    assert found.hosts_folders[JOBS_FOLDER] == JOBS_FOLDER
+    assert "GPU_EXPORTER_JOBS_STATE_FILE" not in rendered().environment
+
+
+def test_restricted_keeps_them_in_the_pod() -> None:
+    found = rendered({**RESTRICTED, "jobs": {"volume": {"emptyDir": {}}}})
+    assert [*violations(found.pod)] == []
+    (mount,) = found.container["volumeMounts"]
+    assert (mount["mountPath"], mount.get("readOnly", False)) == (JOBS_FOLDER, False)
+    assert found.pod["volumes"] == [{"name": mount["name"], "emptyDir": {}}]
 
 
 ONLY_SERVES = {"--web.listen-address", "--web.telemetry-path", "--web.runbook-base"}

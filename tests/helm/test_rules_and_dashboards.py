@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from helm import chart
 from helm.chart import Object, rendered
 
@@ -28,6 +29,14 @@ def groups(found: chart.Rendered) -> list[Object]:
 def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
     assert groups(rendered(chart.case("rules-as-they-are"))) == source()
     assert rendered().of("PrometheusRule") == rendered().of("ConfigMap") == []
+
+
+def test_owners_and_budgets_are_those_of_the_command() -> None:
+    values = chart.case("budgets")["prometheusRule"]
+    budgets = tuple(f"{owner}={hours}" for owner, hours in sorted(values["budgets"].items()))
+    wanted = Wanted(owner_label=values["ownerLabel"], budgets=budgets)
+    expected = yaml.safe_load(printed(wanted))["groups"]
+    assert groups(rendered(chart.case("budgets"))) == expected
 
 
 def test_the_object_says_what_it_is_told() -> None:

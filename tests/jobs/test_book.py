@@ -10,16 +10,13 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP, HOST_CODE, UNALLOCATED
 from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.jobs import model
 from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook
-from gpu_bottleneck_exporter.jobs.records import STEPS, Span, Timeline, Use
+from gpu_bottleneck_exporter.jobs.model import STEPS, Timeline, Use
 
 SECOND = 1_000_000_000
 WINDOW = SECOND // 6
 BEGAN = 1000 * SECOND
-
-
-def seconds(ns: int) -> float:
-    return ns / SECOND
 
 
 def at(moment: float) -> int:
@@ -52,20 +49,15 @@ class Gpu:
             idle = sum(w.duration_ns - w.active_ns for w in windows)
             self.book.spend(windows, {cause: idle} if idle else {})
 
-    def come(self, started: float, seen: float, use: Use | None = None, pid: int = 1) -> Use:
-        use = use or Use({"gpu": "0"}, at(seen), at(seen))
+    def come(
+        self, started: float, seen: float, use: model.Gpu | None = None, pid: int = 1
+    ) -> model.Gpu:
+        use = use or model.Gpu(gpu="0", uuid="GPU-0", start_seconds=at(seen) / SECOND)
         self.book.begin(use, (pid, pid), at(started), at(seen))
         return use
 
-    def go(self, use: Use, moment: float) -> None:
-        for stay in self.book.stays:
-            if stay.use is use and stay.end_ns is None:
-                stay.end(at(moment))
-                return
-
-
-def observed(use: Use) -> float:
-    return seconds(use.busy_ns + sum(use.stall_ns.values()))
+    def go(self, use: model.Gpu, moment: float) -> None:
+        self.book.end(next(stay for stay in self.book.open() if stay.gpu is use), at(moment))
 
 
 @pytest.mark.parametrize("tick", [0.2, 1.0, 4.0])
@@ -92,10 +84,11 @@ def test_fifty_jobs_back_to_back_are_charged_their_own_time(tick: float) -> None
     gpu.run(moment + 10)
     for use, (start, end, bursts) in zip(found, jobs, strict=True):
         worked = sum(b - a for a, b in bursts)
-        assert observed(use) == pytest.approx(end - start, abs=1e-6)
-        assert seconds(use.busy_ns) == pytest.approx(worked, rel=0.01)
-        assert use.unobserved_ns == use.shared_ns == 0
-        assert sum(use.timeline.busy) == use.busy_ns
+        assert use.observed_seconds == pytest.approx(end - start, abs=1e-6)
+        assert use.busy_seconds == pytest.approx(worked, rel=0.01)
+        assert (use.unobserved_seconds, use.shared_seconds) == (0, None)
+        assert use.timeline
+        assert sum(use.timeline.busy) == pytest.approx(use.busy_seconds)
         assert len(use.timeline.busy) <= STEPS
 
 
@@ -106,10 +99,10 @@ def test_work_in_the_window_of_a_border_is_of_who_was_there_first() -> None:
     gpu.go(first, 1.1)
     second = gpu.come(1.1, 1.2)
     gpu.run(4.0)
-    assert seconds(first.busy_ns) == pytest.approx(1.05)
-    assert observed(first) == pytest.approx(1.1)
-    assert second.busy_ns == 0
-    assert observed(second) == pytest.approx(4.0 - 1.1)
+    assert first.busy_seconds == pytest.approx(1.05)
+    assert first.observed_seconds == pytest.approx(1.1)
+    assert second.busy_seconds == 0
+    assert second.observed_seconds == pytest.approx(4.0 - 1.1)
 
 
 def test_a_neighbour_within_a_tick_is_charged_too() -> None:
@@ -118,20 +111,21 @@ def test_a_neighbour_within_a_tick_is_charged_too() -> None:
     gpu.go(short, 2.5)
     other = gpu.come(2.6, 3.0)
     gpu.run(8.0)
-    assert observed(short) == pytest.approx(1.5)
-    assert observed(other) == pytest.approx(8.0 - 2.6)
-    assert short.unobserved_ns == other.unobserved_ns == 0
+    assert short.observed_seconds == pytest.approx(1.5)
+    assert other.observed_seconds == pytest.approx(8.0 - 2.6)
+    assert short.unobserved_seconds == other.unobserved_seconds == 0
 
 
 def test_time_of_those_who_share_is_divided_and_adds_up() -> None:
     gpu = Gpu([(0.0, 6.0)])
     one, two = gpu.come(0.0, 0.0), gpu.come(0.0, 2.0, pid=2)
     gpu.run(6.0)
-    assert two.start_ns == at(2.0)  # it may have come earlier, but nobody saw it
-    assert seconds(one.busy_ns) == pytest.approx(2 + 2)
-    assert seconds(two.busy_ns) == pytest.approx(2)
-    assert [seconds(use.shared_ns) for use in (one, two)] == pytest.approx([2, 2])
-    assert one.busy_ns + two.busy_ns == 6 * SECOND - 6 * SECOND % WINDOW
+    assert two.start_seconds == at(2.0) / SECOND  # it may have come earlier, but nobody saw it
+    assert one.busy_seconds == pytest.approx(2 + 2)
+    assert two.busy_seconds == pytest.approx(2)
+    assert [use.shared_seconds for use in (one, two)] == pytest.approx([2, 2])
+    whole = 6 * SECOND - 6 * SECOND % WINDOW
+    assert one.busy_seconds + two.busy_seconds == pytest.approx(whole / SECOND, abs=1e-9)
 
 
 def test_two_processes_of_one_job_do_not_share() -> None:
@@ -141,29 +135,29 @@ def test_two_processes_of_one_job_do_not_share() -> None:
     gpu.run(4.0)
     gpu.go(use, 4.0)
     gpu.run(6.0)
-    assert observed(use) == pytest.approx(6.0)
-    assert use.shared_ns == 0
-    assert use.held == 1
+    assert use.observed_seconds == pytest.approx(6.0)
+    assert use.shared_seconds is None
+    assert use.end_seconds is None
 
 
 def test_time_of_nobody_is_claimed_by_who_was_on_the_way() -> None:
     gpu = Gpu([(19.0, 21.0)])
     gpu.run(20.0, UNALLOCATED)
     use = gpu.come(12.5, 20.0)
-    assert observed(use) == pytest.approx(7.5)
-    assert seconds(use.busy_ns) == pytest.approx(1.0)
-    assert use.start_ns == at(12.5)
+    assert use.observed_seconds == pytest.approx(7.5)
+    assert use.busy_seconds == pytest.approx(1.0)
+    assert use.start_seconds == at(12.5) / SECOND
     gpu.run(21.0)
-    assert observed(use) == pytest.approx(8.5)
+    assert use.observed_seconds == pytest.approx(8.5)
 
 
 def test_an_old_process_claims_a_minute_at_most() -> None:
     gpu = Gpu()
     gpu.run(200.0, UNALLOCATED)
     use = gpu.come(-500.0, 200.0)
-    assert use.start_ns == at(200.0) - CLAIMED_NS
-    assert observed(use) == pytest.approx(seconds(CLAIMED_NS), abs=1.1)
-    assert use.unobserved_ns == 0
+    assert use.start_seconds == (at(200.0) - CLAIMED_NS) / SECOND
+    assert use.observed_seconds == pytest.approx(CLAIMED_NS / SECOND, abs=1.1)
+    assert use.unobserved_seconds == 0
 
 
 def test_a_pause_between_two_processes_of_a_job_is_its_own() -> None:
@@ -173,16 +167,16 @@ def test_a_pause_between_two_processes_of_a_job_is_its_own() -> None:
     gpu.run(10.0, UNALLOCATED)
     gpu.come(9.0, 10.0, use, pid=2)
     gpu.run(12.0, ASLEEP)
-    assert observed(use) == pytest.approx(12.0)
+    assert use.observed_seconds == pytest.approx(12.0)
 
 
 def test_what_was_there_before_the_exporter_is_unobserved_until_then() -> None:
     gpu = Gpu()
     one, two = gpu.come(-100.0, 0.0), gpu.come(-50.0, 0.0, pid=2)
     gpu.run(1.0)
-    assert (one.start_ns, two.start_ns) == (at(-100), at(-50))
-    assert (seconds(one.unobserved_ns), seconds(two.unobserved_ns)) == (100, 50)
-    assert observed(one) == pytest.approx(0.5)
+    assert (one.start_seconds, two.start_seconds) == (at(-100) / SECOND, at(-50) / SECOND)
+    assert (one.unobserved_seconds, two.unobserved_seconds) == (100, 50)
+    assert one.observed_seconds == pytest.approx(0.5)
 
 
 def test_lost_windows_are_unobserved() -> None:
@@ -191,8 +185,8 @@ def test_lost_windows_are_unobserved() -> None:
     gpu.run(2.0)
     gpu.read_ns += 3 * SECOND
     gpu.run(8.0)
-    assert seconds(use.unobserved_ns) == pytest.approx(3.0)
-    assert observed(use) + 3.0 == pytest.approx(seconds(gpu.read_ns) - seconds(BEGAN))
+    assert use.unobserved_seconds == pytest.approx(3.0)
+    assert use.observed_seconds + 3.0 == pytest.approx((gpu.read_ns - BEGAN) / SECOND)
 
 
 def test_energy_is_charged_by_time_and_memory_to_who_is_alone() -> None:
@@ -204,38 +198,38 @@ def test_energy_is_charged_by_time_and_memory_to_who_is_alone() -> None:
     two = gpu.come(2.0, 2.1)
     gpu.book.power(at(4.0), 500.0)
     gpu.book.memory(at(4.0), 200, 1000)
-    assert [one.joules, two.joules] == pytest.approx([200.0, 200.0])
+    assert [one.energy_joules, two.energy_joules] == pytest.approx([200.0, 200.0])
     gpu.come(4.0, 4.0, pid=3)
     gpu.book.memory(at(5.0), 900, 1000)
-    assert (one.peak_bytes, two.peak_bytes, two.total_bytes) == (300, 200, 1000)
+    assert (one.memory_peak_bytes, two.memory_peak_bytes) == (300, 200)
+    assert two.memory_total_bytes == 1000
     gpu.book.power(at(5.0), 3.0)  # the driver was reloaded
-    assert two.joules == pytest.approx(200.0)
+    assert two.energy_joules == pytest.approx(200.0)
 
 
 def test_windows_of_two_seconds_as_under_mig() -> None:
-    book = GpuBook(BEGAN)
-    use = Use({}, at(0.0), at(0.0))
-    book.begin(use, (1, 1), at(0.0), at(0.0))
-    book.stays[0].end(at(1.5))
-    book.spend([Window(at(2.0), 2 * SECOND, SECOND)], {ASLEEP: SECOND})
-    assert seconds(use.busy_ns) == pytest.approx(1.0)
-    assert observed(use) == pytest.approx(1.5)
+    gpu = Gpu()
+    use = gpu.come(0.0, 0.0)
+    gpu.go(use, 1.5)
+    gpu.book.spend([Window(at(2.0), 2 * SECOND, SECOND)], {ASLEEP: SECOND})
+    assert use.busy_seconds == pytest.approx(1.0)
+    assert use.observed_seconds == pytest.approx(1.5)
 
 
 def test_a_timeline_has_few_steps_and_loses_nothing() -> None:
-    line, chance = Timeline(BEGAN), random.Random(1)  # noqa: S311 - no secret
-    now, busy, idle = BEGAN, 0, 0
+    line, chance = Timeline(7.0), random.Random(1)  # noqa: S311 - no secret
+    now, whole = 7.0, Use()
     for _ in range(3000):
-        lasts, active = chance.randrange(1, 4 * SECOND), chance.random()
-        span = Span(now, now + lasts, int(lasts * active), {ASLEEP: lasts - int(lasts * active)})
-        line.add(span)
-        now, busy, idle = now + lasts, busy + span.active_ns, idle + span.stalls[ASLEEP]
-    assert sum(line.busy) == busy
-    assert sum(by[ASLEEP] for by in line.stall) == idle
+        lasts, active = chance.uniform(0, 4), chance.random()
+        use = Use(lasts, lasts * active, {ASLEEP: lasts - lasts * active})
+        line.add(now, now + lasts, use)
+        whole.add(use)
+        now += lasts
+    assert sum(line.busy) == pytest.approx(whole.busy_seconds)
+    assert sum(by[ASLEEP] for by in line.stall) == pytest.approx(whole.stall_seconds[ASLEEP])
     assert len(line.busy) <= STEPS
-    assert all(
-        b + i[ASLEEP] <= line.step_ns + 1000 for b, i in zip(line.busy, line.stall, strict=True)
-    )
+    steps = zip(line.busy, line.stall, strict=True)
+    assert all(busy + idle[ASLEEP] <= line.step_seconds + 1e-6 for busy, idle in steps)
 
 
 def test_a_gpu_that_many_come_to_stays_small() -> None:
@@ -245,4 +239,3 @@ def test_a_gpu_that_many_come_to_stays_small() -> None:
         gpu.go(use, pid * 0.2 + 0.15)
         gpu.run(pid * 0.2)
     assert len(gpu.book.stays) <= 310
-    assert len(gpu.book._free) <= 512

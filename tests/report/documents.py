@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_bottleneck_exporter.report.ledgers import Found, jobs_in
+from gpu_bottleneck_exporter.commands.report import Wanted, billed
+from gpu_bottleneck_exporter.report.bill import Bill
+from gpu_bottleneck_exporter.report.ledgers import Found, jobs_in, joined
 from support.beside import Reply, Request, answering
 
 Fields = dict[str, Any]
@@ -112,6 +114,13 @@ def read(*documents: Fields) -> Found:
         found.missing += part.missing
         found.notes += part.notes
     return found
+
+
+def bill(*documents: Fields, **wanted: Any) -> Bill:  # noqa: ANN401 - of any type
+    """The bill for these documents and flags."""
+    found = read(*documents)
+    found.jobs = [*joined(found.jobs)]
+    return billed(found, Wanted(**wanted))
 
 
 def moved(found: Any, seconds: float) -> Any:  # noqa: ANN401 - JSON

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.report import Wanted, bill_of
+from gpu_bottleneck_exporter.commands.report import FORMATS, Wanted, billed
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
+from gpu_bottleneck_exporter.jobs.model import Job, Use
 from gpu_bottleneck_exporter.report import bill as sums
 from gpu_bottleneck_exporter.report.bill import Bill, Change
 from gpu_bottleneck_exporter.report.ledgers import Found, joined
-from gpu_bottleneck_exporter.report.model import Job
 from report.documents import (
     HOUR,
     NOW,
     Fields,
     advised,
+    bill,
     document,
     example,
     gpu,
@@ -28,12 +29,6 @@ def jobs(*documents: Fields) -> list[Job]:
     return list(joined(read(*documents).jobs))
 
 
-def billed(*documents: Fields, **wanted: object) -> Bill:
-    found = read(*documents)
-    found.jobs = list(joined(found.jobs))
-    return bill_of(found, Wanted(**wanted), None)  # type: ignore[arg-type]
-
-
 def one(*gpus: Fields) -> Job:
     (found,) = jobs(document("node7", job("slurm-1", *gpus)))
     return found
@@ -41,7 +36,7 @@ def one(*gpus: Fields) -> Job:
 
 def test_the_example_of_two_nodes() -> None:
     (found,) = jobs(*example())
-    assert (found.boards, len(found.nodes), found.owner_name) == (8, 2, "ada")
+    assert (len(found.gpus), len(found.nodes), found.owner_name) == (8, 2, "ada")
     assert found.use.busy_ratio == pytest.approx(0.41)
     assert found.use.lost_seconds == pytest.approx(0.59 * 8 * 3.2 * HOUR)
     assert found.use.stall_ratios == pytest.approx(
@@ -105,7 +100,7 @@ def test_without_a_recommendation_the_usual_remedy_stands_alone() -> None:
 
 
 def test_worst_first_totals_of_all_and_a_limit() -> None:
-    bill = billed(
+    found = bill(
         document(
             "node7",
             job("slurm-1", gpu(0, hours=1, storage=0.5)),
@@ -113,26 +108,24 @@ def test_worst_first_totals_of_all_and_a_limit() -> None:
             job("pod-1", gpu(0, hours=2, asleep=1.0), namespace="vision", pod="a", user="root"),
         ),
         limit=2,
-        hourly_cost=2.5,
     )
-    assert [one.id for one in bill.jobs] == ["slurm-2", "pod-1"]
-    assert bill.count == 3
-    assert list(bill.owners) == ["bob", "vision", "ada"]
-    assert bill.use.lost_seconds == pytest.approx(7 * HOUR)
-    assert bill.use.stall_seconds == pytest.approx({"storage": 5 * HOUR, "asleep": 2 * HOUR})
-    assert bill.cost(bill.use.lost_seconds) == pytest.approx(17.5)
+    assert [one.id for one in found.jobs] == ["slurm-2", "pod-1"]
+    assert found.count == 3
+    assert list(found.owners) == ["bob", "vision", "ada"]
+    assert found.use.lost_seconds == pytest.approx(7 * HOUR)
+    assert found.use.stall_seconds == pytest.approx({"storage": 5 * HOUR, "asleep": 2 * HOUR})
 
 
 def test_the_record_of_predictions() -> None:
     ranks = [gpu(index, hours=1) for index in range(4)]
     for rank, came in zip(ranks[:3], (0.72, 0.71, 0.5), strict=True):
         rank["score"] = scored(0.7, came)
-    track = billed(document("node7", job("slurm-1", *ranks))).track
+    track = bill(document("node7", job("slurm-1", *ranks))).track
     assert track
     assert track.followed == 3
     assert track.inside_ratio == pytest.approx(2 / 3)
     assert track.median_error_ratio == pytest.approx(0.02)
-    assert billed(document("node7", job("slurm-1", gpu(0)))).track is None
+    assert bill(document("node7", job("slurm-1", gpu(0)))).track is None
 
 
 def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
@@ -140,7 +133,7 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
         owner = owner or {"user": "ada"}
         return job(name, gpu(0, hours=1, began=NOW - hours_ago * HOUR, storage=idle), **owner)
 
-    bill = billed(
+    found = bill(
         document(
             "node7",
             past("slurm-9", 1, 0.6, user="ada", slurm_job_id="9"),
@@ -152,7 +145,7 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
         ),
         job="9",
     )
-    before = bill.earlier["slurm-9"]
+    before = found.earlier["slurm-9"]
     assert before.jobs == 3
     assert before.busy_ratio == pytest.approx(0.6)
 
@@ -170,22 +163,27 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
     ],
 )
 def test_what_may_be_asked_for(wanted: dict[str, str], ids: list[str]) -> None:
-    pod = {"workload_namespace": "vision", "workload_pod": "train-0"}
-    bill = billed(
-        document("node7", job("slurm-1", gpu(0), gpu(1)), job("pod-1", gpu(3), **pod)), **wanted
-    )
-    assert [one.id for one in bill.jobs] == ids
+    pod = job("pod-1", gpu(3), namespace="vision", pod="train-0")
+    found = bill(document("node7", job("slurm-1", gpu(0), gpu(1)), pod), **wanted)
+    assert [one.id for one in found.jobs] == ids
     if "gpu" in wanted:
-        assert [one.boards for one in bill.jobs] == [1]
+        assert [len(one.gpus) for one in found.jobs] == [1]
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_a_job_that_lost_nothing_is_counted_where_it_is_not_listed(layout: str) -> None:
+    """Prometheus is asked for those that lost most."""
+    use = Use(3600.0, 3600.0)
+    assert "ada" in FORMATS[layout](Bill(jobs=[], count=1, use=use, owners={"ada": use}))
 
 
 def test_a_wrong_name_gets_the_nearest_one_unless_a_node_is_missing() -> None:
     found = read(document("node7", job("slurm-4711", gpu(0))))
     with pytest.raises(SettingsError, match=r"no job '4712'\. Did you mean '4711'"):
-        bill_of(found, Wanted(job="4712"), None)
+        billed(found, Wanted(job="4712"))
     gone = Found(found.jobs, ["node8: refused"])
     with pytest.raises(ExporterError, match="in what could be read") as raised:
-        bill_of(gone, Wanted(job="4712"), None)
+        billed(gone, Wanted(job="4712"))
     assert raised.value.status == 1
 
 
@@ -195,24 +193,23 @@ def test_a_skewed_clock_is_corrected_and_told() -> None:
     found = read(document("node7", fast, time_seconds=NOW + 600), document("node8", slow))
     (whole,) = joined(found.jobs)
     assert (whole.start_seconds, whole.end_seconds) == (NOW - HOUR, NOW)
-    assert [
-        (gpu.start_seconds, gpu.timeline and gpu.timeline.start_seconds) for gpu in whole.gpus
-    ] == [(NOW - HOUR, NOW - HOUR)] * 2
+    for of in whole.gpus:
+        assert of.timeline
+        assert (of.start_seconds, of.timeline.start_seconds) == (NOW - HOUR, NOW - HOUR)
     assert found.notes == ["node7: its clock is 600 s ahead of ours; corrected"]
 
 
 def test_a_node_that_was_asked_twice_counts_once() -> None:
     here, there = example()
     (whole,) = jobs(here, here, there)
-    assert whole.boards == 8
+    assert len(whole.gpus) == 8
     assert whole.use.observed_seconds == pytest.approx(8 * 3.2 * HOUR)
 
 
 def test_a_job_that_runs_on_one_node_runs() -> None:
-    ended, runs = gpu(0), gpu(1)
-    part = job("slurm-1", runs)
-    part["end_seconds"] = None
-    (whole,) = jobs(document("node7", job("slurm-1", ended)), document("node8", part))
+    part = job("slurm-1", gpu(1))
+    part["gpus"][0]["end_seconds"] = None
+    (whole,) = jobs(document("node7", job("slurm-1", gpu(0))), document("node8", part))
     assert whole.end_seconds is None
 
 
@@ -221,7 +218,8 @@ def test_a_job_that_runs_on_one_node_runs() -> None:
     [
         {"id": "../etc"},
         {"id": "x" * 81},
-        {"start_seconds": None},
+        {"gpus": []},
+        {"gpus": [gpu(0, **{"<script>": 0.1})]},
         {"gpus": [{**gpu(0), "observed_seconds": -1}]},
         {"gpus": [{**gpu(0), "busy_seconds": "NaN"}]},
         {"gpus": [{**gpu(0), "stall_seconds": {"storage": 1e300}}]},

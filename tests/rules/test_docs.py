@@ -104,7 +104,7 @@ def test_a_query_asks_for_what_exists(page: Path) -> None:
     assert (
         page == README
         or any('"several"' in one.fields["expr"] for one in queries(page))
-        or (page.stem in {"GpuThresholdsMissing", "GpuFleetBottleneck"})
+        or (page.stem in {"GpuThresholdsMissing", "GpuFleetBottleneck", "GpuBudgetBurn"})
     ), "none is about the alert's own GPU"
     for name, asked in (one for query in queries(page) for one in query.selected):
         names = set(name.split("|"))

@@ -43,6 +43,7 @@ ELSEWHERE = {
     "GpuOversized/info": "a whole day: test_situations",
     "GpuFleetBottleneck/warning": "a fleet: test_fleets",
     "GpuNodeBottleneck/warning": "several jobs: test_fleets",
+    "GpuBudgetBurn/warning": "a month: test_budgets",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,10 +30,12 @@ def changed(change: Callable[[str], str]) -> list[tuple[Rule, Rule]]:
 
 # --- Scaled in time --------------------------------------------------------------------------
 def numbers(rule: Rule) -> list[float]:
-    """The numbers that are seconds: thresholds by their name, horizons."""
+    """The numbers that are seconds: of thresholds and sums by their name, horizons."""
     literals = rule.nodes(promql.NumberLiteral)
     if rule.name.startswith("gpu:threshold:"):
         return [number.val for number in literals] * rule.name.endswith("_seconds")
+    if re.search("_seconds:sum", rule.name):
+        return [number.val for number in literals]
     calls = [call for call in rule.nodes(promql.Call) if call.func.name == "predict_linear"]
     return [number.val for call in calls for number in call.args if hasattr(number, "val")]
 
@@ -87,6 +90,7 @@ IN_WORDS = "expr: up\nannotations:\n  description: [5m] for: 1h\n"
         ("expr: x[1d] offset 1w\n", 7, "expr: x[12342857ms] offset 1d\n"),
         ("expr: x[5m:]\n", 10, "expr: x[30s:]\n"),
         ("expr: x offset -5m\n", 10, "expr: x offset -30s\n"),
+        ("expr: 60 * sum by (a) (x[9m:1m])\n", 10, "expr: 6 * sum by (a) (x[54s:6s])\n"),
         (HORIZON.format("30m", 1800), 10, HORIZON.format("3m", 180)),
         (IN_WORDS, 10, IN_WORDS),
     ],
@@ -159,9 +163,33 @@ def test_the_inputs_of_dcgm_replace_those_of_the_exporter() -> None:
     assert list(EXPORTERS) == list(rulepack.NAMES)
 
 
+@pytest.mark.parametrize("name", rulepack.EXTRAS)
 @pytest.mark.parametrize("dialect", rulepack.DIALECTS)
-def test_what_jobstats_queries_comes_with_a_flag_only(dialect: str) -> None:
+def test_extras_come_with_a_flag_only(dialect: str, name: str) -> None:
     without = rulepack.for_dialect(PACK, dialect)
-    more = rulepack.for_dialect(PACK, dialect, jobstats=True)
-    assert more == {**without, "jobstats.yml": PACK["jobstats.yml"]}
-    assert without != more
+    assert not set(rulepack.EXTRAS) & set(without)
+    assert rulepack.for_dialect(PACK, dialect, [name]) == {**without, name: PACK[name]}
+
+
+def test_an_owners_label_takes_the_place_of_the_examples_and_nothing_else_changes() -> None:
+    for before, after in changed(lambda text: rulepack.with_owner_label(text, "label_x")):
+        expected = json.dumps(before.fields).replace("label_team", "label_x")
+        assert json.dumps(after.fields) == expected
+        assert (after.fields == before.fields) == ("label_team" not in before.fields["expr"])
+
+
+def test_budgets_take_the_place_of_the_example() -> None:
+    hostile = 'a"b: {}\\ é'
+    given = {"vision": 400.0, hostile: 0.5, "large": 1234567.25}
+    text = rulepack.with_budgets(PACK["budgets.yml"], given)
+    before, after = (rules({"": one}) for one in (PACK["budgets.yml"], text))
+    made = [
+        {
+            "record": "owner:budget:gpu_hours",
+            "labels": {"workload_owner": owner},
+            "expr": f"vector({hours:.15g})",
+        }
+        for owner, hours in given.items()
+    ]
+    assert [rule.fields for rule in after] == [*made, *(rule.fields for rule in before[1:])]
+    assert before[0].name == "owner:budget:gpu_hours"

@@ -21,7 +21,8 @@ from support.daemon import get
 from support.prometheus import prometheus
 from support.waiting import until
 
-ALERTS = [one for one in rules({"": printed(Wanted(workload_namespace=True))}) if one.is_alert]
+WANTED = Wanted(workload_namespace=True, budgets=("vision=400",))
+ALERTS = [one for one in rules({"": printed(WANTED)}) if one.is_alert]
 HOSTILE = 'a"b\\c\n{{ .X }} é'
 """Part of the labels of a target or GPU, which anybody may shape."""
 NOWHERE = "nothing"
@@ -30,6 +31,7 @@ GPUS = (*KNOBS, NOWHERE)
 """By what is recommended for each."""
 NODE = "[fe80::7]:9"
 TARGET = {"job": f"gpu{HOSTILE}", "instance": NODE, "namespace": "ops", "blind": "b", "cause": "c"}
+TARGET["workload_owner"] = 'a"b\\c é'
 OWNERS = {
     "pod nlp/train-0": {"workload_namespace": "nlp"},
     "Slurm job 4711": {"workload_group": "slurm-4711"},
@@ -37,7 +39,7 @@ OWNERS = {
 }
 """The other labels of each, by its name."""
 PER_NODE = ("GpuExporterDown", "GpuCausesBlind", "GpuNodeBottleneck")
-PER_SERVER = ("GpuThresholdsMissing", "GpuFleetBottleneck")
+PER_SERVER = ("GpuThresholdsMissing", "GpuFleetBottleneck", "GpuBudgetBurn")
 BROKEN = ("<error", "{{", "}}", "%!", "<no value>", "NaN")
 VALUE, PERCENT = "0.6382", "64%"
 SHARE = '{{ printf "%.2f" $value | humanizePercentage }}'

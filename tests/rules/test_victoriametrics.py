@@ -47,10 +47,12 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
 
 
 def test_vmalert_loads_the_pack(pack: Sequence[Path]) -> None:
-    lookups = pack[0].with_name("lookups.yml")
-    lookups.write_text(without_keep_firing((RULES / "alerts.yml").read_text()))
-    files = [*pack, lookups, RULES / "dcgm.yml"]
-    _vmalert("-dryRun", *(f"-rule={file}" for file in files))
+    with_lookups = [pack[0].with_name(f"with-lookups-{name}.yml") for name in ("alerts", "budgets")]
+    for file in with_lookups:
+        original = RULES / file.name.removeprefix("with-lookups-")
+        file.write_text(without_keep_firing(original.read_text()))
+    others = (RULES / name for name in ("dcgm.yml", "owners.yml", "jobstats.yml"))
+    _vmalert("-dryRun", *(f"-rule={file}" for file in (*pack, *with_lookups, *others)))
 
 
 @pytest.mark.timeout(1800)  # a minute alone, seven at a load of 30

@@ -8,19 +8,15 @@ import random
 import re
 import subprocess
 import sys
-import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterator
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from slurm.script import EPILOG, GIB, START, decoded, epilog, gpu, job, ledger
-from support.daemon import HOST
+from support.beside import HOST, Reply, Request, answering
 
 README = EPILOG.parents[1] / "README.md"
 Json = dict[str, Any]
@@ -183,11 +179,6 @@ def test_a_job_that_fits_in_no_way_has_no_summary() -> None:
     assert epilog.summarized(job(), ledgers) == "JS1:None"
 
 
-def test_the_same_ledger_gives_the_same_comment() -> None:
-    texts = {epilog.summarized(job(), {"n1": ledger(gpu())}) for _ in range(2)}
-    assert len(texts) == 1
-
-
 def test_the_note_for_jobstats_prints_the_reason() -> None:
     """As jobstats evaluates it: the condition, then what looks like an f-string."""
     snippets = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
@@ -208,89 +199,65 @@ def test_the_note_for_jobstats_prints_the_reason() -> None:
 
 
 # --- Asking ----------------------------------------------------------------------------------
-class Exporters(BaseHTTPRequestHandler):
-    """Nodes, by the first part of the path."""
-
-    asked: list[tuple[str, str | None]] = []  # noqa: RUF012 - of one server at a time
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers.get("Authorization")))
-        name, _, path = self.path.removeprefix("/").partition("/")
-        known = path == "api/v1/jobs/slurm-4711"
-        status, body = answers(len(self.asked)).get(name if known else "", (404, b"unknown job"))
-        self.send_response(status)
-        if status == HTTPStatus.FOUND:
-            self.send_header("Location", "/good/api/v1/jobs/slurm-4711")
-        self.send_header("Content-Length", f"{len(body)}")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
+GOOD = Reply(json.dumps(ledger(gpu())).encode())
+RUNNING = Reply(json.dumps(ledger(gpu(end_seconds=None), running=True)).encode())
+FRESH = Reply(json.dumps({**ledger(gpu()), "time_seconds": START + 3601}).encode())
+OTHERS = {
+    "none": Reply(b"unknown job", 404),
+    "broken": Reply(b"no", 500),
+    "moved": Reply(b"", 302, {"Location": "/good/api/v1/jobs/slurm-4711"}),
+    "huge": Reply(b" " * (2**20) + GOOD.body),
+    "text": Reply(b"hello"),
+    "deep": Reply(b"[" * 100_000),
+    "list": Reply(b"[]"),
+    "other": Reply(b'{"job": 5}'),
+    "timeless": Reply(b'{"job": {"end_seconds": 5}}'),
+}
 
 
-def answers(count: int) -> dict[str, tuple[int, bytes]]:
-    good = json.dumps(ledger(gpu())).encode()
-    running = json.dumps(ledger(gpu(end_seconds=None), running=True)).encode()
-    fresh = json.dumps({**ledger(gpu()), "time_seconds": START + 3601}).encode()
-    return {
-        "good": (200, good),
-        "runs": (200, running),
-        "ends": (200, [running, fresh, good][min(count, 3) - 1]),
-        "broken": (500, b"no"),
-        "moved": (302, b""),
-        "huge": (200, b" " * (2**20) + good),
-        "text": (200, b"hello"),
-        "deep": (200, b"[" * 100_000),
-        "list": (200, b"[]"),
-        "other": (200, b'{"job": 5}'),
-        "timeless": (200, b'{"job": {"end_seconds": 5}}'),
-    }
+def asked(*replies: Reply, wait: float = 0.0) -> tuple[Json, list[Request]]:
+    """What the epilog makes of a node's replies, the last of which it repeats, and its requests."""
+    requests: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        requests.append(request)
+        return replies[min(len(requests), len(replies)) - 1]
+
+    with answering(answer) as port:
+        url = f"http://ada:p%40ss@{HOST}:{port}/{{node}}"
+        found: Json = epilog.asked(url, "n1", "4711", None, time.monotonic() + wait)
+    return found, requests
 
 
-@pytest.fixture
-def url() -> Iterator[str]:
-    Exporters.asked.clear()
-    with ThreadingHTTPServer((HOST, 0), Exporters) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://{HOST}:{server.server_port}/{{node}}"
-        server.shutdown()
-        thread.join()
+def test_a_node_is_asked_for_its_ledger() -> None:
+    found, (request,) = asked(GOOD)
+    assert found == ledger(gpu())
+    assert request.path == "/n1/api/v1/jobs/slurm-4711"
+    assert request.headers["Authorization"] == "Basic YWRhOnBAc3M="
 
 
-def asked(url: str, node: str, number: str = "4711", wait: float = 0.0) -> Json:
-    found: Json = epilog._asked(url, node, number, None, time.monotonic() + wait)
-    return found
+def test_it_waits_until_the_job_has_ended_there_too() -> None:
+    found, requests = asked(RUNNING, FRESH, GOOD, wait=30.0)
+    assert found["job"]["end_seconds"]
+    assert len(requests) == 3
 
 
-def test_a_node_is_asked_for_its_ledger(url: str) -> None:
-    assert asked(url.replace("//", "//ada:p%40ss@"), "good") == ledger(gpu())
-    assert Exporters.asked == [("/good/api/v1/jobs/slurm-4711", "Basic YWRhOnBAc3M=")]
-
-
-def test_it_waits_until_the_job_has_ended_there_too(url: str) -> None:
-    assert asked(url, "ends", wait=30.0)["job"]["end_seconds"]
-    assert len(Exporters.asked) == 3
-
-
-def test_it_takes_what_there_is_when_time_is_up(url: str) -> None:
-    found = asked(url, "runs")
+def test_it_takes_what_there_is_when_time_is_up() -> None:
+    found, _ = asked(RUNNING)
     assert found["job"]["end_seconds"] is None
     assert epilog.gpus_of(job(), found)["0"].unheld == 0
 
 
-@pytest.mark.parametrize(
-    "node", ["broken", "moved", "huge", "text", "deep", "list", "other", "timeless", "none"]
-)
-def test_other_answers_are_none(url: str, node: str) -> None:
-    assert asked(url, node) is None
-    assert len(Exporters.asked) == 1
+@pytest.mark.parametrize("reply", OTHERS.values(), ids=OTHERS)
+def test_other_answers_are_none(reply: Reply) -> None:
+    found, requests = asked(reply)
+    assert found is None
+    assert len(requests) == 1
 
 
 def test_nobody_at_home() -> None:
-    assert asked(f"http://{HOST}:1", "n1") is None
-    assert asked("http://nowhere.invalid", "n1") is None
+    for url in (f"http://{HOST}:1", "http://nowhere.invalid"):
+        assert epilog.asked(url, "n1", "4711", None, time.monotonic()) is None
 
 
 def test_it_is_complete_in_itself() -> None:

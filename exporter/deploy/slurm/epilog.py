@@ -22,7 +22,8 @@ import subprocess
 import sys
 import syslog
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -39,28 +40,23 @@ _PAUSE_SECONDS = 0.5
 _SETTLE_SECONDS = 3.0
 """After so long the exporter has read the last of what a job did."""
 _LARGEST = 2.0**60
+_NONSENSE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What JSON that is not as expected raises."""
 _AT_ONCE = 32
 """Nodes that are asked at the same time."""
 _CASE_KEPT = (23, 2)
 """Before, sacctmgr changed comments to lower case."""
-_FIELDS = "JobIDRaw,JobID,Cluster,ElapsedRaw,End,AllocTRES,NNodes,NodeList,AdminComment"
+_FIELDS = "JobIDRaw,JobID,Cluster,ElapsedRaw,End,AllocTRES,NodeList,AdminComment"
 _GPUS = re.compile(r"(?:^|,)gres/gpu=([0-9]+)(?:,|$)")
 _WORD = re.compile(r"[a-z_]{1,32}")
-_INSTANCE = re.compile(r"MIG-[0-9a-f]{8}")
-"""The beginning of its UUID."""
-_NUMBER = re.compile(r"[0-9]{1,5}")
+_PLACE = re.compile(r"[0-9]{1,5}(:MIG-[0-9a-f]{8})?")
+"""A GPU's number, and the beginning of the UUID of a part of it."""
 
 Json = Mapping[str, Any]
 
 
 class Failed(Exception):  # noqa: N818 - not an error of this program
     """Why there is no summary, in one line."""
-
-
-_NO_ANSWER = (
-    *(Failed, OSError, http.client.HTTPException),
-    *(ValueError, TypeError, KeyError, RecursionError),  # of a document that is none
-)
 
 
 class Job(NamedTuple):
@@ -73,51 +69,40 @@ class Job(NamedTuple):
     gpus: int
     nodes: str
     """Slurm's short form of their names."""
-    node_count: int
     comment: str
 
 
 class Gpu(NamedTuple):
     """What the job did on one GPU of a node, in seconds and bytes."""
 
-    observed: float
+    seconds: float
+    """What `busy`, `unheld` and `stalls` add up to."""
     busy: float
     unheld: float
     """The part of the job's time in which it held no GPU yet, or no more."""
     stalls: Mapping[str, float]
     used: float | None
     total: float | None
-    recommendation: Mapping[str, Any] | None
-
-    @property
-    def seconds(self) -> float:
-        """What `busy`, `unheld` and `stalls` add up to."""
-        return self.observed + self.unheld
+    recommendation: object
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Do it; exits with one line if that fails."""
-    options = _options(arguments)
-    syslog.openlog(f"gpu-bottleneck-epilog[{options.job}]")
-    try:
-        told = run(options.job, options.url, options.ca_file, options.wait)
-    except Failed as failure:
-        syslog.syslog(syslog.LOG_ERR, f"{failure}")
-        sys.exit(f"{failure}")
-    syslog.syslog(told)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, fromfile_prefix_chars="@")
     add = parser.add_argument
     add("--url", default="http://{node}:10170", help="exporter of a node; may hold user:password")
     add("--ca-file", help="certificates to trust instead of the system's")
     add("--wait", type=float, default=15.0, help="seconds for the job's end to be recorded")
     add("--job", default=os.environ.get("SLURM_JOB_ID", ""), help="its number, if not the epilog's")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if not re.fullmatch(r"[0-9]+", options.job):
         parser.error("--job: give the number of a job")
-    return options
+    syslog.openlog(f"gpu-bottleneck-epilog[{options.job}]")
+    try:
+        syslog.syslog(run(options.job, options.url, options.ca_file, options.wait))
+    except Failed as failure:
+        syslog.syslog(syslog.LOG_ERR, f"{failure}")
+        sys.exit(f"{failure}")
 
 
 def run(number: str, url: str, ca_file: str | None, wait_seconds: float) -> str:
@@ -133,7 +118,7 @@ def run(number: str, url: str, ca_file: str | None, wait_seconds: float) -> str:
         raise Failed("has another AdminComment, which is left alone")
     nodes = said("scontrol", "show", "hostnames", job.nodes).split()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = pool.map(lambda node: _asked(url, node, number, ca_file, deadline), nodes)
+        answers = pool.map(lambda node: asked(url, node, number, ca_file, deadline), nodes)
         ledgers = {node: answer for node, answer in zip(nodes, answers) if answer}  # noqa: B905
     comment = summarized(job, ledgers)
     if comment == job.comment:
@@ -160,48 +145,36 @@ def said(*command: str) -> str:
 def ended(number: str, deadline: float) -> Job:
     """The job once its end is in the accounting. Raises Failed if it never is."""
     while True:
-        rows = said("sacct", "-X", "-P", "-n", "-o", _FIELDS, "-j", number).splitlines()
-        for row in (row.split("|", 8) for row in rows):
-            if row[0] == number and row[4] != "Unknown":
-                return _job(*row)
+        for row in said("sacct", "-X", "-P", "-n", "-o", _FIELDS, "-j", number).splitlines():
+            raw, name, cluster, seconds, end, given, nodes, comment = row.split("|", 7)
+            if raw == number and end != "Unknown":
+                gpus, task = _GPUS.search(given), name if "_" in name else raw
+                return Job(
+                    task, cluster, float(seconds), int(gpus[1] if gpus else 0), nodes, comment
+                )
         if time.monotonic() > deadline:
             raise Failed("its end is not in the accounting")
         time.sleep(_PAUSE_SECONDS)
 
 
-def _job(raw: str, name: str, cluster: str, seconds: str, _: str, given: str, *more: str) -> Job:
-    count, nodes, comment = more
-    gpus = _GPUS.search(given)
-    number = int(gpus[1]) if gpus else 0
-    task = name if "_" in name else raw
-    return Job(task, cluster, float(seconds), number, nodes, int(count), comment)
+def asked(url: str, node: str, job: str, ca_file: str | None, deadline: float) -> Json | None:
+    """A node's document of the job, at best once it has ended there too, some seconds ago.
 
-
-def _asked(url: str, node: str, job: str, ca_file: str | None, deadline: float) -> Json | None:
-    """A node's document of the job; None, and a line in the log, if there is none."""
+    None, and a line in the log, if there is none.
+    """
     try:
-        return asked(url.replace("{node}", node), job, ca_file, deadline)
-    except _NO_ANSWER as error:
+        while True:
+            answer = _get(url.replace("{node}", node), f"/api/v1/jobs/slurm-{job}", ca_file)
+            end = answer["job"].get("end_seconds") if answer else None
+            ago = -1.0
+            if answer and end is not None:
+                ago = _amount(answer["time_seconds"]) - _amount(end)
+            if ago >= _SETTLE_SECONDS or time.monotonic() > deadline:
+                return answer
+            time.sleep(_PAUSE_SECONDS)
+    except (Failed, OSError, http.client.HTTPException, *_NONSENSE) as error:
         syslog.syslog(syslog.LOG_WARNING, f"{node}: {error}")
         return None
-
-
-def asked(url: str, job: str, ca_file: str | None, deadline: float) -> Json | None:
-    """The job in the ledger of the exporter at `url`, at best once it has ended there too.
-
-    None if it has none. Raises Failed, OSError, HTTPException, and ValueError for no document.
-    """
-    while True:
-        answer = _get(url, f"/api/v1/jobs/slurm-{job}", ca_file)
-        if (answer and _settled(answer)) or time.monotonic() > deadline:
-            return answer
-        time.sleep(_PAUSE_SECONDS)
-
-
-def _settled(answer: Json) -> bool:
-    """Whether the job has ended, long enough ago by the node's own clock."""
-    end = answer["job"].get("end_seconds")
-    return end is not None and _amount(answer["time_seconds"]) - _amount(end) >= _SETTLE_SECONDS
 
 
 def _get(url: str, path: str, ca_file: str | None) -> Json | None:
@@ -237,13 +210,16 @@ def summarized(job: Job, ledgers: Mapping[str, Json]) -> str:
     if not nodes:
         sentinel = "JS1:Short" if job.seconds < SHORT_SECONDS else "JS1:None"
         return job.comment if before else sentinel
-    every = {**before.get("nodes", {})}
-    for node, gpus in nodes.items():
-        every[node] = {**every.get(node, {}), **_of_node(gpus)}
-    summary = {"nodes": every, "total_time": job.seconds, "gpus": job.gpus}
-    full = {**summary, "gpu_bottleneck": reasons(job, nodes)}
-    short = {**summary, "nodes": {node: _rounded(found) for node, found in every.items()}}
-    comments = map(encoded, (full, summary, short))
+
+    def comment(digits: int | None, unit: int, more: Json) -> str:
+        every = dict(before)
+        for node, gpus in nodes.items():
+            every[node] = {**every.get(node, {}), **_of_node(gpus, digits, unit)}
+        return encoded({"nodes": every, "total_time": job.seconds, "gpus": job.gpus, **more})
+
+    why = {"gpu_bottleneck": reasons(job, nodes)}
+    forms: tuple[tuple[int | None, int, Json], ...] = ((1, 1, why), (1, 1, {}), (None, 2**30, {}))
+    comments = (comment(*form) for form in forms)
     return next((text for text in comments if len(text) <= MOST_CHARACTERS), "JS1:None")
 
 
@@ -254,11 +230,11 @@ def encoded(summary: Json) -> str:
 
 
 def _before(comment: str) -> Json:
-    """What jobstats has stored already: what it measured of CPUs is kept. Empty if nothing."""
+    """Nodes as jobstats has stored them: what it measured of CPUs is kept. Empty if nothing."""
     try:
-        found = json.loads(gzip.decompress(base64.b64decode(comment[4:])))
-        return found if all(isinstance(one, dict) for one in found["nodes"].values()) else {}
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
+        found: Json = json.loads(gzip.decompress(base64.b64decode(comment[4:])))["nodes"]
+        return found if all(isinstance(one, dict) for one in found.values()) else {}
+    except (OSError, EOFError, *_NONSENSE):
         return {}
 
 
@@ -270,16 +246,10 @@ def gpus_of(job: Job, ledger: Json) -> Mapping[str, Gpu]:
     found: dict[str, Gpu] = {}
     rows = ledger["job"].get("gpus")
     for row in rows if isinstance(rows, list) else ():
-        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-            number = f"{row['gpu']}"
-            if not _NUMBER.fullmatch(number):
-                continue
-            if "mig" in row:
-                instance = _INSTANCE.match(row["uuid"])
-                if instance is None:
-                    continue
-                number += f":{instance[0]}"
-            found[number] = _gpu(row, job, _amount(ledger["time_seconds"]))
+        with contextlib.suppress(*_NONSENSE):
+            place = f"{row['gpu']}" + (f":{row['uuid'][:12]}" if "mig" in row else "")
+            if _PLACE.fullmatch(place):
+                found[place] = _gpu(row, job, _amount(ledger["time_seconds"]))
     return found
 
 
@@ -290,48 +260,34 @@ def _gpu(row: Json, job: Job, now: float) -> Gpu:
     if not all(map(_WORD.fullmatch, stalls)) or busy > observed:
         raise ValueError
     held = _amount(row["end_seconds"] or now) - _amount(row["start_seconds"])
-    used, total = (
-        _amount(row[f"memory_{what}_bytes"]) if f"memory_{what}_bytes" in row else None
-        for what in ("peak", "total")
-    )
     unheld = max(0.0, job.seconds - held)
-    return Gpu(observed, busy, unheld, stalls, used, total, row.get("recommendation"))
+    names = ("memory_peak_bytes", "memory_total_bytes")
+    used, total = (_amount(row[name]) if name in row else None for name in names)
+    advice = row.get("recommendation")
+    return Gpu(observed + unheld, busy, unheld, stalls, used, total, advice)
 
 
-def _amount(value: object) -> float:
-    """A number from 0 up. Raises ValueError or TypeError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError
-    if not 0 <= value <= _LARGEST:
-        raise ValueError
-    return value
+def _amount(value: Any) -> float:  # noqa: ANN401 - JSON
+    """A number from 0 up. Raises ValueError for anything else."""
+    if type(value) not in (int, float) or not 0 <= value <= _LARGEST:
+        raise ValueError(f"{value!r:.20} is no amount")
+    return float(value)
 
 
-def _of_node(gpus: Mapping[str, Gpu]) -> Json:
+def _of_node(gpus: Mapping[str, Gpu], digits: int | None, unit: int) -> Json:
     """Jobstats' keys. Its readers divide by the total memory and expect what is used with it."""
-    known = {number: gpu for number, gpu in gpus.items() if gpu.used is not None and gpu.total}
-    busy = {
-        number: round(100 * gpu.busy / gpu.seconds, 1)
-        for number, gpu in gpus.items()
-        if gpu.seconds
-    }
+    sizes = [(at, gpu.used, gpu.total) for at, gpu in gpus.items()]
+    known = [(at, used, total) for at, used, total in sizes if used is not None and total]
     told = {
-        "gpu_utilization": busy,
-        "gpu_used_memory": {number: gpu.used for number, gpu in known.items()},
-        "gpu_total_memory": {number: gpu.total for number, gpu in known.items()},
+        "gpu_utilization": {
+            at: round(100 * gpu.busy / gpu.seconds, digits)
+            for at, gpu in gpus.items()
+            if gpu.seconds
+        },
+        "gpu_used_memory": {at: round(used / unit) * unit for at, used, _ in known},
+        "gpu_total_memory": {at: round(total) for at, _, total in known},
     }
     return {name: values for name, values in told.items() if values}
-
-
-def _rounded(node: Json) -> Json:
-    """The same in whole percents and steps of 1 GiB, which take less room."""
-    unit = {"gpu_utilization": 1, "gpu_used_memory": 2**30}
-    return {
-        name: {gpu: round(value / unit[name]) * unit[name] for gpu, value in values.items()}
-        if name in unit
-        else values
-        for name, values in node.items()
-    }
 
 
 def reasons(job: Job, nodes: Mapping[str, Mapping[str, Gpu]]) -> Json:
@@ -340,34 +296,31 @@ def reasons(job: Job, nodes: Mapping[str, Mapping[str, Gpu]]) -> Json:
     The time in which no process of the job held the GPU counts as `unallocated`, as elsewhere.
     """
     gpus = [gpu for found in nodes.values() for gpu in found.values()]
-    seconds = sum(gpu.seconds for gpu in gpus) or 1.0
-    causes = {"unallocated": sum(gpu.unheld for gpu in gpus)}
+    seconds, busy = sum(gpu.seconds for gpu in gpus) or 1.0, sum(gpu.busy for gpu in gpus)
+    causes = Counter({"unallocated": sum(gpu.unheld for gpu in gpus)})
     for gpu in gpus:
-        for cause, lost in gpu.stalls.items():
-            causes[cause] = causes.get(cause, 0.0) + lost
-    shares = {cause: round(lost / seconds, 3) for cause, lost in causes.items()}
-    largest = sorted((cause for cause in shares if shares[cause]), key=lambda c: -shares[c])[:3]
-    busy = sum(gpu.busy for gpu in gpus)
+        causes.update(gpu.stalls)
+    largest = ((cause, round(lost / seconds, 3)) for cause, lost in causes.most_common(3))
     told: dict[str, Any] = {
         "busy": round(busy / seconds, 3),
         "lost_gpu_hours": round((seconds - busy) / 3600, 3),
-        "causes": {cause: shares[cause] for cause in largest},
+        "causes": {cause: share for cause, share in largest if share},
     }
     if len(gpus) < job.gpus:
         told["gpus_seen"] = len(gpus)
-    worst_first = sorted(gpus, key=lambda gpu: gpu.busy - gpu.seconds)
-    changes = (_change(gpu.recommendation) for gpu in worst_first)
-    return {**told, **next(filter(None, changes), {})}
+    for gpu in sorted(gpus, key=lambda gpu: gpu.busy - gpu.seconds):  # the worst first
+        if change := _change(gpu.recommendation):
+            return {**told, "change": change}
+    return told
 
 
-def _change(recommendation: Mapping[str, Any] | None) -> Json | None:
+def _change(advice: Any) -> Json | None:  # noqa: ANN401 - JSON
     """What to change from and to; None if nothing is known."""
-    try:
-        of = recommendation or {}
-        change = {"from": _amount(of["current_value"]), "to": _amount(of["value"])}
-        return {"change": {"knob": of["knob"], **change}} if _WORD.fullmatch(of["knob"]) else None
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+    with contextlib.suppress(*_NONSENSE):
+        change = {"from": _amount(advice["current_value"]), "to": _amount(advice["value"])}
+        if _WORD.fullmatch(advice["knob"]):
+            return {"knob": advice["knob"], **change}
+    return None
 
 
 if __name__ == "__main__":

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.flags import PROGRAM
+
+MOST_HOURS = 1e7
+"""Of a budget: a month of ten thousand GPUs."""
+_OWNER_LABEL = re.compile(r"label_[a-zA-Z0-9_]{1,128}")
+_BUDGET = re.compile(r"([^\x00-\x1f\x7f]{1,128})=(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +24,8 @@ class Wanted:
 
     dialect: str = "exporter"
     jobstats: bool = False
+    owner_label: str | None = None
+    budgets: tuple[str, ...] = ()
     scale: float = 1.0
     without_keep_firing: bool = False
     without_prescriptions: bool = False
@@ -35,11 +43,38 @@ class Wanted:
             raise SettingsError(f"{' and '.join(alone)}: only with --prometheusrule")
         if wrong := [label for label in self.labels if label.count("=") != 1]:
             raise SettingsError(f"--label must be like release=prometheus, not {wrong[0]!r}")
+        if self.owner_label and not _OWNER_LABEL.fullmatch(self.owner_label):
+            raise SettingsError(
+                "--owner-label must be one that kube-state-metrics shows, like label_team, "
+                f"not {self.owner_label!r}"
+            )
+        self.hours()
+
+    def hours(self) -> dict[str, float]:
+        """The budgets: GPU-hours by owner."""
+        found: dict[str, float] = {}
+        for budget in self.budgets:
+            parts = _BUDGET.fullmatch(budget)
+            if not parts or not 0 < float(parts[2]) <= MOST_HOURS:
+                raise SettingsError(
+                    "--budget must be an owner and GPU-hours a month, up to "
+                    f"{MOST_HOURS:.0f}, like vision=400, not {budget!r}"
+                )
+            if parts[1] in found:
+                raise SettingsError(f"--budget: {parts[1]!r} has two")
+            found[parts[1]] = float(parts[2])
+        return found
 
 
 def rendered(wanted: Wanted) -> dict[str, str]:
     """The files: several rule files, or one with the PrometheusRule."""
-    chosen = rulepack.for_dialect(rulepack.files(), wanted.dialect, jobstats=wanted.jobstats)
+    asked = {
+        rulepack.JOBSTATS: wanted.jobstats,
+        rulepack.OWNERS: wanted.owner_label,
+        rulepack.BUDGETS: wanted.budgets,
+    }
+    extras = [name for name, value in asked.items() if value]
+    chosen = rulepack.for_dialect(rulepack.files(), wanted.dialect, extras)
     pack = {name: _adapted(text, wanted) for name, text in chosen.items()}
     if not wanted.prometheusrule:
         return pack
@@ -55,6 +90,9 @@ def printed(wanted: Wanted) -> str:
 
 
 def _adapted(text: str, wanted: Wanted) -> str:
+    if wanted.owner_label:
+        text = rulepack.with_owner_label(text, wanted.owner_label)
+    text = rulepack.with_budgets(text, wanted.hours())
     if wanted.scale != 1:
         text = rulepack.scaled(text, wanted.scale)
     if wanted.without_keep_firing:

@@ -141,7 +141,7 @@ def serve(
         fatal.append(reason)
         server.stop()
 
-    ledger = Ledger(settings, document)
+    ledger = Ledger(settings)
     sampler = Sampler(open_driver, enabled(settings), settings, end, ledger.note)
     content = ExporterContent(sampler, settings, ledger)
     server = WebServer(content, listener, settings.telemetry_path, web_config=web_config)

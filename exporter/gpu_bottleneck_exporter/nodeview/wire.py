@@ -42,7 +42,7 @@ def document(found: object) -> Any:  # noqa: ANN401 - JSON
         return {name: document(value) for name, value in own.items()}
     if isinstance(found, Mapping):
         return {document(k): document(v) for k, v in islice(found.items(), MOST_ITEMS)}
-    if isinstance(found, tuple):
+    if isinstance(found, tuple | list):
         return [document(one) for one in found[:MOST_ITEMS]]
     return found[:MOST_CHARACTERS] if isinstance(found, str) else found
 
@@ -78,9 +78,9 @@ def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
     base, arguments = get_origin(kind), get_args(kind)
     if base in (Union, types.UnionType):
         return None if given is None else _read(arguments[0], given)
-    if base is tuple:
-        return tuple(_read(arguments[0], one) for one in _checked(list, given)[:MOST_ITEMS])
-    if base is Mapping:
+    if base in (tuple, list):
+        return base(_read(arguments[0], one) for one in _checked(list, given)[:MOST_ITEMS])
+    if base in (Mapping, dict):
         pairs = islice(_checked(dict, given).items(), MOST_ITEMS)
         return {_read(str, name): _read(arguments[1], one) for name, one in pairs}
     if base is Annotated:

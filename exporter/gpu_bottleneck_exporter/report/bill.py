@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any, NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import PEER
-from gpu_bottleneck_exporter.prescription.model import Prescription, Score
-from gpu_bottleneck_exporter.report.model import Gpu, Job, Use, total
+from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, Use, steps, total
+from gpu_bottleneck_exporter.jsontext import Document
+from gpu_bottleneck_exporter.nodeview.wire import document as plain
+from gpu_bottleneck_exporter.prescription.model import Prescription
 
 HOUR_SECONDS = 3600
 _CLEARLY = 0.05
 """A GPU is the slowest if it lost so much more of its time than the others."""
-_GAIN_CLEARLY = 0.02
-"""Or if its change alone would bring the job so much."""
 _LEAST_RETURNED_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """What to do first about a job."""
 
     cause: str
@@ -37,8 +37,7 @@ class Change:
     at_most: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Slowest:
+class Slowest(NamedTuple):
     """The GPU that the others of its job had to wait for, and what it waited for."""
 
     gpu: str
@@ -48,8 +47,7 @@ class Slowest:
     """Shares of the time that it and the others waited for that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
+class Earlier(NamedTuple):
     """The owner's jobs before this one."""
 
     jobs: int
@@ -57,8 +55,7 @@ class Earlier:
     """Their median."""
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(NamedTuple):
     """What came of recommendations that were followed."""
 
     followed: int
@@ -78,38 +75,88 @@ class Bill:
     """Of all jobs; unlisted ones are in the totals."""
     use: Use
     owners: Mapping[str, Use]
+    """The largest loss first."""
     track: Track | None = None
     earlier: Mapping[str, Earlier] = field(default_factory=dict)
     """By the job's id."""
     since_seconds: float | None = None
-    time_seconds: float
+    time_seconds: float = field(default_factory=time.time)
     hourly_cost: float | None = None
     """Of a GPU-hour."""
     currency: str = ""
     missing: Sequence[str] = ()
     """What could not be read, one line each."""
 
+    @property
+    def single(self) -> Job | None:
+        """The job, if it is the only one."""
+        return self.jobs[0] if self.jobs and self.count == 1 else None
+
     def cost(self, seconds: float) -> float | None:
         """The cost of so many GPU-seconds; None without a price."""
         return None if self.hourly_cost is None else seconds / HOUR_SECONDS * self.hourly_cost
 
 
-def worst(jobs: Iterable[Job], most: int) -> list[Job]:
-    """The `most` jobs that lost most GPU-hours, worst first."""
-    return sorted(jobs, key=lambda job: (-job.use.lost_seconds, job.id))[:most]
+def document(bill: Bill) -> Document:
+    """The report as JSON; null is unknown."""
+
+    def use(of: Use) -> dict[str, Any]:
+        return {
+            "observed_seconds": of.observed_seconds,
+            "busy_ratio": of.busy_ratio,
+            "lost_gpu_hours": of.lost_seconds / HOUR_SECONDS,
+            "lost_cost": bill.cost(of.lost_seconds),
+            "stall_ratios": of.stall_ratios,
+        }
+
+    def part(of: Change | Slowest | Earlier | Track | None) -> dict[str, Any] | None:
+        return of and of._asdict()
+
+    def job(of: Job) -> dict[str, Any]:
+        return {
+            "id": of.id,
+            "owner": of.owner,
+            "claims": of.claims,
+            "start_seconds": of.start_seconds,
+            "end_seconds": of.end_seconds,
+            **use(of.use),
+            "slowest": part(slowest(of)),
+            "do_first": part(first(of)),
+            "earlier": part(bill.earlier.get(of.id)),
+            "gpus": [plain(gpu) for gpu in of.gpus],
+        }
+
+    return {
+        "version": VERSION,
+        "time_seconds": bill.time_seconds,
+        "since_seconds": bill.since_seconds,
+        "currency": bill.currency if bill.hourly_cost is not None else None,
+        "job_count": bill.count,
+        "total": use(bill.use),
+        "owners": [{"owner": name, **use(of)} for name, of in bill.owners.items()],
+        "jobs": [job(one) for one in bill.jobs],
+        "predictions": part(bill.track),
+        "missing": list(bill.missing),
+    }
 
 
-def by_owner(jobs: Iterable[Job]) -> dict[str, Use]:
-    """What the jobs of each owner did, the largest loss first."""
-    uses: dict[str, list[Use]] = {}
-    for job in jobs:
-        uses.setdefault(job.owner_name, []).append(job.use)
-    return largest({name: total(found) for name, found in uses.items()})
+def bill_of(jobs: Sequence[Job], most: int) -> Bill:
+    """The bill for these jobs, of which `most` are listed."""
+    return Bill(
+        jobs=sorted(jobs, key=lambda job: (-job.use.lost_seconds, job.id))[:most],
+        count=len(jobs),
+        use=total(job.use for job in jobs),
+        owners=by_owner((job.owner_name, job.use) for job in jobs),
+        track=track(jobs),
+    )
 
 
-def largest(uses: Mapping[str, Use]) -> dict[str, Use]:
-    """`uses`, the largest loss first."""
-    return dict(sorted(uses.items(), key=lambda one: (-one[1].lost_seconds, one[0])))
+def by_owner(uses: Iterable[tuple[str, Use]]) -> dict[str, Use]:
+    """The sums of `uses` by their owners, the largest loss first."""
+    found: dict[str, Use] = {}
+    for name, use in uses:
+        found.setdefault(name, Use()).add(use)
+    return dict(sorted(found.items(), key=lambda one: (-one[1].lost_seconds, one[0])))
 
 
 def first(job: Job) -> Change | None:
@@ -118,68 +165,60 @@ def first(job: Job) -> Change | None:
     for gpu in job.gpus:
         if gpu.recommendation:
             offers.setdefault(gpu.recommendation.knob, []).append((gpu, gpu.recommendation))
-    changes = [change for offer in offers.values() if (change := _change(job, offer))]
-    if changes:
-        return max(changes, key=lambda one: one.returned_seconds or 0.0)
+    changes = [_change(job, offer) for offer in offers.values()]
+    most = max(changes, key=lambda one: one.returned_seconds or 0.0, default=None)
+    if most and (most.returned_seconds or 0.0) >= _LEAST_RETURNED_SECONDS:
+        return most
     cause = next(iter(job.use.stall_ratios), None)
     return Change(cause) if cause else None
 
 
 def slowest(job: Job) -> Slowest | None:
-    """The GPU with the most waits of its own, or whose change alone helps the job most.
+    """The GPU with the most waits of its own; None if none stands out.
 
-    None if no GPU stands out. Waits for other GPUs do not count: those are slower.
+    Waits for other GPUs do not count: those are slower.
     """
     gpus = [gpu for gpu in job.gpus if gpu.observed_seconds]
-    if job.boards < 2 or len(gpus) < 2:  # noqa: PLR2004 - one is never the slowest
-        return None
-    found = max(gpus, key=lambda gpu: (_gain(gpu), _own_ratio(gpu)))
+    found = max(gpus, key=_own_ratio, default=None)
     others = [gpu for gpu in gpus if gpu is not found]
-    stands_out = _own_ratio(found) - median(map(_own_ratio, others)) >= _CLEARLY
-    causes = [cause for cause in found.stall_seconds if cause != PEER]
-    if not causes or not (stands_out or _gain(found) >= _GAIN_CLEARLY):
+    if not found or not others:
         return None
-    theirs = total(gpu.use for gpu in others).stall_ratios
-    own = found.use.stall_ratios
-    cause = max(causes, key=lambda one: own.get(one, 0.0) - theirs.get(one, 0.0))
-    return Slowest(found.name, cause, own.get(cause, 0.0), theirs.get(cause, 0.0))
+    own, theirs = found.stall_ratios, total(others).stall_ratios
+    more = {cause: own[cause] - theirs.get(cause, 0.0) for cause in own if cause != PEER}
+    if not more or _own_ratio(found) - median(map(_own_ratio, others)) < _CLEARLY:
+        return None
+    cause = max(more, key=more.__getitem__)
+    return Slowest(found.name, cause, own[cause], theirs.get(cause, 0.0))
 
 
 def columns(gpus: Iterable[Gpu], start: float, end: float, count: int) -> list[Use]:
     """What these GPUs did in each of `count` equal parts of the time, in Unix seconds."""
-    wide = (end - start) / count
-    found: list[list[Use]] = [[] for _ in range(count)]
-    if wide <= 0:
-        return []
-    for line in (gpu.timeline for gpu in gpus if gpu.timeline):
+    found, wide = [Use() for _ in range(count)], (end - start) / count
+    for line in (gpu.timeline for gpu in gpus if gpu.timeline and wide > 0):
         for at, (busy, stalls) in enumerate(zip(line.busy, line.stall, strict=False)):
-            begin = (line.start_seconds + at * line.step_seconds - start) / wide
-            over = begin + line.step_seconds / wide
-            for column in range(max(int(begin), 0), min(math.ceil(over), count)):
-                share = (min(over, column + 1) - max(begin, column)) / (over - begin)
-                part = {cause: seconds * share for cause, seconds in stalls.items()}
-                found[column].append(Use(share * (busy + sum(stalls.values())), share * busy, part))
-    return [total(uses) for uses in found]
+            use = Use(busy + sum(stalls.values()), busy, stalls)
+            begin = line.start_seconds + at * line.step_seconds - start
+            for column, share in steps(begin, begin + line.step_seconds, wide, count):
+                found[column].add(use, share)
+    return found
 
 
 def earlier(job: Job, jobs: Iterable[Job]) -> Earlier | None:
     """The jobs of the same owner that had ended when this one began; None without any."""
-    start = job.start_seconds
-    if start is None or job.owner_name == "unknown":
-        return None
     ratios = [
         ratio
         for one in jobs
-        if one.owner_name == job.owner_name
+        if one.owner_name == job.owner_name != "unknown"
         and one.end_seconds is not None
-        and one.end_seconds <= start
+        and one.end_seconds <= (job.start_seconds or 0.0)
         and (ratio := one.use.busy_ratio) is not None
     ]
     return Earlier(len(ratios), median(ratios)) if ratios else None
 
 
-def track(scores: Sequence[Score]) -> Track | None:
+def track(jobs: Iterable[Job]) -> Track | None:
     """The record of predictions; None without any."""
+    scores = [gpu.score for job in jobs for gpu in job.gpus if gpu.score]
     if not scores:
         return None
     inside = [s.predicted_low_ratio <= s.busy_ratio <= s.predicted_high_ratio for s in scores]
@@ -187,52 +226,32 @@ def track(scores: Sequence[Score]) -> Track | None:
     return Track(len(scores), sum(inside) / len(scores), median(errors))
 
 
-def _change(job: Job, offer: Sequence[tuple[Gpu, Prescription]]) -> Change | None:
-    """One setting, for all GPUs for which it was recommended; None if it returns nothing."""
-    returned = sum(_returned(gpu, advice) for gpu, advice in offer)
-    if len(offer) == 1:
-        returned = max(returned, _returned_to_all(job, *offer[0]))
-    if returned < _LEAST_RETURNED_SECONDS:
-        return None
-    (now, then), _ = Counter((a.current_value, a.value) for _, a in offer).most_common(1)[0]
-    advice = offer[0][1]
-    return Change(
-        cause=advice.cause,
-        knob=advice.knob,
-        current_value=now,
-        value=then,
-        gpus=tuple(dict.fromkeys(gpu.name for gpu, _ in offer)),
-        returned_seconds=returned,
-        at_most=any(advice.at_most for _, advice in offer),
-    )
+def _change(job: Job, offer: Sequence[tuple[Gpu, Prescription]]) -> Change:
+    """One setting, for all GPUs for which it was recommended."""
+    gpu, advice = offer[0]
+    returned = sum(_left_over(one, one, of, one.busy_ratio, of.busy_ratio) for one, of in offer)
+    if len(offer) == 1:  # the other ranks of its node wait for this one
+        here = total(one for one in job.gpus if one.node == gpu.node)
+        before, after = advice.job_current_busy_ratio, advice.job_busy_ratio
+        returned = max(returned, _left_over(gpu, here, advice, before, after))
+    (now, then), _ = Counter((of.current_value, of.value) for _, of in offer).most_common(1)[0]
+    names, at_most = tuple(one.name for one, _ in offer), any(of.at_most for _, of in offer)
+    return Change(advice.cause, advice.knob, now, then, names, returned, at_most)
 
 
-def _returned(gpu: Gpu, advice: Prescription) -> float:
-    """GPU-seconds: no more than it lost to that cause, and to ranks that do not have it either."""
-    if advice.busy_ratio <= 0:
+def _left_over(
+    gpu: Gpu, whole: Use, advice: Prescription, before: float | None, after: float | None
+) -> float:
+    """GPU-seconds of `whole` that the same work leaves over; 0 if the busy shares are unknown.
+
+    No more than its GPU lost to the cause, and all of them to ranks that wait for it.
+    """
+    if before is None or not after:
         return 0.0
-    most = gpu.stall_seconds.get(advice.cause, 0.0) + gpu.stall_seconds.get(PEER, 0.0)
-    return max(0.0, min(gpu.observed_seconds - gpu.busy_seconds / advice.busy_ratio, most))
-
-
-def _returned_to_all(job: Job, gpu: Gpu, advice: Prescription) -> float:
-    """GPU-seconds on its node, where the other ranks wait for this one; 0 if unknown."""
-    if not advice.job_busy_ratio or advice.job_current_busy_ratio is None:
-        return 0.0
-    here = total(one.use for one in job.gpus if one.node == gpu.node)
-    most = gpu.stall_seconds.get(advice.cause, 0.0) + here.stall_seconds.get(PEER, 0.0)
-    share = 1 - advice.job_current_busy_ratio / advice.job_busy_ratio
-    return max(0.0, min(here.observed_seconds * share, most))
-
-
-def _gain(gpu: Gpu) -> float:
-    """What its change alone would add to the busy share of its job; 0 if unknown."""
-    advice = gpu.recommendation
-    if not advice or advice.job_busy_ratio is None or advice.job_current_busy_ratio is None:
-        return 0.0
-    return advice.job_busy_ratio - advice.job_current_busy_ratio
+    most = gpu.stall_seconds.get(advice.cause, 0.0) + whole.stall_seconds.get(PEER, 0.0)
+    return max(0.0, min(whole.observed_seconds * (1 - before / after), most))
 
 
 def _own_ratio(gpu: Gpu) -> float:
     """The share of its time in which it waited, but not for other GPUs."""
-    return (gpu.use.lost_seconds - gpu.stall_seconds.get(PEER, 0.0)) / gpu.observed_seconds
+    return (gpu.lost_seconds - gpu.stall_seconds.get(PEER, 0.0)) / gpu.observed_seconds

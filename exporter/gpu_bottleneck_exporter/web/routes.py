@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
@@ -104,7 +104,7 @@ class Routes:
             "/-/ready": lambda *_: _verdict(content.ready()),
             telemetry_path: _in_turn(lambda accept, _: _metrics(content, accept)),
         }
-        self._job = _in_turn(lambda _, name: _of_job(content, name))
+        self._job = _in_turn(lambda name, *_: _of_job(content, name))
 
     def answer(
         self, method: str, path: str, accept: str, accept_encoding: str, query: str = ""
@@ -120,7 +120,7 @@ class Routes:
         """
         page = self._pages.get(path)
         if page is None and path.startswith(f"{JOBS_PATH}/"):
-            page, query = self._job, path.removeprefix(f"{JOBS_PATH}/")
+            page = partial(self._job, path.removeprefix(f"{JOBS_PATH}/"))
         if page is None:
             return plain(404, "No such page; see / for a list.")
         if method not in ("GET", "HEAD"):
@@ -189,15 +189,15 @@ def _verdict(verdict: tuple[bool, str]) -> Answer:
     return plain(200 if good else 503, sentence)
 
 
-def _in_turn(page: Page) -> Page:
+def _in_turn(page: Callable[..., Answer]) -> Callable[..., Answer]:
     """`page`, rendered for one client at a time: the others wait, but not for ever."""
     turn = threading.Lock()
 
-    def answer(accept: str, query: str) -> Answer:
+    def answer(*request: str) -> Answer:
         if not turn.acquire(timeout=_TURN_SECONDS):
             return plain(503, f"This page has not been ready for {_TURN_SECONDS:g} s.")
         try:
-            return page(accept, query)
+            return page(*request)
         finally:
             turn.release()
 

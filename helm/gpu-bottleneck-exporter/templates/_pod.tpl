@@ -3,6 +3,9 @@
 {{- if and (eq .Values.gpu.access "privileged") (not (include "exporter.full" .)) }}
 {{- fail "gpu.access=privileged runs a privileged container and needs privilege.level=full" }}
 {{- end }}
+{{- if and ((.Values.jobs).volume).hostPath (not (include "exporter.full" .)) }}
+{{- fail "jobs.volume.hostPath needs privilege.level=full" }}
+{{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does not" }}
 {{- end }}
@@ -172,6 +175,20 @@ nodeAffinity:
 - name: LD_LIBRARY_PATH
   value: /usr/local/nvidia/lib64
 {{- end }}
+{{- with .Values.jobs }}
+{{- if .volume }}
+- name: GPU_EXPORTER_JOBS_STATE_FILE
+  value: /var/lib/gpu-bottleneck-exporter/jobs
+{{- end }}
+- name: GPU_EXPORTER_JOBS_KEEP
+  value: {{ int64 .keep | quote }}
+- name: GPU_EXPORTER_JOBS_KEEP_FOR
+  value: {{ .keepFor }}
+{{- with .claims }}
+- name: GPU_EXPORTER_JOBS_CLAIMS
+  value: {{ join "," . }}
+{{- end }}
+{{- end }}
 {{- with .Values.exporter.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -243,6 +260,10 @@ recursiveReadOnly: IfPossible
   mountPath: /etc/gpu-bottleneck-exporter/web
   {{- include "exporter.readOnly" $ | nindent 2 }}
 {{- end }}
+{{- if (.Values.jobs).volume }}
+- name: jobs
+  mountPath: /var/lib/gpu-bottleneck-exporter
+{{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -294,6 +315,10 @@ recursiveReadOnly: IfPossible
       - secret:
           name: {{ . }}
       {{- end }}
+{{- end }}
+{{- with (.Values.jobs).volume }}
+- name: jobs
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}

@@ -2,12 +2,24 @@
 {{- define "exporter.ruleGroups" -}}
 {{- $groups := list }}
 {{- $known := dict "alerts" (dict) "thresholds" (dict) }}
-{{- range $file := list "thresholds.yml" "recording.yml" "alerts.yml" }}
-{{- range $group := ($.Files.Get (printf "rules/%s" $file) | fromYaml).groups }}
+{{- $wanted := $.Values.prometheusRule }}
+{{- $files := list "thresholds.yml" "recording.yml" "alerts.yml" }}
+{{- if $wanted.ownerLabel }}
+{{- $files = append $files "owners.yml" }}
+{{- end }}
+{{- if $wanted.budgets }}
+{{- $files = append $files "budgets.yml" }}
+{{- end }}
+{{- range $file := $files }}
+{{- range $group := ($.Files.Get (printf "rules/%s" $file) | replace "label_team" (default "" $wanted.ownerLabel) | fromYaml).groups }}
 {{- $rules := list }}
 {{- range $rule := $group.rules }}
 {{- $_ := include "exporter.rule" (list $ $rule $known) }}
-{{- if not (has (get $rule "alert") $.Values.prometheusRule.disabledAlerts) }}
+{{- if eq (default "" $rule.record) "owner:budget:gpu_hours" }}
+{{- range $owner, $hours := $wanted.budgets }}
+{{- $rules = append $rules (merge (dict "labels" (dict "workload_owner" $owner) "expr" (printf "vector(%s)" (toJson $hours))) $rule) }}
+{{- end }}
+{{- else if not (has (get $rule "alert") $.Values.prometheusRule.disabledAlerts) }}
 {{- $rules = append $rules $rule }}
 {{- end }}
 {{- end }}

@@ -13,7 +13,8 @@ def _read(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """The source expression of a policy that allows `text`."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
@@ -27,7 +28,7 @@ BUILD = sha256((STYLE + SCRIPT).encode()).hexdigest()[:12]
 """An open page that fetches another build reloads itself: its own style would not fit."""
 
 CONTENT_SECURITY_POLICY = (
-    f"default-src 'none'; style-src {_digest(STYLE)}; script-src {_digest(SCRIPT)}; "
+    f"default-src 'none'; style-src {digest(STYLE)}; script-src {digest(SCRIPT)}; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )

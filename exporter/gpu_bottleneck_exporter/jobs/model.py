@@ -1,0 +1,223 @@
+"""Jobs and what their GPUs did, as `/api/v1/jobs` describes them.
+
+Fields are the keys of the JSON; times are Unix seconds, or in the ledger those of the monotonic
+clock; amounts are GPU-seconds. None: unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from gpu_bottleneck_exporter.prescription.model import Prescription, Score
+
+VERSION = 1
+"""Of the documents."""
+STEPS = 60
+"""At most, of a timeline."""
+MOST_SECONDS = 1e11
+Seconds = Annotated[float, (0.0, MOST_SECONDS)]
+Time = Annotated[float, (-1e10, MOST_SECONDS)]
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """What GPUs did in GPU-seconds: observed ones are busy ones and stalls."""
+
+    observed_seconds: Seconds = 0.0
+    busy_seconds: Seconds = 0.0
+    stall_seconds: dict[str, Seconds] = field(default_factory=dict)
+    """By what they waited on."""
+
+    @property
+    def lost_seconds(self) -> float:
+        """What was not busy."""
+        return max(self.observed_seconds - self.busy_seconds, 0.0)
+
+    @property
+    def busy_ratio(self) -> float | None:
+        """The busy share; None if nothing was observed."""
+        return (
+            min(self.busy_seconds / self.observed_seconds, 1.0) if self.observed_seconds else None
+        )
+
+    @property
+    def stall_ratios(self) -> dict[str, float]:
+        """Shares of the observed time, largest first."""
+        most = sorted(self.stall_seconds.items(), key=lambda one: -one[1])
+        whole = self.observed_seconds
+        return {cause: seconds / whole for cause, seconds in most if seconds and whole}
+
+    def add(self, other: Use, share: float = 1.0) -> None:
+        """Add a share of what `other` did."""
+        self.observed_seconds += share * other.observed_seconds
+        self.busy_seconds += share * other.busy_seconds
+        _add(self.stall_seconds, other.stall_seconds, share)
+
+
+def total(uses: Iterable[Use]) -> Use:
+    """The sum of `uses`."""
+    found = Use()
+    for use in uses:
+        found.add(use)
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class Timeline:
+    """Busy and idle time in at most `STEPS` steps, whose length doubles."""
+
+    start_seconds: Time
+    step_seconds: Annotated[float, (1e-3, MOST_SECONDS)] = 1.0
+    busy: list[Seconds] = field(default_factory=list)
+    stall: list[dict[str, Seconds]] = field(default_factory=list)
+
+    def add(self, start: float, end: float, use: Use) -> None:
+        """Add what was done between two times; what lies in several steps is spread over them."""
+        start = max(start - self.start_seconds, 0.0)
+        end = max(end - self.start_seconds, start + 1e-6)
+        while end > STEPS * self.step_seconds:
+            self._double()
+        for step, share in steps(start, end, self.step_seconds, STEPS):
+            while len(self.busy) <= step:
+                self.busy.append(0.0)
+                self.stall.append({})
+            self.busy[step] += share * use.busy_seconds
+            _add(self.stall[step], use.stall_seconds, share)
+
+    def _double(self) -> None:
+        self.step_seconds *= 2
+        self.busy = [sum(self.busy[at : at + 2]) for at in range(0, len(self.busy), 2)]
+        for first, second in zip(self.stall[::2], self.stall[1::2], strict=False):
+            _add(first, second)
+        self.stall = self.stall[::2]
+
+
+def steps(start: float, end: float, length: float, most: int) -> Iterator[tuple[int, float]]:
+    """Of the first `most` steps, each so long, those between two times, and the share in each."""
+    for step in range(max(int(start / length), 0), min(math.ceil(end / length), most)):
+        inside = min(end, (step + 1) * length) - max(start, step * length)
+        yield step, inside / (end - start)
+
+
+def _add(to: dict[str, float], more: Mapping[str, float], share: float = 1.0) -> None:
+    for name, amount in more.items():
+        to[name] = to.get(name, 0.0) + share * amount
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Gpu(Use):
+    """What a job had of one GPU or MIG instance."""
+
+    gpu: str
+    """Its index."""
+    uuid: str
+    node: str = ""
+    model: str | None = None
+    mig: str | None = None
+    start_seconds: Time
+    end_seconds: Time | None = None
+    """None while a process of the job holds it."""
+    unobserved_seconds: Seconds = 0.0
+    shared_seconds: Seconds | None = None
+    energy_joules: Annotated[float, (0.0, 1e18)] | None = None
+    memory_peak_bytes: Annotated[float, (0.0, 1e15)] | None = None
+    memory_total_bytes: Annotated[float, (0.0, 1e15)] | None = None
+    timeline: Timeline | None = None
+    recommendation: Prescription | None = None
+    score: Score | None = None
+
+    def need(self, used_bytes: float | None) -> None:
+        """Note how much memory it takes now."""
+        if used_bytes is not None:
+            self.memory_peak_bytes = max(self.memory_peak_bytes or 0, used_bytes)
+
+    @property
+    def name(self) -> str:
+        """`GPU 3 on node7`."""
+        return f"GPU {self.gpu[:8]}{f' ({self.mig[:100]})' if self.mig else ''} on {self.node}"
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """What may be asked for: `node7/3`, its uuid, its index."""
+        return f"{self.node}/{self.gpu}", self.uuid, self.gpu
+
+
+def moved(found: Any, seconds: float, digits: int = 9) -> Any:  # noqa: ANN401 - JSON
+    """What a document says of a job, with all times so much later.
+
+    Numbers are rounded, those of a timeline to milliseconds, as they are most of it. Raises
+    OverflowError or RecursionError for what is no such document.
+    """
+    if isinstance(found, dict):
+        return {
+            name: round(value + seconds, 3)
+            if name in ("start_seconds", "end_seconds") and isinstance(value, int | float)
+            else moved(value, seconds, 3 if name == "timeline" else digits)
+            for name, value in found.items()
+        }
+    if isinstance(found, list):
+        return [moved(one, seconds, digits) for one in found]
+    return round(found, digits) if isinstance(found, float) else found
+
+
+def placed(gpus: Iterable[Gpu]) -> list[Gpu]:
+    """By node and number."""
+    return sorted(gpus, key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
+
+
+def end_of(gpus: Sequence[Gpu]) -> float | None:
+    """When the last one was left; None while one is held."""
+    ends = [gpu.end_seconds for gpu in gpus if gpu.end_seconds is not None]
+    return max(ends, default=None) if len(ends) == len(gpus) else None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """A job, on one or more nodes."""
+
+    id: str
+    owner: dict[str, str] = field(default_factory=dict)
+    """Fields of `workload.identity.Owner`, without empty ones."""
+    claims: dict[str, str] = field(default_factory=dict)
+    """Variables of its environment: anybody can set them to anything."""
+    start_seconds: Time | None = None
+    end_seconds: Time | None = None
+    """None while it runs, or if it is unknown."""
+    gpus: list[Gpu] = field(default_factory=list)
+    summed: Use | None = None
+    """Of all its GPUs, where they are not known one by one."""
+
+    @property
+    def use(self) -> Use:
+        """What its GPUs did."""
+        return self.summed or total(self.gpus)
+
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes that its GPUs are on."""
+        return {gpu.node for gpu in self.gpus}
+
+    def having(self, gpus: Iterable[Gpu]) -> Job:
+        """The same with these GPUs, from the first one's start to the last one's end."""
+        found = list(gpus)
+        start = min((gpu.start_seconds for gpu in found), default=None)
+        return replace(self, gpus=found, start_seconds=start, end_seconds=end_of(found))
+
+    @property
+    def owner_name(self) -> str:
+        """The namespace, else the user."""
+        return self.owner.get("namespace") or self.owner.get("user") or "unknown"
+
+    @property
+    def pod(self) -> str:
+        """`namespace/pod`; empty if it is in none."""
+        of = self.owner
+        return f"{of.get('namespace', '')}/{of['pod']}" if of.get("pod") else ""
+
+    @property
+    def name(self) -> str:
+        """What people call it: Slurm's number, its pod, else its id."""
+        return self.owner.get("slurm_job_id") or self.pod or self.id
