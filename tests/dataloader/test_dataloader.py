@@ -41,7 +41,6 @@ def test_few_busy_workers_are_worker_cpu(method: str, workers: int) -> None:
     judged("worker_cpu", "burn", workers, method)
 
 
-@pytest.mark.quick
 def test_more_workers_than_cores_wait_for_a_cpu() -> None:
     judged("cpu_queue", "burn", CROWD, "spawn")
 

@@ -17,6 +17,7 @@ from rules.series import STALE, Series
 END = 50
 
 
+@pytest.mark.first
 def test_fleets(tmp_path: Path) -> None:
     fleet = Fleet(END, evaluation_interval="2m")
     add_scenes(fleet, "fleets")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rules.cases import Row, add_row, gpu_of, rows, table
 from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed
 from rules.scenes import add_scenes
@@ -20,6 +22,7 @@ END = LOOKS_BACK + DEPLOYED_EVERY
 """Every rule has judged each part of the work with its window filled."""
 
 
+@pytest.mark.first
 def test_over_hours(tmp_path: Path) -> None:
     fleet = Fleet(END, evaluation_interval="2m")
     for name, row in table("hours", "lost").items():

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from rules.fleet import Fleet
 from rules.notifier import Alertmanager, alertmanager_running
 from rules.scenes import add_scenes
@@ -91,6 +93,7 @@ SITUATIONS = {
 }
 
 
+@pytest.mark.first
 def test_an_incident_is_told_once_and_its_end_once(tmp_path: Path) -> None:
     """And work in phases opens two tickets a day at most."""
     notes = notified(tmp_path)

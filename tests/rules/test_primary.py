@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from rules.cases import add_row, alert, firing, gpu_of, gpus, node_of, of_gpu, rows, table
 from rules.causes_table import pack
 from rules.fleet import Fleet, add_gpu, fired, told_of
@@ -23,6 +25,7 @@ def test_the_order_is_that_of_the_chain() -> None:
         assert max(ranks[cause] for cause in earlier) < min(ranks[cause] for cause in later)
 
 
+@pytest.mark.first
 def test_gates_owners_and_the_order(tmp_path: Path) -> None:
     fleet = Fleet(END)
     pairs(fleet)
