@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import psutil
 
-from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN, WAITING_ON
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
@@ -139,7 +139,8 @@ class Measured(Watched):
         if not self.waiting_on:
             return margins
         most = TOO_MUCH * sum(span.stall_ns.values())
-        right = self.accepted(span)
+        # Where a stranger held the exporter up, it may say that it does not know.
+        right = self.accepted(span) | ({UNKNOWN} if span.crowded else set())
         others = (0 if cause in right else most - span.stall_ns[cause] for cause in WAITING_ON)
         return (*margins, *(margin / 1e9 for margin in others))
 
