@@ -6,6 +6,7 @@ What carries a command out is imported when it runs: no command needs what the o
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -461,6 +462,8 @@ def main() -> NoReturn:
             raise
         status = 1
         click.echo(f"{PROGRAM}: {error.strerror}", err=True)
+        # What could not be written is still buffered, and would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         # The interpreter puts handlers back to "kill" before it ends; this one it leaves.
         _ignore_signals()

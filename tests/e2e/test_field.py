@@ -62,7 +62,7 @@ def without_values(text: str) -> list[str]:
 
 @pytest.mark.parametrize("command", ["once", "check", "rules"])
 def test_output_onto_a_full_disk_is_one_line_of_errors(tmp_path: Path, command: str) -> None:
-    result = run(tmp_path, command, way=shell('exec "$@" >/dev/full'))
+    result = run(tmp_path, command, way=shell('unset PYTHONUNBUFFERED; exec "$@" >/dev/full'))
     assert result.returncode == 1
     assert result.stderr == f"{PROGRAM}: No space left on device\n"
 
