@@ -152,7 +152,7 @@ def track_record() -> list[Panel]:
         ),
         stats(
             "Outcomes as predicted",
-            "The share of these changes that came within a tenth of what was predicted: nine of "
+            "The share of these changes that came within 12 % of what was predicted: nine of "
             "ten are meant to, where it was no upper bound.",
             [Query(f"avg({inside})", "inside", instant=True)],
             "percentunit",

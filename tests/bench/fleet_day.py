@@ -20,7 +20,10 @@ BLOCK_SECONDS = 7200
 DAY_SECONDS = 86_400
 RECENT_SECONDS = 600
 """Series that only tables and single values show cover this much time."""
+BILLED_SECONDS = 600
+"""The interval of the group gpu-bill."""
 GPUS_PER_NODE = 8
+TEAMS = 12
 _OFTEN = (
     *("cpu_preprocessing_bound", "local_storage_bound", "allocated_idle", "too_few_workers"),
     *("host_loop_bound", "network_storage_bound", "small_batch", "cpu_throttled"),
@@ -64,6 +67,28 @@ def lines(gpus: int, begin: int, until: int, end: int) -> Iterator[str]:
             # Prometheus still returns an ended series for five minutes.
             ended = times[:-5] if until == begin + BLOCK_SECONDS else times
             yield from of_cause(number, ended, recent)
+    bills = [at for at in times if at % BILLED_SECONDS == 0]
+    for number in range(TEAMS):
+        yield from of_owner(number, bills, end)
+
+
+def of_owner(number: int, times: list[int], end: int) -> Iterator[str]:
+    """What a team lost; every third one has a budget."""
+    owner, now = f'workload_owner="team-{number}"', time.gmtime(end)
+    hours = 20 + 10 * (number * 5 % TEAMS)
+    month = hours * (now.tm_mday - 1 + now.tm_hour / 24)
+    budget = 0 if number % 3 else 1500
+    if budget:
+        yield series("owner:budget:gpu_hours", owner, budget, times)
+    for part, cause in ((0.7, "worker_cpu"), (0.3, "storage")):
+        told = f'{owner},waiting_on="{cause}"'
+        lost = f'cluster="one",{told}'
+        day = 86_400 / BILLED_SECONDS
+        yield series("owner:lost_gpu_seconds:sum10m", lost, 3600 * part * hours / day, times)
+        of_month = f'{lost},month="{now.tm_mon}"'
+        yield series("owner:lost_gpu_hours:month", of_month, part * month, times)
+        if budget:
+            yield series("owner:budget_spent:ratio", told, part * month / budget, times)
 
 
 def of_cause(number: int, times: range, recent: list[int]) -> Iterator[str]:
@@ -89,7 +114,8 @@ def of_cause(number: int, times: range, recent: list[int]) -> Iterator[str]:
 def prescribed(told: str, owner: str, lost: float, times: list[int]) -> Iterator[str]:
     """Most of what is lost would be won."""
     yield series("gpu:prescription:gain_hours", told + owner, round(150 * lost, 1), times)
-    yield series("gpu:prescription:error", told, round(lost / 10 - 0.07, 3), times)
+    yield series("gpu:prescription:error", told, round(lost / 5 - 0.14, 3), times)
+    yield series("gpu:prescription:scored_ratio", told, 0.9, times)
 
 
 def of_now(number: int, labels: str, times: list[int]) -> Iterator[str]:
@@ -121,14 +147,15 @@ def node_labels(number: int, cause: str) -> str:
     """Labels of the sums by node and namespace."""
     node = number // GPUS_PER_NODE
     target = f'cluster="one",job="gpu",instance="node-{node:04}:10170"'
-    return f'{target},cause="{cause}",workload_namespace="team-{number // 4 % 12}"'
+    return f'{target},cause="{cause}",workload_namespace="team-{number // 4 % TEAMS}"'
 
 
 def owner_labels(number: int) -> str:
     """Labels of the owner: a pod has all GPUs of a node."""
     node = number // GPUS_PER_NODE
+    team = f"team-{node % TEAMS}"
     return (
-        f',workload="team-{node % 12}/train-{node}-worker-0",workload_namespace="team-{node % 12}"'
+        f',workload="{team}/train-{node}-worker-0",workload_namespace="{team}"'
         f',workload_pod="train-{node}-worker-0",'
         f'workload_container="train",pod_uid="00000000-0000-0000-0000-{node:012}"'
     )
