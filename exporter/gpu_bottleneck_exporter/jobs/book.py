@@ -86,7 +86,10 @@ class GpuBook:
         self.stays.append(stay)
         free, self._free = self._free, deque(maxlen=_MOST_FREE)
         for span in free:
-            self._place(span)
+            if span.end_ns > start_ns:
+                self._place(span)
+            else:  # before it came
+                self._free.append(span)
         return stay
 
     def end(self, stay: Stay, at_ns: int) -> None:
