@@ -31,7 +31,7 @@ from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Prescription
 from gpu_bottleneck_exporter.sampling.opened import Spent
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
-from gpu_bottleneck_exporter.schedule import LATELY_NS, OFTEN_NS, SELDOM_NS, Every
+from gpu_bottleneck_exporter.schedule import LATELY_NS, OFTEN_NS, SELDOM_NS, SHORTLY_NS, Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import joined
@@ -90,7 +90,9 @@ class Ledger:
         self._stop = threading.Event()
         self._throttle = LogThrottle(log)
         self._saving = Every(SELDOM_NS, time.monotonic_ns() + SELDOM_NS)
-        self._naming = Every(OFTEN_NS)
+        self._left = False
+        """Whether a process has left a GPU since jobs were stored."""
+        self._naming, self._saving_ends = Every(OFTEN_NS), Every(SHORTLY_NS)
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self, sampler: Watched) -> None:
@@ -160,7 +162,9 @@ class Ledger:
                     self._note_ends(ended, now_ns)
                     self._drain()
                     self._learn_names(now_ns)
-                if self._saving.is_due(now_ns):
+                # Who has come to the end is not lost with the exporter.
+                ended_lately = self._left and self._saving_ends.is_due(now_ns)
+                if ended_lately or self._saving.is_due(now_ns):
                     self._save(now_ns)
         with self._throttle.guarded("keeping the ledger of jobs"):
             self._save(time.monotonic_ns())
@@ -179,6 +183,7 @@ class Ledger:
             ended = [stay for stay in book.open() if stay.process in gone]
             for stay in ended:
                 book.end(stay, now_ns)
+                self._left = True
             if ended and self._sampler:
                 self._sampler.look((uuid,), now=True)
 
@@ -210,6 +215,7 @@ class Ledger:
         for stay in book.open():
             if stay.process[0] not in used:
                 book.end(stay, at_ns)
+                self._left = True
         here = {stay.process[0] for stay in book.open()}
         left = {stay.process[0] for stay in book.stays} - here
         for pid in used.keys() - here:
@@ -318,6 +324,7 @@ class Ledger:
     def _save(self, now_ns: int) -> None:
         """Store all jobs, and forget those that will not go on."""
         with self._lock:
+            self._left = False
             rows = [self._row(job) for job in self._jobs.values()]
         written = self._store.write(rows, time.time())
         with self._lock:
