@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.host.descriptors import open_pidfd
 from gpu_bottleneck_exporter.host.files import NoRoomError, read
 from gpu_bottleneck_exporter.host.process import TICK_NS, Stat, parse_stat
 from gpu_bottleneck_exporter.host.sockets import same_pids
-from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Started
+from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Started, Stay
 from gpu_bottleneck_exporter.jobs.memory import InMemory, Row
 from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, end_of, moved
 from gpu_bottleneck_exporter.jsontext import dumps
@@ -90,7 +90,7 @@ class Ledger:
         self._stop = threading.Event()
         self._throttle = LogThrottle(log)
         self._saving = Every(SELDOM_NS, time.monotonic_ns() + SELDOM_NS)
-        self._left = False
+        self._ended = False
         """Whether a process has left a GPU since jobs were stored."""
         self._naming, self._saving_ends = Every(OFTEN_NS), Every(SHORTLY_NS)
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
@@ -163,7 +163,7 @@ class Ledger:
                     self._drain()
                     self._learn_names(now_ns)
                 # Who has come to the end is not lost with the exporter.
-                ended_lately = self._left and self._saving_ends.is_due(now_ns)
+                ended_lately = self._ended and self._saving_ends.is_due(now_ns)
                 if ended_lately or self._saving.is_due(now_ns):
                     self._save(now_ns)
         with self._throttle.guarded("keeping the ledger of jobs"):
@@ -182,10 +182,13 @@ class Ledger:
         for uuid, book in self._books.items():
             ended = [stay for stay in book.open() if stay.process in gone]
             for stay in ended:
-                book.end(stay, now_ns)
-                self._left = True
+                self._end(book, stay, now_ns)
             if ended and self._sampler:
                 self._sampler.look((uuid,), now=True)
+
+    def _end(self, book: GpuBook, stay: Stay, at_ns: int) -> None:
+        book.end(stay, at_ns)
+        self._ended = True
 
     def _drain(self) -> None:
         while self._notes:
@@ -214,8 +217,7 @@ class Ledger:
         used = {one.pid: one.used_bytes for one in found.processes}
         for stay in book.open():
             if stay.process[0] not in used:
-                book.end(stay, at_ns)
-                self._left = True
+                self._end(book, stay, at_ns)
         here = {stay.process[0] for stay in book.open()}
         left = {stay.process[0] for stay in book.stays} - here
         for pid in used.keys() - here:
@@ -259,7 +261,7 @@ class Ledger:
         if self._follows_ends and process not in self._pidfds.values():
             with suppress(OSError, NoRoomError):
                 if (fd := open_pidfd(pid)) is None:
-                    book.end(stay, now_ns)
+                    self._end(book, stay, now_ns)
                 else:
                     self._pidfds[fd] = process
                     self._epoll.register(fd, select.EPOLLIN)
@@ -324,7 +326,7 @@ class Ledger:
     def _save(self, now_ns: int) -> None:
         """Store all jobs, and forget those that will not go on."""
         with self._lock:
-            self._left = False
+            self._ended = False
             rows = [self._row(job) for job in self._jobs.values()]
         written = self._store.write(rows, time.time())
         with self._lock:
