@@ -2,10 +2,11 @@
 
     PYTHONPATH=tests python -m mutants [--count 300] [--seed 1] [FOLDER ...]
 
-prints the changes that they let pass, and how many of each folder they caught. mutmut runs tests
-in a copy of the project, and these read the project. Of cosmic-ray's mutants, three in four put
-another operator in place of one, mostly in types, and none drops a statement; it runs one command
-for all.
+prints the changes that they let pass, and how many of each folder they caught. First all tests run
+once, to see which lines each of them reaches; for a change, those that reach it run first. mutmut
+runs tests in a copy of the project, and these read the project. Of cosmic-ray's mutants, three in
+four put another operator in place of one, mostly in types, and none drops a statement; it runs one
+command for all.
 """
 
 from __future__ import annotations
@@ -15,15 +16,27 @@ import ast
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections import Counter
+import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from operator import itemgetter
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
-PACKAGE = Path(__file__).parents[1] / "exporter/gpu_bottleneck_exporter"
+import pytest
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "exporter/gpu_bottleneck_exporter"
 PURE = "--no-processes"
 TESTS = {
     "accounting": (PURE, "tests/accounting"),
@@ -35,7 +48,10 @@ TESTS = {
     "web": ("tests/web",),
 }
 """What pytest runs for each folder: without processes, where that tells something."""
-_LONGEST_SECONDS = 240.0
+CAUGHT, MISSED, UNREACHED = "caught", "missed", "not reached"
+LATE, CRASHED = "timed out", "crashed"
+_TEST_SECONDS = 60
+_LONGEST_SECONDS = 300.0
 _TWINS = [
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn)),
     *((ast.Is, ast.IsNot), (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv), (ast.And, ast.Or)),
@@ -76,34 +92,130 @@ def _of_node(node: ast.AST) -> Iterator[Change]:
         yield partial(setattr, node, "value", ast.Constant(None))
 
 
-def mutant(source: str, number: int) -> tuple[str, str]:
-    """The source with the change of that number; its line, and what it was and is there."""
+def mutant(source: str, number: int) -> tuple[str, int, str]:
+    """The source with the change of that number; its line; what it was and is there."""
     tree = ast.parse(source)
     node, change = [*changes(tree)][number]
     line, before = getattr(node, "lineno", 0), ast.unparse(node)
     change()
-    return ast.unparse(tree), f"{line}: {before[:60]!r} -> {ast.unparse(node)[:60]!r}"
+    after = ast.unparse(node)
+    told = f"{before[:90]!r} -> {after[:90]!r}" if after != before else f"without {before[:90]!r}"
+    return ast.unparse(tree), line, told
 
 
-def is_caught(folder: str, package: Path) -> bool:
-    """Whether tests fail on the package in folder `package`."""
-    tests = PACKAGE.parents[1]
-    path = os.pathsep.join([f"{package.parent}", f"{tests / 'tests'}", f"{tests / 'grafana'}"])
-    command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *TESTS[folder]]
-    quiet = subprocess.DEVNULL
+class Reached:
+    """A pytest plugin: which tests reach each line of a folder, and how long they take."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = f"{folder}/"
+        self._test = ""
+        self._seconds: Counter[str] = Counter()
+        self._tests: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+
+    def trace(self, frame: FrameType, _event: str, _value: object) -> TraceFunction | None:
+        """For sys.settrace."""
+        path = frame.f_code.co_filename
+        if not path.startswith(self._folder):
+            return None
+        self._tests[path, frame.f_lineno].add(self._test)
+        return self.trace
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._test = item.nodeid
+        result = yield
+        self._test = ""
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def of(self, path: Path, line: int) -> list[str]:
+        """The tests that reach the line, the quickest first.
+
+        Of what is run on import, all that reach the file.
+        """
+        found = self._tests[f"{path}", line]
+        if "" in found:
+            found = set().union(
+                *(has for (file, _), has in self._tests.items() if file == f"{path}")
+            )
+        return sorted(found - {""}, key=self._seconds.__getitem__)
+
+
+class Judge:
+    """A pytest plugin: runs some tests, or all others, and sees why one fails."""
+
+    def __init__(self, tests: list[str], *, others: bool = False) -> None:
+        self._at = {test: at for at, test in enumerate(tests)}
+        self._others = others
+        self.verdict = ""
+
+    def pytest_configure(self) -> None:
+        from hypothesis import Phase, settings  # noqa: PLC0415 - pytest must be there first
+
+        # To find the smallest example that fails may take minutes.
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", settings.get_profile("patient"), phases=phases)
+        settings.load_profile("mutants")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if (item.nodeid in self._at) != self._others]
+        items.sort(key=lambda item: self._at.get(item.nodeid, 0))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.verdict = LATE if "Timeout (>" in report.longreprtext else CAUGHT
+
+
+def test(package: Path, arguments: list[str], plugin: Reached | Judge) -> Reached | str:
+    """What the plugin says after a run in a process of its own, as it imports the package."""
+    context = get_context("fork")
+    result, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_test, args=(package, arguments, plugin, sender))
+    child.start()
+    sender.close()
     try:
-        done = subprocess.run(
-            [*command, "--timeout=60"],
-            cwd=tests,
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=quiet,
-            stderr=quiet,
-            timeout=_LONGEST_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+        found: Reached | str = result.recv() if result.poll(_LONGEST_SECONDS) else LATE
+    except EOFError:
+        found = CRASHED
+    child.kill()
+    child.join()
+    return found
+
+
+def _test(package: Path, arguments: list[str], plugin: Reached | Judge, sender: Connection) -> None:
+    path = [f"{package.parent}", f"{ROOT / 'tests'}", f"{ROOT / 'grafana'}"]
+    sys.path[:0] = path
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    os.chdir(ROOT)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    if isinstance(plugin, Reached):
+        threading.settrace(plugin.trace)
+        sys.settrace(plugin.trace)
+    else:
+        sys.dont_write_bytecode = True  # a change in the same second might go unnoticed
+    options = ["-qx", "-p", "no:cacheprovider", f"--timeout={_TEST_SECONDS}", *arguments]
+    status = pytest.main(options, plugins=[plugin])
+    sys.settrace(None)
+    failed = status not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    if isinstance(plugin, Judge):
+        sender.send(plugin.verdict or (CAUGHT if failed else MISSED))
+    else:
+        sender.send(f"{status!r}" if failed else plugin)
+
+
+def judge(folder: str, package: Path, first: list[str]) -> str:
+    """Whether tests fail on the package: at first those named, then all others of the folder."""
+    options = [PURE] if PURE in TESTS[folder] else []
+    files = dict.fromkeys(name.partition("::")[0] for name in first)
+    verdict = test(package, [*options, *files], Judge(first)) if first else MISSED
+    if verdict == MISSED:
+        verdict = test(package, [*TESTS[folder]], Judge(first, others=True))
+    return f"{verdict}" if first or verdict != MISSED else UNREACHED
 
 
 def main() -> None:
@@ -120,23 +232,25 @@ def main() -> None:
         for number, _ in enumerate(changes(ast.parse(path.read_text())))
     ]
     draw = random.Random(options.seed)  # noqa: S311 - no secret
-    caught: Counter[str] = Counter()
     drawn = sorted(draw.sample(found, min(options.count, len(found))))
+    verdicts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     with tempfile.TemporaryDirectory() as home:
         package = Path(home) / PACKAGE.name
         shutil.copytree(PACKAGE, package)
-        for folder, path, number in drawn:
-            source = (PACKAGE / path).read_text()
-            changed, told = mutant(source, number)
-            (package / path).write_text(changed)
-            if is_caught(folder, package):
-                caught[folder] += 1
-            else:
-                print(f"{path}:{told}", flush=True)
-            (package / path).write_text(source)
-    of = Counter(folder for folder, _, _ in drawn)
-    for folder in options.folders:
-        print(f"{folder}: {caught[folder]} of {of[folder]} caught")
+        for folder, places in groupby(drawn, key=itemgetter(0)):
+            reached = test(package, [*TESTS[folder]], Reached(package / folder))
+            if not isinstance(reached, Reached):
+                sys.exit(f"the tests of {folder} fail as they are: {reached}")
+            for _, path, number in places:
+                changed, line, told = mutant((PACKAGE / path).read_text(), number)
+                (package / path).write_text(changed)
+                verdict = judge(folder, package, reached.of(package / path, line))
+                verdicts[folder][verdict] += 1
+                if verdict != CAUGHT:
+                    print(f"{path}:{line}: {told}: {verdict}", flush=True)
+                shutil.copy2(PACKAGE / path, package / path)
+            of = verdicts[folder]
+            print(f"{folder}: {of.total()} changes,", *(f"{of[v]} {v}" for v in of))
 
 
 if __name__ == "__main__":
