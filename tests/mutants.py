@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from multiprocessing import get_context
@@ -37,19 +37,17 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "exporter/gpu_bottleneck_exporter"
-PURE = "--no-processes"
 TESTS = {
-    "accounting": (PURE, "tests/accounting"),
-    "feeders": (PURE, "tests/feeders"),
-    "host": (PURE, "tests/host"),
-    "sampling": (PURE, "tests/sampling", "tests/feeders", "tests/prescriptions"),
-    "prescription": (PURE, "tests/prescriptions"),
+    "accounting": ("tests/accounting",),
+    "feeders": ("tests/feeders",),
+    "host": ("tests/host", "tests/feeders", "tests/workload"),
+    "sampling": ("tests/sampling", "tests/feeders", "tests/prescriptions"),
+    "prescription": ("tests/prescriptions",),
     "driver/nvml": ("tests/driver",),
     "web": ("tests/web",),
 }
-"""What pytest runs for each folder: without processes, where that tells something."""
-CAUGHT, MISSED, UNREACHED = "caught", "missed", "not reached"
-LATE, CRASHED = "timed out", "crashed"
+"""What pytest runs for each folder."""
+CAUGHT, MISSED, LATE, CRASHED = "caught", "missed", "timed out", "crashed"
 _TEST_SECONDS = 60
 _LONGEST_SECONDS = 300.0
 _TWINS = [
@@ -130,23 +128,24 @@ class Reached:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
 
-    def of(self, path: Path, line: int) -> list[str]:
-        """The tests that reach the line, the quickest first.
+    def of(self, path: Path, line: int) -> tuple[list[str], bool]:
+        """The tests that reach the line, the quickest first; whether others may notice it, too.
 
-        Of what is run on import, all that reach the file.
+        So it is with what is run on import, as constants are: then all that reach the file.
         """
         found = self._tests[f"{path}", line]
-        if "" in found:
+        others = not found or "" in found
+        if others:
             found = set().union(
                 *(has for (file, _), has in self._tests.items() if file == f"{path}")
             )
-        return sorted(found - {""}, key=self._seconds.__getitem__)
+        return sorted(found - {""}, key=self._seconds.__getitem__), others
 
 
 class Judge:
-    """A pytest plugin: runs some tests, or all others, and sees why one fails."""
+    """A pytest plugin: runs some tests, then all others if so asked, and sees why one fails."""
 
-    def __init__(self, tests: list[str], *, others: bool = False) -> None:
+    def __init__(self, tests: list[str], *, others: bool) -> None:
         self._at = {test: at for at, test in enumerate(tests)}
         self._others = others
         self.verdict = ""
@@ -161,23 +160,24 @@ class Judge:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if (item.nodeid in self._at) != self._others]
-        items.sort(key=lambda item: self._at.get(item.nodeid, 0))
+        items[:] = [item for item in items if self._others or item.nodeid in self._at]
+        items.sort(key=lambda item: self._at.get(item.nodeid, len(self._at)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.verdict = LATE if "Timeout (>" in report.longreprtext else CAUGHT
 
 
-def test(package: Path, arguments: list[str], plugin: Reached | Judge) -> Reached | str:
+def test(package: Path, paths: Iterable[str], plugin: Reached | Judge) -> Reached | str:
     """What the plugin says after a run in a process of its own, as it imports the package."""
     context = get_context("fork")
     result, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_test, args=(package, arguments, plugin, sender))
+    child = context.Process(target=_test, args=(package, paths, plugin, sender))
     child.start()
     sender.close()
+    limit = _LONGEST_SECONDS if isinstance(plugin, Judge) else None
     try:
-        found: Reached | str = result.recv() if result.poll(_LONGEST_SECONDS) else LATE
+        found: Reached | str = result.recv() if result.poll(limit) else LATE
     except EOFError:
         found = CRASHED
     child.kill()
@@ -185,7 +185,7 @@ def test(package: Path, arguments: list[str], plugin: Reached | Judge) -> Reache
     return found
 
 
-def _test(package: Path, arguments: list[str], plugin: Reached | Judge, sender: Connection) -> None:
+def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: Connection) -> None:
     path = [f"{package.parent}", f"{ROOT / 'tests'}", f"{ROOT / 'grafana'}"]
     sys.path[:0] = path
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
@@ -193,29 +193,20 @@ def _test(package: Path, arguments: list[str], plugin: Reached | Judge, sender: 
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
+    options = ["-m", "not alone", "-p", "no:cacheprovider"]
     if isinstance(plugin, Reached):
         threading.settrace(plugin.trace)
         sys.settrace(plugin.trace)
     else:
+        options += ["-x", f"--timeout={_TEST_SECONDS}"]
         sys.dont_write_bytecode = True  # a change in the same second might go unnoticed
-    options = ["-qx", "-p", "no:cacheprovider", f"--timeout={_TEST_SECONDS}", *arguments]
-    status = pytest.main(options, plugins=[plugin])
+    status = pytest.main([*options, *paths], plugins=[plugin])
     sys.settrace(None)
     failed = status not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
     if isinstance(plugin, Judge):
         sender.send(plugin.verdict or (CAUGHT if failed else MISSED))
     else:
         sender.send(f"{status!r}" if failed else plugin)
-
-
-def judge(folder: str, package: Path, first: list[str]) -> str:
-    """Whether tests fail on the package: at first those named, then all others of the folder."""
-    options = [PURE] if PURE in TESTS[folder] else []
-    files = dict.fromkeys(name.partition("::")[0] for name in first)
-    verdict = test(package, [*options, *files], Judge(first)) if first else MISSED
-    if verdict == MISSED:
-        verdict = test(package, [*TESTS[folder]], Judge(first, others=True))
-    return f"{verdict}" if first or verdict != MISSED else UNREACHED
 
 
 def main() -> None:
@@ -238,13 +229,15 @@ def main() -> None:
         package = Path(home) / PACKAGE.name
         shutil.copytree(PACKAGE, package)
         for folder, places in groupby(drawn, key=itemgetter(0)):
-            reached = test(package, [*TESTS[folder]], Reached(package / folder))
+            reached = test(package, TESTS[folder], Reached(package / folder))
             if not isinstance(reached, Reached):
                 sys.exit(f"the tests of {folder} fail as they are: {reached}")
             for _, path, number in places:
                 changed, line, told = mutant((PACKAGE / path).read_text(), number)
                 (package / path).write_text(changed)
-                verdict = judge(folder, package, reached.of(package / path, line))
+                tests, others = reached.of(package / path, line)
+                files = TESTS[folder] if others else {name.partition("::")[0] for name in tests}
+                verdict = test(package, sorted(files), Judge(tests, others=others))
                 verdicts[folder][verdict] += 1
                 if verdict != CAUGHT:
                     print(f"{path}:{line}: {told}: {verdict}", flush=True)

@@ -137,6 +137,18 @@ def test_what_a_worker_used_is_not_told_again_by_its_parent(recorded: Recorded) 
     assert told == 5 * TICK_NS, "of which nobody knew before"
 
 
+def test_what_kin_do_and_use_is_the_gpus(recorded: Recorded) -> None:
+    process(recorded.proc, 8, state="R")
+    recorded.adopt(7)
+    recorded.feed.family.adopt_kin({8})
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    process(recorded.proc, 8, state="R", cpu_ticks=45)
+    recorded.tick()
+    kin = recorded.feed.history.total.of(Role.RELATED)
+    assert (kin.seen, kin.processes) == ({Activity.RUN: 1}, 1)
+    assert kin.used.cpu_ns == 30 * TICK_NS
+
+
 def test_who_sleeps_by_itself_does_not_wait_for_its_next_task(recorded: Recorded) -> None:
     for worker, channel in ((8, "futex_wait"), (9, "hrtimer_nanosleep")):
         process(recorded.proc, worker)
@@ -347,6 +359,7 @@ def test_what_is_not_known_leaves_the_rest_alone() -> None:
         found.add(Bucket(runnable_ns=runnable_ns, counted_ns=counted_ns))
     assert found.main_runnable == 3 / 8
     assert Bucket().main_runnable is None
+    assert Bucket().of(Role.WORKER).processes == 0.0
     assert Bucket(runnable_ns=5, counted_ns=4).main_runnable == 1.0, "the kernel's clock and ours"
 
 
