@@ -108,7 +108,7 @@ class Reached:
     def __init__(self, folder: Path) -> None:
         self._folder = f"{folder}/"
         self._test = ""
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._tests: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
 
     def trace(self, frame: FrameType, _event: str, _value: object) -> TraceFunction | None:
@@ -129,26 +129,19 @@ class Reached:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
 
-    def of(self, path: Path, line: int) -> tuple[list[str], bool]:
-        """The tests that reach the line, the quickest first; whether others may notice it, too.
-
-        So it is with what is run on import, as constants are: then all that reach the file.
-        """
-        found = self._tests[f"{path}", line]
-        others = not found or "" in found
-        if others:
-            found = set().union(
-                *(has for (file, _), has in self._tests.items() if file == f"{path}")
-            )
-        return sorted(found - {""}, key=self._seconds.__getitem__), others
+    def of(self, path: Path, line: int) -> list[str]:
+        """The tests that reach the line, the quickest first; of the file, if none is known to."""
+        found = self._tests[f"{path}", line] - {""}
+        if not found:
+            found.update(*(has for (file, _), has in self._tests.items() if file == f"{path}"))
+        return sorted(found, key=self._seconds.__getitem__)
 
 
 class Judge:
-    """A pytest plugin: runs some tests, then all others if so asked, and sees why one fails."""
+    """A pytest plugin: runs some tests before all others, and sees why one fails."""
 
-    def __init__(self, tests: list[str], *, others: bool) -> None:
+    def __init__(self, tests: list[str]) -> None:
         self._at = {test: at for at, test in enumerate(tests)}
-        self._others = others
         self.verdict = ""
 
     def pytest_configure(self) -> None:
@@ -161,7 +154,6 @@ class Judge:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if self._others or item.nodeid in self._at]
         items.sort(key=lambda item: self._at.get(item.nodeid, len(self._at)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -238,12 +230,11 @@ def main() -> None:
             for _, path, number in places:
                 changed, line, told = mutant((PACKAGE / path).read_text(), number)
                 (package / path).write_text(changed)
-                tests, others = reached.of(package / path, line)
-                files = TESTS[folder] if others else {name.partition("::")[0] for name in tests}
-                verdict = test(package, sorted(files), Judge(tests, others=others))
+                first = reached.of(package / path, line)
+                verdict = test(package, TESTS[folder], Judge(first))
                 shutil.copy2(PACKAGE / path, package / path)
                 late = f"{verdict}".removeprefix(LATE)
-                if verdict != late and test(package, [late], Judge([late], others=False)) == MISSED:
+                if verdict != late and test(package, [late], Judge([])) == MISSED:
                     verdict = CAUGHT  # only with the change it takes so long
                 caught[folder] += verdict == CAUGHT
                 if verdict != CAUGHT:

@@ -15,6 +15,7 @@ from gpu_bottleneck_exporter.feeders.memory import free_bytes
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
+from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
 from support.trees import cgroup_v2, end, lay, links, process
@@ -164,6 +165,7 @@ def test_files_are_named_only_while_somebody_waits_for_them(
     recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
     recorded.tick()
     assert [cause for cause, text in recorded.feed.evidence(SECOND) if "/data" in text] == causes
+    assert recorded.feed.history.total.places == dict.fromkeys([Place.UNKNOWN] if causes else [], 1)
 
 
 def test_a_gpu_is_engaged_while_it_works_or_is_held_up_by_its_own_rank(recorded: Recorded) -> None:
@@ -393,7 +395,6 @@ def test_what_is_not_known_leaves_the_rest_alone() -> None:
         found.add(Bucket(runnable_ns=runnable_ns, counted_ns=counted_ns))
     assert found.main_runnable == 3 / 8
     assert Bucket().main_runnable is None
-    assert Bucket().of(Role.WORKER).processes == 0.0
     assert Bucket(runnable_ns=5, counted_ns=4).main_runnable == 1.0, "the kernel's clock and ours"
 
 
