@@ -21,6 +21,7 @@ import tempfile
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from itertools import groupby
 from multiprocessing import get_context
@@ -47,10 +48,9 @@ TESTS = {
     "web": ("tests/web",),
 }
 """What pytest runs for each folder."""
-CAUGHT, MISSED, LATE = "caught", "missed", "timed out: "
-HUNG, CRASHED = "hung", "crashed"
+CAUGHT, MISSED, LATE, DEAD = "caught", "missed", "timed out: ", "hung or crashed"
 _TEST_SECONDS = 30
-_LONGEST_SECONDS = 300.0
+_LONGEST_SECONDS = 600.0
 _TWINS = [
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn)),
     *((ast.Is, ast.IsNot), (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv), (ast.And, ast.Or)),
@@ -144,23 +144,14 @@ class Judge:
         self._at = {test: at for at, test in enumerate(tests)}
         self.verdict = ""
 
-    def pytest_configure(self) -> None:
-        from hypothesis import Phase, settings  # noqa: PLC0415 - pytest must be there first
-
-        # To find the smallest example that fails may take minutes.
-        phases = (Phase.explicit, Phase.generate)
-        settings.register_profile("mutants", settings.get_profile("patient"), phases=phases)
-        settings.load_profile("mutants")
-
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: self._at.get(item.nodeid, len(self._at)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.verdict = CAUGHT
-            if "Timeout (>" in report.longreprtext:
-                self.verdict = f"{LATE}{report.nodeid}"
+            late = "Timeout (>" in report.longreprtext
+            self.verdict = f"{LATE}{report.nodeid}" if late else CAUGHT
 
 
 def test(package: Path, paths: Iterable[str], plugin: Reached | Judge) -> Reached | str:
@@ -170,24 +161,19 @@ def test(package: Path, paths: Iterable[str], plugin: Reached | Judge) -> Reache
     child = context.Process(target=_test, args=(package, paths, plugin, sender))
     child.start()
     sender.close()
-    limit = _LONGEST_SECONDS if isinstance(plugin, Judge) else None
-    try:
-        found: Reached | str = result.recv() if result.poll(limit) else HUNG
-    except EOFError:
-        found = CRASHED
+    found: Reached | str = DEAD
+    with suppress(EOFError):
+        if result.poll(_LONGEST_SECONDS):
+            found = result.recv()
     child.kill()
     child.join()
     return found
 
 
 def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: Connection) -> None:
-    path = [f"{package.parent}", f"{ROOT / 'tests'}", f"{ROOT / 'grafana'}"]
-    sys.path[:0] = path
-    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    sys.path.insert(0, f"{package.parent}")
+    os.environ["PYTHONPATH"] = f"{package.parent}:{ROOT}/tests:{ROOT}/grafana"
     os.chdir(ROOT)
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
     options = ["-m", "not alone", "-p", "no:cacheprovider"]
     if isinstance(plugin, Reached):
         threading.settrace(plugin.trace)
@@ -195,13 +181,12 @@ def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: 
     else:
         options += ["-x", f"--timeout={_TEST_SECONDS}"]
         sys.dont_write_bytecode = True  # a change in the same second might go unnoticed
-    status = pytest.main([*options, *paths], plugins=[plugin])
+    with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing):
+        status = pytest.main([*options, *paths], plugins=[plugin])
     sys.settrace(None)
     failed = status not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
-    if isinstance(plugin, Judge):
-        sender.send(plugin.verdict or (CAUGHT if failed else MISSED))
-    else:
-        sender.send(f"{status!r}" if failed else plugin)
+    said = plugin.verdict if isinstance(plugin, Judge) else "" if failed else plugin
+    sender.send(said or (CAUGHT if failed else MISSED))
 
 
 def main() -> None:
@@ -226,7 +211,7 @@ def main() -> None:
         for folder, places in groupby(drawn, key=itemgetter(0)):
             reached = test(package, TESTS[folder], Reached(package / folder))
             if not isinstance(reached, Reached):
-                sys.exit(f"the tests of {folder} fail as they are: {reached}")
+                sys.exit(f"the tests of {folder} fail as they are")
             for _, path, number in places:
                 changed, line, told = mutant((PACKAGE / path).read_text(), number)
                 (package / path).write_text(changed)
