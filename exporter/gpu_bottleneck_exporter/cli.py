@@ -384,12 +384,13 @@ def report(  # noqa: PLR0913 - one for each option
       2  an option is wrong, or there is no such job, owner or GPU
     """
     from gpu_bottleneck_exporter.commands import report as reporting  # noqa: PLC0415
+    from gpu_bottleneck_exporter.report.bill import Wanted  # noqa: PLC0415
 
     named = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
     if prometheus and named:
         raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
-    choice, addresses = reporting.Wanted(**wanted), [*urls, *(_addresses(nodes) if nodes else ())]
-    sys.exit(reporting.report(choice, addresses, prometheus, ca_file, verbose=verbose))
+    addresses = [*urls, *(_addresses(nodes) if nodes else ())]
+    sys.exit(reporting.report(Wanted(**wanted), addresses, prometheus, ca_file, verbose=verbose))
 
 
 @commands.command(context_settings={"default_map": {"listen_address": "127.0.0.1:10170"}})

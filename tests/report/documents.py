@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_bottleneck_exporter.commands.report import Wanted, billed
-from gpu_bottleneck_exporter.report.bill import Bill
-from gpu_bottleneck_exporter.report.ledgers import Found, jobs_in, joined
+from gpu_bottleneck_exporter.commands.report import billed
+from gpu_bottleneck_exporter.report.bill import Bill, Wanted
+from gpu_bottleneck_exporter.report.ledgers import Found, joined
 from support.beside import Reply, Request, answering
 
 Fields = dict[str, Any]
@@ -109,10 +109,7 @@ def read(*documents: Fields) -> Found:
     """Jobs of documents that were made just now."""
     found = Found()
     for one in documents:
-        part = jobs_in(json.loads(json.dumps(one)), "node", NOW, NOW)
-        found.jobs += part.jobs
-        found.missing += part.missing
-        found.notes += part.notes
+        found.add("http://node", json.dumps(one).encode(), NOW, NOW)
     return found
 
 

@@ -144,20 +144,25 @@ def test_one_job_with_its_gpus(tmp_path: Path, server: Prometheus) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--pod", "vision/train-0"), ("--gpu", "node9/0"), ("--gpu", "GPU-node9:10170")],
+    [
+        "--pod vision/train-0",
+        "--gpu node9/0",
+        "--gpu node9:10170/0",
+        "--gpu GPU-node9:10170",
+        "--owner research --pod vision/train-0",
+        "--owner vision --gpu node9/0",
+    ],
 )
-def test_other_ways_to_name_a_job(
-    tmp_path: Path, server: Prometheus, arguments: tuple[str, str]
-) -> None:
-    done = report(tmp_path, server, *arguments)
-    assert done.stdout.startswith("Pod vision/train-0 (vision, 1 GPU, 3 h)"), done.stderr
+def test_other_ways_to_name_a_job(tmp_path: Path, server: Prometheus, arguments: str) -> None:
+    done = report(tmp_path, server, *arguments.split())
+    assert done.stdout.startswith("Pod vision/train-0 (research, 1 GPU, 3 h 0 min)"), done.stderr
 
 
 def test_wrong_names_and_a_prometheus_without_our_rules(tmp_path: Path, server: Prometheus) -> None:
     for arguments, told in (
-        ("--job 4712", "has recorded nothing of '4712'"),
+        ("--job 4712", "There is no job '4712'"),
         ('--owner "}', "has recorded nothing of '\"}'"),
-        ("--pod vision/x", "has recorded nothing of 'vision/x'"),
+        ("--pod vision/x", "There is no pod 'vision/x'"),
         ("--url node7 --job 1", "omit --url and --nodes"),
     ):
         done = report(tmp_path, server, *arguments.split())

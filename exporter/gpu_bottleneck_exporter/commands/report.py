@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -12,44 +11,21 @@ import click
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
 from gpu_bottleneck_exporter.fetch import Server
 from gpu_bottleneck_exporter.flags import nearest
-from gpu_bottleneck_exporter.jobs.model import Job
+from gpu_bottleneck_exporter.jobs.model import Gpu
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.report import prometheus as recorded
-from gpu_bottleneck_exporter.report.bill import Bill, bill_of, document, earlier
+from gpu_bottleneck_exporter.report.bill import Bill, Wanted, bill_of, document, earlier
 from gpu_bottleneck_exporter.report.html import html
 from gpu_bottleneck_exporter.report.ledgers import Found, ledgers
 from gpu_bottleneck_exporter.report.text import markdown, text
 
 LOCAL = "http://127.0.0.1:10170"
-DAY_SECONDS = 86_400.0
 FORMATS: Mapping[str, Callable[[Bill], str]] = {
     "text": text,
     "json": lambda bill: dumps(document(bill)),
     "markdown": markdown,
     "html": html,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the flags ask for."""
-
-    job: str | None = None
-    pod: str | None = None
-    gpu: str | None = None
-    owner: str | None = None
-    since: float | None = None
-    """Seconds back from now."""
-    limit: int = 20
-    hourly_cost: float | None = None
-    currency: str = "EUR"
-    layout: str = "text"
-    deadline: float = 20.0
-
-    @property
-    def seconds(self) -> float:
-        """How far back to look."""
-        return self.since or DAY_SECONDS * (30 if self.job or self.pod else 7)
 
 
 def report(
@@ -65,17 +41,18 @@ def report(
     Raises SettingsError if what is asked for is not there, and ExporterError if it may be on a
     node that is missing, or if Prometheus fails.
     """
-    since = time.time() - wanted.seconds
     if prometheus:
         server = Server(prometheus, ca_file, ("/graph", "/query"), wanted.deadline)
-        bill = _recorded(wanted, recorded.Engine(server, wanted.deadline, verbose))
+        engine = recorded.Engine(server, wanted.deadline, verbose)
+        by_name = wanted.job or wanted.pod or wanted.gpu
+        found = Found(recorded.detailed(engine, wanted) if by_name else [])
+        bill = billed(found, wanted) if by_name else recorded.totals(engine, wanted)
     else:
-        found = ledgers(urls or [LOCAL], ca_file, since, wanted.deadline)
+        found = ledgers(urls or [LOCAL], ca_file, time.time() - wanted.seconds, wanted.deadline)
         for line in (*found.notes, *found.missing):
             click.echo(printable(line), err=True)
         bill = billed(found, wanted)
-    priced = replace(bill, hourly_cost=wanted.hourly_cost, currency=wanted.currency)
-    click.echo(FORMATS[wanted.layout](replace(priced, since_seconds=since)))
+    click.echo(FORMATS[wanted.layout](bill))
     return 1 if bill.missing else 0
 
 
@@ -88,8 +65,8 @@ def billed(found: Found, wanted: Wanted) -> Bill:
     for kind, name, known in (
         ("job", wanted.job, lambda job: (job.name, job.id)),
         ("pod", wanted.pod, lambda job: (job.pod,)),
-        ("owner", wanted.owner, _owners),
-        ("gpu", wanted.gpu, lambda job: [one for gpu in job.gpus for one in gpu.names]),
+        ("owner", wanted.owner, lambda job: map(job.owner.get, ("owner", "namespace", "user"))),
+        ("gpu", wanted.gpu, lambda job: [one for gpu in job.gpus for one in _names(gpu)]),
     ):
         if name is None:
             continue
@@ -100,30 +77,14 @@ def billed(found: Found, wanted: Wanted) -> Bill:
         if not jobs:
             raise SettingsError(f"There is no {kind} {name!r}.{nearest(name, names)}")
     if wanted.gpu:
-        jobs = [job.having(g for g in job.gpus if wanted.gpu in g.names) for job in jobs]
-    bill = bill_of([job for job in jobs if job.use.observed_seconds], wanted.limit)
-    listed = bill.jobs if wanted.job or wanted.pod else ()
-    before = {job.id: one for job in listed if (one := earlier(job, found.jobs))}
-    return replace(bill, earlier=before, missing=found.missing)
-
-
-def _recorded(wanted: Wanted, engine: recorded.Engine) -> Bill:
-    name = wanted.job or wanted.pod or wanted.gpu
-    if name:
-        asked = recorded.matchers(wanted.job, wanted.pod, wanted.gpu)
-        jobs = recorded.detailed(engine, asked, wanted.seconds)
-        theirs = [job for job in jobs if wanted.owner is None or wanted.owner in _owners(job)]
-        bill = bill_of(theirs, wanted.limit)
-    else:
-        bill = recorded.totals(engine, wanted.owner, wanted.seconds, wanted.limit)
-    if not bill.count and (name or wanted.owner):
-        told = f"has recorded nothing of {name or wanted.owner!r} in this time"
-        raise SettingsError(f"{engine.server.name} {told}")
-    if not bill.count:
-        told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
-        raise ExporterError(f"{engine.server.name} has recorded no {recorded.BUSY}: {told}")
+        jobs = [job.having(gpu for gpu in job.gpus if wanted.gpu in _names(gpu)) for job in jobs]
+    bill = bill_of([job for job in jobs if job.use.observed_seconds], wanted)
+    bill.missing = found.missing
+    if bill.single and (wanted.job or wanted.pod):
+        bill.earlier = earlier(bill.single, found.jobs)
     return bill
 
 
-def _owners(job: Job) -> tuple[str, ...]:
-    return job.owner.get("user", ""), job.owner.get("namespace", "")
+def _names(gpu: Gpu) -> tuple[str, ...]:
+    """What it may be called: also without the port, as Prometheus calls a node."""
+    return *gpu.names, f"{gpu.node.rpartition(':')[0]}/{gpu.gpu}"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import PEER
 from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, Use, steps, total
@@ -15,13 +15,14 @@ from gpu_bottleneck_exporter.jsontext import Document
 from gpu_bottleneck_exporter.nodeview.wire import document as plain
 from gpu_bottleneck_exporter.prescription.model import Prescription
 
-HOUR_SECONDS = 3600
+HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
 _CLEARLY = 0.05
 """A GPU is the slowest if it lost so much more of its time than the others."""
 _LEAST_RETURNED_SECONDS = 1.0
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Change:
     """What to do first about a job."""
 
     cause: str
@@ -32,12 +33,13 @@ class Change(NamedTuple):
     value: float | None = None
     gpus: tuple[str, ...] = ()
     """The names of those for which it was recommended."""
-    returned_seconds: float | None = None
-    """GPU-seconds that the same work would have left over; None if unknown."""
+    returned_seconds: float = 0.0
+    """GPU-seconds that the same work would have left over; 0 if unknown."""
     at_most: bool = False
 
 
-class Slowest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Slowest:
     """The GPU that the others of its job had to wait for, and what it waited for."""
 
     gpu: str
@@ -47,7 +49,8 @@ class Slowest(NamedTuple):
     """Shares of the time that it and the others waited for that."""
 
 
-class Earlier(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Earlier:
     """The owner's jobs before this one."""
 
     jobs: int
@@ -55,10 +58,11 @@ class Earlier(NamedTuple):
     """Their median."""
 
 
-class Track(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Track:
     """What came of recommendations that were followed."""
 
-    followed: int
+    followed: float
     inside_ratio: float
     """The share within the predicted interval."""
     median_error_ratio: float
@@ -66,26 +70,50 @@ class Track(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the flags of `report` ask for."""
+
+    job: str | None = None
+    pod: str | None = None
+    gpu: str | None = None
+    owner: str | None = None
+    since: float | None = None
+    """Seconds back from now."""
+    limit: int = 20
+    hourly_cost: float | None = None
+    """Of a GPU."""
+    currency: str = "EUR"
+    layout: str = "text"
+    deadline: float = 20.0
+
+    @property
+    def seconds(self) -> float:
+        """How far back to look."""
+        return self.since or DAY_SECONDS * (30 if self.job or self.pod else 7)
+
+
+@dataclass(slots=True, kw_only=True)
 class Bill:
     """All that is reported."""
 
+    wanted: Wanted
     jobs: Sequence[Job]
     """Those that lost most, worst first."""
     count: int
     """Of all jobs; unlisted ones are in the totals."""
-    use: Use
     owners: Mapping[str, Use]
     """The largest loss first."""
     track: Track | None = None
-    earlier: Mapping[str, Earlier] = field(default_factory=dict)
-    """By the job's id."""
-    since_seconds: float | None = None
+    earlier: Earlier | None = None
+    """If there is one job."""
     time_seconds: float = field(default_factory=time.time)
-    hourly_cost: float | None = None
-    """Of a GPU-hour."""
-    currency: str = ""
     missing: Sequence[str] = ()
     """What could not be read, one line each."""
+
+    @property
+    def use(self) -> Use:
+        """What all jobs did."""
+        return total(self.owners.values())
 
     @property
     def single(self) -> Job | None:
@@ -94,7 +122,8 @@ class Bill:
 
     def cost(self, seconds: float) -> float | None:
         """The cost of so many GPU-seconds; None without a price."""
-        return None if self.hourly_cost is None else seconds / HOUR_SECONDS * self.hourly_cost
+        price = self.wanted.hourly_cost
+        return None if price is None else seconds / HOUR_SECONDS * price
 
 
 def document(bill: Bill) -> Document:
@@ -109,43 +138,32 @@ def document(bill: Bill) -> Document:
             "stall_ratios": of.stall_ratios,
         }
 
-    def part(of: Change | Slowest | Earlier | Track | None) -> dict[str, Any] | None:
-        return of and of._asdict()
-
     def job(of: Job) -> dict[str, Any]:
-        return {
-            "id": of.id,
-            "owner": of.owner,
-            "claims": of.claims,
-            "start_seconds": of.start_seconds,
-            "end_seconds": of.end_seconds,
-            **use(of.use),
-            "slowest": part(slowest(of)),
-            "do_first": part(first(of)),
-            "earlier": part(bill.earlier.get(of.id)),
-            "gpus": [plain(gpu) for gpu in of.gpus],
-        }
+        names = ("id", "owner", "claims", "start_seconds", "end_seconds")
+        told = {"slowest": slowest(of), "do_first": first(of), "earlier": bill.earlier}
+        known = plain({name: getattr(of, name) for name in names} | told)
+        return {**known, **use(of.use), "gpus": [plain(gpu) for gpu in of.gpus]}
 
     return {
         "version": VERSION,
         "time_seconds": bill.time_seconds,
-        "since_seconds": bill.since_seconds,
-        "currency": bill.currency if bill.hourly_cost is not None else None,
+        "since_seconds": bill.time_seconds - bill.wanted.seconds,
+        "currency": None if bill.wanted.hourly_cost is None else bill.wanted.currency,
         "job_count": bill.count,
         "total": use(bill.use),
         "owners": [{"owner": name, **use(of)} for name, of in bill.owners.items()],
         "jobs": [job(one) for one in bill.jobs],
-        "predictions": part(bill.track),
+        "predictions": plain(bill.track),
         "missing": list(bill.missing),
     }
 
 
-def bill_of(jobs: Sequence[Job], most: int) -> Bill:
-    """The bill for these jobs, of which `most` are listed."""
+def bill_of(jobs: Sequence[Job], wanted: Wanted) -> Bill:
+    """The bill for these jobs."""
     return Bill(
-        jobs=sorted(jobs, key=lambda job: (-job.use.lost_seconds, job.id))[:most],
+        wanted=wanted,
+        jobs=sorted(jobs, key=lambda job: (-job.use.lost_seconds, job.id))[: wanted.limit],
         count=len(jobs),
-        use=total(job.use for job in jobs),
         owners=by_owner((job.owner_name, job.use) for job in jobs),
         track=track(jobs),
     )
@@ -166,8 +184,8 @@ def first(job: Job) -> Change | None:
         if gpu.recommendation:
             offers.setdefault(gpu.recommendation.knob, []).append((gpu, gpu.recommendation))
     changes = [_change(job, offer) for offer in offers.values()]
-    most = max(changes, key=lambda one: one.returned_seconds or 0.0, default=None)
-    if most and (most.returned_seconds or 0.0) >= _LEAST_RETURNED_SECONDS:
+    most = max(changes, key=lambda one: one.returned_seconds, default=None)
+    if most and most.returned_seconds >= _LEAST_RETURNED_SECONDS:
         return most
     cause = next(iter(job.use.stall_ratios), None)
     return Change(cause) if cause else None
@@ -205,14 +223,10 @@ def columns(gpus: Iterable[Gpu], start: float, end: float, count: int) -> list[U
 
 def earlier(job: Job, jobs: Iterable[Job]) -> Earlier | None:
     """The jobs of the same owner that had ended when this one began; None without any."""
-    ratios = [
-        ratio
-        for one in jobs
-        if one.owner_name == job.owner_name != "unknown"
-        and one.end_seconds is not None
-        and one.end_seconds <= (job.start_seconds or 0.0)
-        and (ratio := one.use.busy_ratio) is not None
-    ]
+    begun = job.start_seconds or 0.0
+    theirs = [one for one in jobs if one.owner_name == job.owner_name != "unknown"]
+    ended = (one.use for one in theirs if one.end_seconds and one.end_seconds <= begun)
+    ratios = [use.busy_ratio for use in ended if use.busy_ratio is not None]
     return Earlier(len(ratios), median(ratios)) if ratios else None
 
 

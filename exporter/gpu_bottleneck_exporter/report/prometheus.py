@@ -10,49 +10,54 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
 import click
 
-from gpu_bottleneck_exporter.accounting import stall
-from gpu_bottleneck_exporter.errors import ExporterError, printable
-from gpu_bottleneck_exporter.fetch import Server
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, placed, total
+from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
+from gpu_bottleneck_exporter.fetch import Server, gather
+from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, placed
 from gpu_bottleneck_exporter.nodeview.wire import parsed, read
-from gpu_bottleneck_exporter.prescription import model as knobs
-from gpu_bottleneck_exporter.report.bill import Bill, Track, bill_of, by_owner
-from gpu_bottleneck_exporter.report.gather import gather
+from gpu_bottleneck_exporter.prescription.model import Prescription, leading
+from gpu_bottleneck_exporter.report.bill import Bill, Track, Wanted, bill_of, by_owner
 
 BUSY, STALL = "workload:busy_gpu_seconds:sum10m", "workload:stall_gpu_seconds:sum10m"
 MOST_BYTES = 64 * 2**20
 _LONGEST_NAME = 253
 _AT_ONCE = 2
 """Queries: as many as a small Prometheus has cores."""
-_OWNER = "workload_owner, workload_namespace, workload_pod, slurm_job_id, user, workload"
-_JOB = f"cluster, {_OWNER}"
+_PAYING = ("workload_owner", "workload_namespace", "user")
+"""Labels of whom a job is billed to, as in `Job.owner_name`."""
+_WHO = "workload_namespace, workload_pod, slurm_job_id, user, workload"
+_BILLED = f"cluster, workload_owner, {_WHO}"
 _GPU = "job, instance, gpu, uuid"
+_OWNER = {*_PAYING, "workload_pod", "slurm_job_id"}
+_ITS_OWNER = (
+    "* on (cluster, workload_namespace, workload_pod, user) group_left (workload_owner) "
+    "helper:job_owner:info"
+)
 _STEP_SECONDS = 60
 """Of what is looked at GPU by GPU: as often as rules record it."""
 _ENDED_SECONDS = 600.0
 """What rules have not seen for so long has ended."""
-_AGAINST: Mapping[str, Sequence[str]] = {
-    knobs.NUM_WORKERS: (stall.WORKER_CPU, stall.STORAGE, stall.NETWORK),
-    knobs.CPU_LIMIT: (stall.CPU_QUOTA,),
-    knobs.CPU_CORES: (stall.CPU_QUEUE,),
-    knobs.HOST_CODE: (stall.HOST_CODE,),
-    knobs.CHECKPOINTS: (stall.STORAGE,),
+_TRACK = {
+    "followed": "sum(cluster:predictions:count) > 0",
+    "inside_ratio": "sum(cluster:predictions:count * cluster:predictions_inside:ratio)"
+    " / sum(cluster:predictions:count)",
+    "median_error_ratio": "max(cluster:predictions_error:median)",
 }
-"""What a change of each setting is against: the largest of these."""
 Labels = Mapping[str, str]
-Key = tuple[tuple[str, str], ...]
-"""Labels with their values."""
 Row = tuple[Labels, float]
 """A series: its labels and its value."""
+Key = tuple[tuple[str, str], ...]
+"""Labels with their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,8 @@ class Engine:
         """
         calls = {name: partial(self._asked, query, **at) for name, query in queries.items()}
         answers, missing = gather(calls, self.deadline_seconds, _AT_ONCE, self.server.name)
-        for why in missing:
-            raise ExporterError(why)
+        if missing:
+            raise ExporterError(missing[0])
         return answers
 
     def _asked(self, query: str, **at: float) -> list[Row]:
@@ -93,72 +98,72 @@ class Engine:
 
 def _row(given: Any) -> Row:  # noqa: ANN401 - JSON
     labels = {name: printable(text, _LONGEST_NAME) for name, text in given["metric"].items()}
-    return labels, float(given["value"][1])
+    return defaultdict(str, labels), float(given["value"][1])
 
 
-def totals(engine: Engine, owner: str | None, seconds: float, most: int) -> Bill:
-    """All jobs of the last `seconds`, or those of an owner; the worst are listed."""
-    labels_of_owners = "workload_owner", "workload_namespace", "user"
-    whose = [f"{label}={json.dumps(owner)}" for label in labels_of_owners]
-    of_owners = ", ".join(labels_of_owners)
+def totals(engine: Engine, wanted: Wanted) -> Bill:
+    """All jobs, or those of an owner; the worst are listed.
+
+    Raises SettingsError if the owner has none, and ExporterError if nobody has.
+    """
+    owner, window = wanted.owner, f"[{wanted.seconds:.0f}s]"
+    whose = [f"{label}={json.dumps(owner)}," for label in _PAYING] if owner else [""]
 
     def sums(name: str, by: str, also: str = "") -> str:
-        wanted = [also] if owner is None else [f"{one}, {also}" if also else one for one in whose]
         return " or ".join(
-            f"sum by ({by}) (sum_over_time({name}{{{one}}}[{seconds:.0f}s]))" for one in wanted
+            f"sum by ({by}) (sum_over_time({name}{{{one}{also}}}{window}))" for one in whose
         )
 
+    paying = ", ".join(_PAYING)
     found = engine.ask(
         {
-            "busy": sums(BUSY, of_owners),
-            "stall": sums(STALL, f"{of_owners}, waiting_on"),
-            "worst": f"topk({most}, {sums(STALL, _JOB)})",
-            "count": f"count({sums(BUSY, _JOB)})",
-            "followed": "sum(cluster:predictions:count)",
-            "inside": "sum(cluster:predictions:count * cluster:predictions_inside:ratio)"
-            " / sum(cluster:predictions:count)",
-            "error": "max(cluster:predictions_error:median)",
+            "busy": sums(BUSY, paying),
+            "stall": sums(STALL, f"{paying}, waiting_on"),
+            "worst": f"topk({wanted.limit}, {sums(STALL, _BILLED)})",
+            "count": f"count({sums(BUSY, _BILLED)})",
+            **_TRACK,
         }
     )
-    owners = by_owner((_job(key).owner_name, use) for key, use in _uses(found).items())
-    jobs: list[Job] = []
-    if names := sorted({labels.get("workload", "") for labels, _ in found["worst"]}):
-        worst = f"workload=~{json.dumps('|'.join(map(re.escape, names)))}"
-        of_jobs = engine.ask(
-            {"busy": sums(BUSY, _JOB, worst), "stall": sums(STALL, f"{_JOB}, waiting_on", worst)}
-        )
-        jobs = [replace(_job(key), summed=use) for key, use in _uses(of_jobs).items()]
-    track = [rows[0][1] for name in ("followed", "inside", "error") if (rows := found[name])]
-    return replace(
-        bill_of(jobs, most),
-        count=int(sum(value for _, value in found["count"])),
-        use=total(owners.values()),
-        owners=owners,
-        track=Track(int(track[0]), *track[1:]) if len(track) == len(Track._fields) else None,
+    if not found["count"] and owner:
+        raise SettingsError(f"{engine.server.name} has recorded nothing of {owner!r} in this time")
+    if not found["count"]:
+        told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
+        raise ExporterError(f"{engine.server.name} has recorded no {BUSY}: {told}")
+    worst = f"workload=~{_either(labels['workload'] for labels, _ in found['worst'])}"
+    of_jobs = engine.ask(
+        {
+            "busy": sums(BUSY, _BILLED, worst),
+            "stall": sums(STALL, f"{_BILLED}, waiting_on", worst),
+        }
     )
+    bill = bill_of([_job(key, use) for key, use in _uses(of_jobs).items()], wanted)
+    bill.count = int(found["count"][0][1])
+    bill.owners = by_owner((_job(key).owner_name, use) for key, use in _uses(found).items())
+    track = [rows[0][1] for name in _TRACK if (rows := found[name])]
+    bill.track = Track(*track) if len(track) == len(_TRACK) else None
+    return bill
 
 
-def detailed(engine: Engine, wanted: str, seconds: float) -> list[Job]:
-    """Jobs of the last `seconds` with what each GPU did; `wanted`: matchers of their series."""
-    info, by = f"gpu:owner:info{{{wanted}}}", f"{_GPU}, {_JOB}"
-    seen = f"timestamp({info})[{seconds:.0f}s:{_STEP_SECONDS}s]"
+def detailed(engine: Engine, wanted: Wanted) -> list[Job]:
+    """The jobs that are asked for by name, with what each GPU did."""
+    info, by = f"gpu:owner:info{{{_matchers(wanted)}}}", f"{_GPU}, cluster, {_WHO}"
+    seen, window = f"timestamp({info}) {_ITS_OWNER}", f"[{wanted.seconds:.0f}s:{_STEP_SECONDS}s]"
     found = engine.ask(
         {
-            "first": f"min by ({by}) (min_over_time({seen}))",
-            "last": f"max by ({by}) (max_over_time({seen}))",
+            fold: f"{fold} by ({by}, workload_owner) ({fold}_over_time(({seen}){window}))"
+            for fold in ("min", "max")
         }
     )
-    starts = {_key(labels): at - _STEP_SECONDS for labels, at in found["first"]}
-    ends = {_key(labels): at for labels, at in found["last"] if _key(labels) in starts}
-    if not ends:
+    if not found["max"]:
         return []
-    end = max(ends.values())
-    lasting = f"{end - min(starts.values()):.0f}s"
-    uuids = "|".join(sorted({re.escape(labels.get("uuid", "")) for labels, _ in found["first"]}))
-    gpus = f"uuid=~{json.dumps(uuids)}"
+    # Where the owner has changed, the last one counts.
+    first, last = sorted(found["min"], key=itemgetter(1)), sorted(found["max"], key=itemgetter(1))
+    starts = {_key(labels, "workload_owner"): at - _STEP_SECONDS for labels, at in reversed(first)}
+    gpus = f"uuid=~{_either(labels['uuid'] for labels, _ in last)}"
+    end, lasting = last[-1][1], f"{last[-1][1] - first[0][1] + _STEP_SECONDS:.0f}s"
 
     def of_gpus(name: str, also: str = "") -> str:
-        joined = f"{name}{{{gpus}}} * on ({_GPU}) group_left ({_OWNER}) {info}"
+        joined = f"{name}{{{gpus}}} * on ({_GPU}) group_left ({_WHO}) {info}"
         summed = f"sum_over_time(({joined})[{lasting}:{_STEP_SECONDS}s])"
         return f"{_STEP_SECONDS} * sum by ({by}{also}) ({summed})"
 
@@ -171,72 +176,77 @@ def detailed(engine: Engine, wanted: str, seconds: float) -> list[Job]:
         },
         time=end + _STEP_SECONDS / 2,
     )
-    parts: dict[Key, list[Gpu]] = {}
-    for key, use in _uses(came).items():
-        labels, last = dict(key), ends.get(key, end)
-        gpu = Gpu(
-            gpu=labels.get("gpu", ""),
-            uuid=labels.get("uuid", ""),
-            node=labels.get("instance", ""),
-            start_seconds=starts.get(key, end),
-            end_seconds=None if time.time() - last < _ENDED_SECONDS else last,
-        )
-        gpu.add(use)
-        of_job = tuple(pair for pair in key if pair[0] in _JOB.split(", "))
-        parts.setdefault(of_job, []).append(gpu)
-    if len(parts) == 1:  # which of several was advised is unknown
-        _advise(next(iter(parts.values())), came["advice"])
-    return [_job(key).having(placed(gpus)) for key, gpus in parts.items()]
+    uses = _uses(came)
+    jobs: dict[tuple[str, str], Job] = {}
+    for labels, at in reversed(last):
+        key = _key(labels, "workload_owner")
+        if use := uses.pop(key, None):
+            gpu = Gpu(
+                gpu=labels["gpu"],
+                uuid=labels["uuid"],
+                node=labels["instance"],
+                start_seconds=starts.get(key, at),
+                end_seconds=None if time.time() - at < _ENDED_SECONDS else at,
+            )
+            gpu.add(use)
+            name = labels["cluster"], labels["workload"]
+            jobs.setdefault(name, _job(_key(labels))).gpus.append(gpu)
+    if len(jobs) == 1:  # which of several was advised is unknown
+        _advise(next(iter(jobs.values())).gpus, came["advice"])
+    return [job.having(placed(job.gpus)) for job in jobs.values()]
 
 
-def matchers(job: str | None, pod: str | None, gpu: str | None) -> str:
-    """Matchers of `gpu:owner:info` for what the flags of `report` name."""
+def _either(texts: Iterable[str]) -> str:
+    """A regular expression for all of them, in PromQL."""
+    return json.dumps("|".join(sorted({re.escape(text) for text in texts})))
+
+
+def _matchers(wanted: Wanted) -> str:
+    """Matchers of `gpu:owner:info` for what the flags name."""
     found: dict[str, str] = {}
-    if job:
-        found["slurm_job_id"] = re.escape(job.removeprefix("slurm-"))
-    if pod:
-        namespace, _, name = pod.partition("/")
-        found |= {"workload_namespace": re.escape(namespace), "workload_pod": re.escape(name)}
-    if gpu:
-        node, slash, index = gpu.rpartition("/")
-        found["gpu" if index.isdecimal() else "uuid"] = re.escape(index)
-        if slash:
-            found["instance"] = f"{re.escape(node)}(:[0-9]+)?"
+    if wanted.job:
+        found["slurm_job_id"] = re.escape(wanted.job.removeprefix("slurm-"))
+    if wanted.pod:
+        found["workload_namespace"], _, found["workload_pod"] = map(
+            re.escape, wanted.pod.partition("/")
+        )
+    if wanted.gpu:
+        node, slash, index = map(re.escape, wanted.gpu.rpartition("/"))
+        found["gpu" if index.isdecimal() else "uuid"] = index
+        found["instance"] = f"{node}(:[0-9]+)?" if slash else ".*"
     return ", ".join(f"{label}=~{json.dumps(text)}" for label, text in found.items())
 
 
 def _advise(gpus: Iterable[Gpu], rows: Iterable[Row]) -> None:
     """Note the last recommendation of each; none where figures are missing."""
-    figures: dict[str, dict[str, Any]] = {}
-    for labels, value in sorted(rows, key=lambda row: row[0].get("knob", "")):
-        name, of_gpu = labels.get("__name__", ""), figures.setdefault(labels.get("uuid", ""), {})
-        of_gpu |= {"knob": labels.get("knob", ""), name.rpartition(":")[2]: value}
+    figures: dict[str, dict[str, Any]] = defaultdict(dict)
+    for labels, value in sorted(rows, key=lambda row: row[0]["knob"]):
+        name = labels["__name__"].rpartition(":")[2]
+        figures[labels["uuid"]] |= {"knob": labels["knob"], name: value}
     for gpu in gpus:
-        known, own = figures.get(gpu.uuid, {}), gpu.stall_ratios
-        against = _AGAINST.get(known.get("knob", ""), ("",))
-        known["cause"] = max(against, key=lambda cause: own.get(cause, 0.0))
-        known |= {"at_most": known.get("upper_bound") == 1, "current_busy_ratio": gpu.busy_ratio}
+        told = figures[gpu.uuid] | {"cause": leading(gpu.stall_ratios)}
+        told |= {"at_most": told.get("upper_bound") == 1, "current_busy_ratio": gpu.busy_ratio}
         with suppress(ValueError):
-            gpu.recommendation = read(knobs.Prescription, known)
+            gpu.recommendation = read(Prescription, told)
 
 
 def _uses(rows: Mapping[str, Iterable[Row]]) -> dict[Key, Use]:
     """What GPUs did, by labels, from the rows of `busy` and `stall`."""
-    found: dict[Key, Use] = {}
+    found: dict[Key, Use] = defaultdict(Use)
     for labels, value in rows["busy"]:
-        found.setdefault(_key(labels), Use()).add(Use(value, value))
+        found[_key(labels)].add(Use(value, value))
     for labels, value in rows["stall"]:
-        part = {labels.get("waiting_on", stall.UNKNOWN): value}
-        found.setdefault(_key(labels), Use()).add(Use(value, 0.0, part))
+        found[_key(labels)].add(Use(value, 0.0, {labels["waiting_on"]: value}))
     return found
 
 
-def _job(key: Key) -> Job:
+def _job(key: Key, summed: Use | None = None) -> Job:
+    owner = {name.removeprefix("workload_"): text for name, text in key if name in _OWNER}
     labels = dict(key)
-    owner = {k.removeprefix("workload_"): v for k, v in key if k in _OWNER.split(", ")}
-    name, number = owner.pop("workload", ""), labels.get("slurm_job_id")
-    return Job(id=f"slurm-{number}" if number else name, owner=owner)
+    number = labels.get("slurm_job_id")
+    name = f"slurm-{number}" if number else labels.get("workload", "")
+    return Job(id=name, owner=owner, summed=summed)
 
 
-def _key(labels: Labels) -> Key:
-    return tuple(sorted((k, v) for k, v in labels.items() if v and k != "waiting_on"))
+def _key(labels: Labels, without: str = "waiting_on") -> Key:
+    return tuple(sorted((k, v) for k, v in labels.items() if v and k != without))
