@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -85,6 +87,8 @@ class Wanted:
     currency: str = "EUR"
     layout: str = "text"
     deadline: float = 20.0
+    ca_file: Path | None = None
+    verbose: bool = False
 
     @property
     def seconds(self) -> float:
@@ -92,33 +96,43 @@ class Wanted:
         return self.since or DAY_SECONDS * (30 if self.job or self.pod else 7)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass
 class Bill:
     """All that is reported."""
 
     wanted: Wanted
-    jobs: Sequence[Job]
-    """Those that lost most, worst first."""
-    count: int
-    """Of all jobs; unlisted ones are in the totals."""
-    owners: Mapping[str, Use]
-    """The largest loss first."""
+    jobs: list[Job] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """What could not be read, one line each."""
+    notes: list[str] = field(default_factory=list)
+    """What could, but is worth knowing."""
     track: Track | None = None
     earlier: Earlier | None = None
     """If there is one job."""
     time_seconds: float = field(default_factory=time.time)
-    missing: Sequence[str] = ()
-    """What could not be read, one line each."""
 
-    @property
+    @cached_property
+    def owners(self) -> Mapping[str, Use]:
+        """What the jobs of each did, the largest loss first."""
+        found: dict[str, Use] = {}
+        for job in self.jobs:
+            found.setdefault(job.owner_name, Use()).add(job.use)
+        return dict(sorted(found.items(), key=lambda one: (-one[1].lost_seconds, one[0])))
+
+    @cached_property
     def use(self) -> Use:
         """What all jobs did."""
         return total(self.owners.values())
 
     @property
+    def listed(self) -> Sequence[Job]:
+        """As many jobs as are wanted."""
+        return self.jobs[: self.wanted.limit]
+
+    @property
     def single(self) -> Job | None:
         """The job, if it is the only one."""
-        return self.jobs[0] if self.jobs and self.count == 1 else None
+        return self.jobs[0] if len(self.jobs) == 1 else None
 
     def cost(self, seconds: float) -> float | None:
         """The cost of so many GPU-seconds; None without a price."""
@@ -149,32 +163,13 @@ def document(bill: Bill) -> Document:
         "time_seconds": bill.time_seconds,
         "since_seconds": bill.time_seconds - bill.wanted.seconds,
         "currency": None if bill.wanted.hourly_cost is None else bill.wanted.currency,
-        "job_count": bill.count,
+        "job_count": len(bill.jobs),
         "total": use(bill.use),
         "owners": [{"owner": name, **use(of)} for name, of in bill.owners.items()],
-        "jobs": [job(one) for one in bill.jobs],
+        "jobs": [job(one) for one in bill.listed],
         "predictions": plain(bill.track),
         "missing": list(bill.missing),
     }
-
-
-def bill_of(jobs: Sequence[Job], wanted: Wanted) -> Bill:
-    """The bill for these jobs."""
-    return Bill(
-        wanted=wanted,
-        jobs=sorted(jobs, key=lambda job: (-job.use.lost_seconds, job.id))[: wanted.limit],
-        count=len(jobs),
-        owners=by_owner((job.owner_name, job.use) for job in jobs),
-        track=track(jobs),
-    )
-
-
-def by_owner(uses: Iterable[tuple[str, Use]]) -> dict[str, Use]:
-    """The sums of `uses` by their owners, the largest loss first."""
-    found: dict[str, Use] = {}
-    for name, use in uses:
-        found.setdefault(name, Use()).add(use)
-    return dict(sorted(found.items(), key=lambda one: (-one[1].lost_seconds, one[0])))
 
 
 def first(job: Job) -> Change | None:

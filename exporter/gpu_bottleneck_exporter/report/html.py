@@ -24,7 +24,7 @@ _COLUMNS = 60
 
 def html(bill: Bill) -> str:
     """The page."""
-    missing = [words.Part("What could not be read", bill.missing)] if bill.missing else []
+    missing = [words.Section("What could not be read", bill.missing)] if bill.missing else []
     since, now = (_time(bill.time_seconds - back) for back in (bill.wanted.seconds, 0.0))
     return filled(
         _PAGE,
@@ -33,11 +33,11 @@ def html(bill: Bill) -> str:
         title=words.title(bill),
         summary=words.summary(bill),
         span=f"since {since}, reported {now}",
-        main=join(*(_section(bill, part) for part in (*missing, *words.parts(bill)))),
+        main=join(*(_section(bill, part) for part in (*missing, *words.sections(bill)))),
     )
 
 
-def _section(bill: Bill, part: words.Part) -> Html:
+def _section(bill: Bill, part: words.Section) -> Html:
     content: list[Html | None] = [element("h2", _text(part.heading))]
     rows = part.rows
     if job := part.job:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.fetch import Server, gather
 from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, VERSION, Job, moved, placed
 from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, parsed, read
+from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
 MOST_BYTES = 16 * 2**20
 """Of one node's answer; a job on eight GPUs is 35 kB at most."""
@@ -35,62 +35,18 @@ class _Head:
     """How many older jobs do not fit into it."""
 
 
-@dataclass
-class Found:
-    """Jobs, and what to tell on stderr."""
-
-    jobs: list[Job] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    """What could not be read."""
-    notes: list[str] = field(default_factory=list)
-    """What could, but is worth knowing."""
-
-    def add(self, url: str, body: bytes, asked_seconds: float, came_seconds: float) -> None:
-        """Add the jobs that a node told between these Unix times."""
-        try:
-            self._add(parsed(body), asked_seconds, came_seconds)
-        except (ValueError, LookupError, TypeError) as error:
-            why = printable(f"{error}", _LONGEST_NAME)
-            self.missing.append(f"{url} serves no ledger of this exporter: {why}")
-
-    def _add(self, given: Any, asked_seconds: float, came_seconds: float) -> None:  # noqa: ANN401
-        version, rows = given["version"], given["jobs"]
-        if version != VERSION:
-            shown = printable(f"{version}", 20)
-            raise ValueError(f"its version is {shown}, not {VERSION}: update the older of the two")
-        head, count = read(_Head, given), len(rows)
-        node = head.node[:_LONGEST_NAME]
-        behind = (asked_seconds + came_seconds) / 2 - head.time_seconds
-        if abs(behind) <= _SKEW_SECONDS + (came_seconds - asked_seconds) / 2:
-            behind = 0.0
-        else:
-            side = "behind" if behind > 0 else "ahead of"
-            self.notes.append(f"{node}: its clock is {abs(behind):.0f} s {side} ours; corrected")
-        if head.simulated:
-            self.notes.append(f"{node}: its GPUs are simulated")
-        if head.left_off:
-            self.missing.append(f"{node}: {head.left_off} older jobs do not fit into its answer")
-        # By this machine's clock.
-        jobs = [job for row in rows if (job := _job(row, node, behind))]
-        if len(jobs) < count:
-            self.missing.append(f"{node}: {count - len(jobs)} of {count} jobs cannot be read")
-        self.jobs += jobs
-
-
-def ledgers(urls: Iterable[str], ca_file: Path | None, since: float, deadline: float) -> Found:
-    """All jobs of these nodes that run or ended after Unix time `since`.
-
-    Raises SettingsError for `ca_file`.
-    """
-    servers = [Server(url, ca_file, (JOBS_PATH, NODE_PATH, "/metrics")) for url in urls]
+def ledgers(urls: Iterable[str], wanted: Wanted) -> Bill:
+    """All jobs of these nodes in the time that is asked for."""
+    bill = Bill(wanted)
+    since = bill.time_seconds - wanted.seconds
+    servers = [Server(url, wanted.ca_file, (JOBS_PATH, NODE_PATH, "/metrics")) for url in urls]
     calls = {one.address(JOBS_PATH): partial(_asked, one, since) for one in servers}
-    answers, missing = gather(calls, deadline)
-    found = Found(missing=missing)
+    answers, bill.missing = gather(calls, wanted.deadline)
     for url, answer in answers.items():
-        found.add(url, *answer)
-    whole = joined(found.jobs)
-    found.jobs = [job for job in whole if job.end_seconds is None or job.end_seconds >= since]
-    return found
+        add(bill, url, *answer)
+    whole = joined(bill.jobs)
+    bill.jobs = [job for job in whole if job.end_seconds is None or job.end_seconds >= since]
+    return bill
 
 
 def _asked(server: Server, since: float) -> tuple[bytes, float, float]:
@@ -99,6 +55,39 @@ def _asked(server: Server, since: float) -> tuple[bytes, float, float]:
     # An hour more: its clock may be behind.
     body = server.get(f"{JOBS_PATH}?since={max(since - 3600, 0):.0f}", MOST_BYTES)
     return body, began, time.time()
+
+
+def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: float) -> None:
+    """Add the jobs that a node told between these Unix times."""
+    try:
+        _add(bill, parsed(body), asked_seconds, came_seconds)
+    except (ValueError, LookupError, TypeError) as error:
+        why = printable(f"{error}", _LONGEST_NAME)
+        bill.missing.append(f"{url} serves no ledger of this exporter: {why}")
+
+
+def _add(bill: Bill, given: Any, asked_seconds: float, came_seconds: float) -> None:  # noqa: ANN401
+    version, rows = given["version"], given["jobs"]
+    if version != VERSION:
+        shown = printable(f"{version}", 20)
+        raise ValueError(f"its version is {shown}, not {VERSION}: update the older of the two")
+    head, count = read(_Head, given), len(rows)
+    node = head.node[:_LONGEST_NAME]
+    behind = (asked_seconds + came_seconds) / 2 - head.time_seconds
+    if abs(behind) <= _SKEW_SECONDS + (came_seconds - asked_seconds) / 2:
+        behind = 0.0
+    else:
+        side = "behind" if behind > 0 else "ahead of"
+        bill.notes.append(f"{node}: its clock is {abs(behind):.0f} s {side} ours; corrected")
+    if head.simulated:
+        bill.notes.append(f"{node}: its GPUs are simulated")
+    if head.left_off:
+        bill.missing.append(f"{node}: {head.left_off} older jobs do not fit into its answer")
+    # By this machine's clock.
+    jobs = [job for row in rows if (job := _job(row, node, behind))]
+    if len(jobs) < count:
+        bill.missing.append(f"{node}: {count - len(jobs)} of {count} jobs cannot be read")
+    bill.jobs += jobs
 
 
 def _job(given: Any, node: str, behind: float) -> Job | None:  # noqa: ANN401 - JSON

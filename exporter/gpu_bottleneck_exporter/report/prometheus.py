@@ -21,24 +21,24 @@ from urllib.parse import urlencode
 
 import click
 
-from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
+from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.fetch import Server, gather
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, placed
 from gpu_bottleneck_exporter.nodeview.wire import parsed, read
 from gpu_bottleneck_exporter.prescription.model import Prescription, leading
-from gpu_bottleneck_exporter.report.bill import Bill, Track, Wanted, bill_of, by_owner
+from gpu_bottleneck_exporter.report.bill import Bill, Track, Wanted
 
 BUSY, STALL = "workload:busy_gpu_seconds:sum10m", "workload:stall_gpu_seconds:sum10m"
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 256 * 2**20
+"""Of an answer: a job that waits for four causes is 1 kB."""
 _LONGEST_NAME = 253
 _AT_ONCE = 2
 """Queries: as many as a small Prometheus has cores."""
-_PAYING = ("workload_owner", "workload_namespace", "user")
-"""Labels of whom a job is billed to, as in `Job.owner_name`."""
 _WHO = "workload_namespace, workload_pod, slurm_job_id, user, workload"
 _BILLED = f"cluster, workload_owner, {_WHO}"
 _GPU = "job, instance, gpu, uuid"
-_OWNER = {*_PAYING, "workload_pod", "slurm_job_id"}
+_OWNER = {"workload_owner", "workload_namespace", "workload_pod", "slurm_job_id", "user"}
+"""Labels that become fields of `Job.owner`."""
 _ITS_OWNER = (
     "* on (cluster, workload_namespace, workload_pod, user) group_left (workload_owner) "
     "helper:job_owner:info"
@@ -65,8 +65,7 @@ class Engine:
     """A Prometheus, or what has its API."""
 
     server: Server
-    deadline_seconds: float
-    verbose: bool = False
+    wanted: Wanted
 
     def ask(self, queries: Mapping[str, str], **at: float) -> dict[str, list[Row]]:
         """The result of each PromQL query, by name, now or at a `time`.
@@ -74,13 +73,13 @@ class Engine:
         Raises ExporterError if one fails.
         """
         calls = {name: partial(self._asked, query, **at) for name, query in queries.items()}
-        answers, missing = gather(calls, self.deadline_seconds, _AT_ONCE, self.server.name)
+        answers, missing = gather(calls, self.wanted.deadline, _AT_ONCE, self.server.name)
         if missing:
             raise ExporterError(missing[0])
         return answers
 
     def _asked(self, query: str, **at: float) -> list[Row]:
-        if self.verbose:
+        if self.wanted.verbose:
             click.echo(f"query {query}", err=True)
         asked = urlencode({"query": query, **at})
         body = self.server.get(f"/api/v1/query?{asked}", MOST_BYTES, (400, 422, 503))
@@ -101,51 +100,33 @@ def _row(given: Any) -> Row:  # noqa: ANN401 - JSON
     return defaultdict(str, labels), float(given["value"][1])
 
 
-def totals(engine: Engine, wanted: Wanted) -> Bill:
-    """All jobs, or those of an owner; the worst are listed.
+def recorded(url: str, wanted: Wanted) -> Bill:
+    """The jobs that are asked for by name, GPU by GPU; or all of them, each as a whole.
 
-    Raises SettingsError if the owner has none, and ExporterError if nobody has.
+    Raises ExporterError if there are none at all, or if a query fails.
     """
-    owner, window = wanted.owner, f"[{wanted.seconds:.0f}s]"
-    whose = [f"{label}={json.dumps(owner)}," for label in _PAYING] if owner else [""]
-
-    def sums(name: str, by: str, also: str = "") -> str:
-        return " or ".join(
-            f"sum by ({by}) (sum_over_time({name}{{{one}{also}}}{window}))" for one in whose
-        )
-
-    paying = ", ".join(_PAYING)
+    server = Server(url, wanted.ca_file, ("/graph", "/query"), wanted.deadline)
+    engine = Engine(server, wanted)
+    if wanted.job or wanted.pod or wanted.gpu:
+        return Bill(wanted, _detailed(engine, wanted))
+    window = f"[{wanted.seconds:.0f}s]"
     found = engine.ask(
         {
-            "busy": sums(BUSY, paying),
-            "stall": sums(STALL, f"{paying}, waiting_on"),
-            "worst": f"topk({wanted.limit}, {sums(STALL, _BILLED)})",
-            "count": f"count({sums(BUSY, _BILLED)})",
+            "busy": f"sum by ({_BILLED}) (sum_over_time({BUSY}{window}))",
+            "stall": f"sum by ({_BILLED}, waiting_on) (sum_over_time({STALL}{window}))",
             **_TRACK,
         }
     )
-    if not found["count"] and owner:
-        raise SettingsError(f"{engine.server.name} has recorded nothing of {owner!r} in this time")
-    if not found["count"]:
+    if not found["busy"]:
         told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
-        raise ExporterError(f"{engine.server.name} has recorded no {BUSY}: {told}")
-    worst = f"workload=~{_either(labels['workload'] for labels, _ in found['worst'])}"
-    of_jobs = engine.ask(
-        {
-            "busy": sums(BUSY, _BILLED, worst),
-            "stall": sums(STALL, f"{_BILLED}, waiting_on", worst),
-        }
-    )
-    bill = bill_of([_job(key, use) for key, use in _uses(of_jobs).items()], wanted)
-    bill.count = int(found["count"][0][1])
-    bill.owners = by_owner((_job(key).owner_name, use) for key, use in _uses(found).items())
+        raise ExporterError(f"{server.name} has recorded no {BUSY}: {told}")
     track = [rows[0][1] for name in _TRACK if (rows := found[name])]
+    bill = Bill(wanted, [_job(key, use) for key, use in _uses(found).items()])
     bill.track = Track(*track) if len(track) == len(_TRACK) else None
     return bill
 
 
-def detailed(engine: Engine, wanted: Wanted) -> list[Job]:
-    """The jobs that are asked for by name, with what each GPU did."""
+def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
     info, by = f"gpu:owner:info{{{_matchers(wanted)}}}", f"{_GPU}, cluster, {_WHO}"
     seen, window = f"timestamp({info}) {_ITS_OWNER}", f"[{wanted.seconds:.0f}s:{_STEP_SECONDS}s]"
     found = engine.ask(
@@ -184,7 +165,7 @@ def detailed(engine: Engine, wanted: Wanted) -> list[Job]:
             gpu = Gpu(
                 gpu=labels["gpu"],
                 uuid=labels["uuid"],
-                node=labels["instance"],
+                node=re.sub(":[0-9]+$", "", labels["instance"]),
                 start_seconds=starts.get(key, at),
                 end_seconds=None if time.time() - at < _ENDED_SECONDS else at,
             )
@@ -203,18 +184,14 @@ def _either(texts: Iterable[str]) -> str:
 
 def _matchers(wanted: Wanted) -> str:
     """Matchers of `gpu:owner:info` for what the flags name."""
-    found: dict[str, str] = {}
-    if wanted.job:
-        found["slurm_job_id"] = re.escape(wanted.job.removeprefix("slurm-"))
-    if wanted.pod:
-        found["workload_namespace"], _, found["workload_pod"] = map(
-            re.escape, wanted.pod.partition("/")
-        )
-    if wanted.gpu:
-        node, slash, index = map(re.escape, wanted.gpu.rpartition("/"))
-        found["gpu" if index.isdecimal() else "uuid"] = index
-        found["instance"] = f"{node}(:[0-9]+)?" if slash else ".*"
-    return ", ".join(f"{label}=~{json.dumps(text)}" for label, text in found.items())
+    node, _, gpu = (wanted.gpu or "").rpartition("/")
+    found = {
+        "slurm_job_id": wanted.job and re.escape(wanted.job.removeprefix("slurm-")),
+        "workload": wanted.pod and re.escape(f"pod {wanted.pod}"),
+        "gpu" if gpu.isdecimal() else "uuid": re.escape(gpu),
+        "instance": node and f"{re.escape(node)}(:[0-9]+)?",
+    }
+    return ", ".join(f"{label}=~{json.dumps(text)}" for label, text in found.items() if text)
 
 
 def _advise(gpus: Iterable[Gpu], rows: Iterable[Row]) -> None:

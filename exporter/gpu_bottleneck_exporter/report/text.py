@@ -23,7 +23,7 @@ def text(bill: Bill) -> str:
         lines = [f"{head:50} busy {percent(job.use.busy_ratio)}"]
         return "\n  ".join([*lines, f"{bar:{_WIDE}} {words.loss(bill, job.use)}", *told])
     lines = [words.summary(bill)]
-    for part in words.parts(bill):
+    for part in words.sections(bill):
         widths = [max(map(len, column)) for column in zip(*part.rows, strict=True)]
         rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in part.rows]
         lines += [] if part.job else ["", *rows, *part.lines]
@@ -33,7 +33,7 @@ def text(bill: Bill) -> str:
 def markdown(bill: Bill) -> str:
     """The report as Markdown (GitHub's)."""
     lines = [f"## {marked(words.title(bill))}", "", words.summary(bill)]
-    for part in words.parts(bill):
+    for part in words.sections(bill):
         if part.job is None or bill.single:
             waits = [words.waits(part.job.use)] if part.job else []
             head, *rows = part.rows or [()]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
-from gpu_bottleneck_exporter.nodeview.text import amount, duration, memory, percent
+from gpu_bottleneck_exporter.nodeview.text import amount, duration, memory, parts, percent
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, REMOVED
 from gpu_bottleneck_exporter.remedies import REMEDIES, SETTINGS
 from gpu_bottleneck_exporter.report import bill as sums
@@ -21,7 +21,7 @@ _FIGURES = ("Busy", *_LOST, "Mostly")
 Row = tuple[str, ...]
 
 
-class Part(NamedTuple):
+class Section(NamedTuple):
     """What stands under a heading of its own."""
 
     heading: str
@@ -32,43 +32,43 @@ class Part(NamedTuple):
     """The one that it is about."""
 
 
-def parts(bill: Bill) -> Iterator[Part]:
+def sections(bill: Bill) -> Iterator[Section]:
     """What stands under the summary: of all jobs, if they are several, then of each."""
     if not bill.single:
         yield from _totals(bill)
-    for job in bill.jobs:
+    for job in bill.listed:
         whole = f"{who(bill, job)}: {figures(bill, job.use)}"
         gpus = (
             (gpu.name, short(gpu.model or ""), *_cells(bill, gpu), _memory(gpu), _energy(gpu))
             for gpu in job.gpus
         )
         rows = _table(("GPU", "Model", *_FIGURES, "Peak memory", "Energy"), gpus)
-        yield Part(heading(job), [whole, *about(bill, job)], rows, job)
+        yield Section(heading(job), [whole, *about(bill, job)], rows, job)
     if told := record(bill):
-        yield Part("Recommendations", told)
+        yield Section("Recommendations", told)
 
 
-def _totals(bill: Bill) -> Iterator[Part]:
+def _totals(bill: Bill) -> Iterator[Section]:
     jobs: list[Row] = []
-    for job in bill.jobs:
+    for job in bill.listed:
         advice = sums.first(job)
         to_do = change(advice, job) if advice and advice.knob else ""
         cells, boards = _cells(bill, job.use), f"{len(job.gpus) or ''}"
         jobs.append((short(job.name), boards, *cells, short(job.owner_name), to_do))
-    if more := bill.count - len(bill.jobs):
+    if more := len(bill.jobs) - len(bill.listed):
         jobs.append((f"and {more} more (see --limit)", *[""] * 7))
-    yield Part("Jobs", rows=_table(("Job", "GPUs", *_FIGURES, "Owner", "Do first"), jobs))
+    yield Section("Jobs", rows=_table(("Job", "GPUs", *_FIGURES, "Owner", "Do first"), jobs))
     owners = ((short(name), *_cells(bill, use)) for name, use in bill.owners.items())
-    yield Part("Owners", rows=_table(("Owner", *_FIGURES), owners))
+    yield Section("Owners", rows=_table(("Owner", *_FIGURES), owners))
     causes = (
         (cause, percent(ratio), *_lost(bill, bill.use.stall_seconds[cause]))
         for cause, ratio in bill.use.stall_ratios.items()
     )
-    yield Part("Causes", rows=_table(("Cause", "Share", *_LOST), causes))
+    yield Section("Causes", rows=_table(("Cause", "Share", *_LOST), causes))
 
 
 def _cells(bill: Bill, use: Use) -> Row:
-    mostly = waits(use).partition("   ")[0]
+    mostly = waits(use).partition(", ")[0]
     return percent(use.busy_ratio), *_lost(bill, use.lost_seconds), mostly
 
 
@@ -90,7 +90,7 @@ def heading(job: Job) -> str:
 
 def summary(bill: Bill) -> str:
     """All of it in a line: `3 jobs, busy 5 %, lost 106 GPU-hours`."""
-    return f"{_counted(bill.count, 'job')}, {figures(bill, bill.use)}"
+    return f"{_counted(len(bill.jobs), 'job')}, {figures(bill, bill.use)}"
 
 
 def figures(bill: Bill, use: Use) -> str:
@@ -143,9 +143,8 @@ def _counted(count: int, what: str) -> str:
 
 
 def waits(use: Use) -> str:
-    """`worker_cpu 38 %   asleep 14 %`: the largest first; a dash if nothing was lost."""
-    found = named(use.stall_ratios).items()
-    return "   ".join(f"{cause} {percent(ratio)}" for cause, ratio in found) or DASH
+    """`worker_cpu 38 %, asleep 14 %`: the largest first; a dash if nothing was lost."""
+    return parts(named(use.stall_ratios)) or DASH
 
 
 def about(bill: Bill, job: Job) -> Iterator[str]:
