@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
 from gpu_bottleneck_exporter.flags import nearest
-from gpu_bottleneck_exporter.jsontext import dumps
-from gpu_bottleneck_exporter.report.bill import Bill, Wanted, document, earlier, track
+from gpu_bottleneck_exporter.report.bill import Bill, Wanted, earlier, json, track
 from gpu_bottleneck_exporter.report.html import html
 from gpu_bottleneck_exporter.report.ledgers import ledgers
 from gpu_bottleneck_exporter.report.prometheus import recorded
 from gpu_bottleneck_exporter.report.text import markdown, text
 
 LOCAL = "http://127.0.0.1:10170"
-FORMATS: Mapping[str, Callable[[Bill], str]] = {
-    "text": text,
-    "json": lambda bill: dumps(document(bill)),
-    "markdown": markdown,
-    "html": html,
-}
+FORMATS = {"text": text, "json": json, "markdown": markdown, "html": html}
 
 
 def report(wanted: Wanted, urls: Sequence[str], prometheus: str | None) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import PEER
 from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, Use, steps, total
-from gpu_bottleneck_exporter.jsontext import Document
+from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document as plain
 from gpu_bottleneck_exporter.prescription.model import Prescription
 
@@ -140,17 +140,14 @@ class Bill:
         return None if price is None else seconds / HOUR_SECONDS * price
 
 
-def document(bill: Bill) -> Document:
+def json(bill: Bill) -> str:
     """The report as JSON; null is unknown."""
 
     def use(of: Use) -> dict[str, Any]:
-        return {
-            "observed_seconds": of.observed_seconds,
-            "busy_ratio": of.busy_ratio,
-            "lost_gpu_hours": of.lost_seconds / HOUR_SECONDS,
-            "lost_cost": bill.cost(of.lost_seconds),
-            "stall_ratios": of.stall_ratios,
-        }
+        names = ("observed_seconds", "busy_ratio", "stall_ratios")
+        lost = {"lost_gpu_hours": of.lost_seconds / HOUR_SECONDS}
+        known = {name: getattr(of, name) for name in names}
+        return known | lost | {"lost_cost": bill.cost(of.lost_seconds)}
 
     def job(of: Job) -> dict[str, Any]:
         names = ("id", "owner", "claims", "start_seconds", "end_seconds")
@@ -158,7 +155,7 @@ def document(bill: Bill) -> Document:
         known = plain({name: getattr(of, name) for name in names} | told)
         return {**known, **use(of.use), "gpus": [plain(gpu) for gpu in of.gpus]}
 
-    return {
+    whole = {
         "version": VERSION,
         "time_seconds": bill.time_seconds,
         "since_seconds": bill.time_seconds - bill.wanted.seconds,
@@ -168,8 +165,9 @@ def document(bill: Bill) -> Document:
         "owners": [{"owner": name, **use(of)} for name, of in bill.owners.items()],
         "jobs": [job(one) for one in bill.listed],
         "predictions": plain(bill.track),
-        "missing": list(bill.missing),
+        "missing": bill.missing,
     }
+    return dumps(whole)
 
 
 def first(job: Job) -> Change | None:
