@@ -69,7 +69,7 @@ def absent(name: str, minutes: int, of: Series) -> list[float | None]:
 
 def test_what_was_before_a_job_does_not_count(tmp_path: Path) -> None:
     fleet = Fleet(20, [FILE], group_names(FILE), "30s")
-    add_gpu(fleet, "a1:10170", Gpu(busy=[(11, 0.0), (100, 0.9)], owner=job("7"), target=TARGET))
+    add_gpu(fleet, "a1:10170", Gpu(busy=[(11, 0.2), (100, 0.9)], owner=job("7"), target=TARGET))
     add_gpu(fleet, "b1:10170", Gpu(owner=job("8"), target=TARGET))
     for node, name, minutes in (
         ("a1:10170", "gpu_workload_info", 11),
