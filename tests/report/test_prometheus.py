@@ -55,10 +55,11 @@ def past() -> Iterator[str]:
         yield from series("gpu:owner:info", {**of, **owner}, 1)
         yield from series("gpu:stall:ratio_rate5m", {**of, "waiting_on": "worker_cpu"}, idle - 0.1)
         yield from series("gpu:stall:ratio_rate5m", {**of, "waiting_on": "storage"}, 0.1)
-        if owner is ADA:
-            for name, value in ADVICE.items():
-                knob = {**of, "knob": "num_workers"}
-                yield from series(f"gpu:prescription:{name}", knob, value)
+        for name, value in ADVICE.items():
+            advised = [*series(f"gpu:prescription:{name}", {**of, "knob": "num_workers"}, value)]
+            yield from advised if owner is ADA else advised[:-10]
+            later = series(f"gpu:prescription:{name}", {**of, "knob": "cpu_limit"}, value)
+            yield from () if owner is ADA else [*later][-10:]
     for owner, name, busy, storage, cpu in (
         (ADA, "ada", 0.9, 0.2, 0.9),
         (BOB, "research", 0.9, 0.1, 0),
@@ -156,6 +157,12 @@ def test_one_job_with_its_gpus(tmp_path: Path, server: Prometheus) -> None:
 def test_other_ways_to_name_a_job(tmp_path: Path, server: Prometheus, arguments: str) -> None:
     done = report(tmp_path, server, *arguments.split())
     assert done.stdout.startswith("Pod vision/train-0 (research, 1 GPU, 3 h 0 min)"), done.stderr
+
+
+def test_the_last_recommendation_counts(tmp_path: Path, server: Prometheus) -> None:
+    done = report(tmp_path, server, "--format", "json", "--pod", "vision/train-0")
+    ((gpu,),) = (job["gpus"] for job in json.loads(done.stdout)["jobs"])
+    assert gpu["recommendation"]["knob"] == "cpu_limit"
 
 
 def test_wrong_names_and_a_prometheus_without_our_rules(tmp_path: Path, server: Prometheus) -> None:

@@ -64,7 +64,7 @@ class Earlier:
 class Track:
     """What came of recommendations that were followed."""
 
-    followed: float
+    followed: int
     inside_ratio: float
     """The share within the predicted interval."""
     median_error_ratio: float

@@ -122,7 +122,7 @@ def recorded(url: str, wanted: Wanted) -> Bill:
         raise ExporterError(f"{server.name} has recorded no {BUSY}: {told}")
     track = [rows[0][1] for name in _TRACK if (rows := found[name])]
     bill = Bill(wanted, [_job(key, use) for key, use in _uses(found).items()])
-    bill.track = Track(*track) if len(track) == len(_TRACK) else None
+    bill.track = Track(int(track[0]), *track[1:]) if len(track) == len(_TRACK) else None
     return bill
 
 
@@ -154,6 +154,8 @@ def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
             "busy": of_gpus("gpu:busy:ratio_rate5m"),
             "stall": of_gpus("gpu:stall:ratio_rate5m", ", waiting_on"),
             "advice": f"last_over_time({advice}[{lasting}])",
+            "advised": f"max_over_time(timestamp(gpu:prescription:value{{{gpus}}})"
+            f"[{lasting}:{_STEP_SECONDS}s])",
         },
         time=end + _STEP_SECONDS / 2,
     )
@@ -173,7 +175,7 @@ def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
             name = labels["cluster"], labels["workload"]
             jobs.setdefault(name, _job(_key(labels))).gpus.append(gpu)
     if len(jobs) == 1:  # which of several was advised is unknown
-        _advise(next(iter(jobs.values())).gpus, came["advice"])
+        _advise(next(iter(jobs.values())).gpus, came["advice"], came["advised"])
     return [job.having(placed(job.gpus)) for job in jobs.values()]
 
 
@@ -194,10 +196,13 @@ def _matchers(wanted: Wanted) -> str:
     return ", ".join(f"{label}=~{json.dumps(text)}" for label, text in found.items() if text)
 
 
-def _advise(gpus: Iterable[Gpu], rows: Iterable[Row]) -> None:
+def _advise(gpus: Iterable[Gpu], rows: Iterable[Row], times: Iterable[Row]) -> None:
     """Note the last recommendation of each; none where figures are missing."""
     figures: dict[str, dict[str, Any]] = defaultdict(dict)
-    for labels, value in sorted(rows, key=lambda row: row[0]["knob"]):
+    last = {(labels["uuid"], labels["knob"]): at for labels, at in times}
+    for labels, value in sorted(
+        rows, key=lambda row: last.get((row[0]["uuid"], row[0]["knob"]), 0.0)
+    ):
         name = labels["__name__"].rpartition(":")[2]
         figures[labels["uuid"]] |= {"knob": labels["knob"], name: value}
     for gpu in gpus:

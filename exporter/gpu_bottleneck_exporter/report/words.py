@@ -195,4 +195,4 @@ def record(bill: Bill) -> list[str]:
         return []
     error = _counted(round(100 * track.median_error_ratio), "point")
     inside = f"{percent(track.inside_ratio)} inside"
-    return [f"Predictions: {track.followed:.0f} followed, {inside}, median error {error}"]
+    return [f"Predictions: {track.followed} followed, {inside}, median error {error}"]
