@@ -199,10 +199,8 @@ def _matchers(wanted: Wanted) -> str:
 def _advise(gpus: Iterable[Gpu], rows: Iterable[Row], times: Iterable[Row]) -> None:
     """Note the last recommendation of each; none where figures are missing."""
     figures: dict[str, dict[str, Any]] = defaultdict(dict)
-    last = {(labels["uuid"], labels["knob"]): at for labels, at in times}
-    for labels, value in sorted(
-        rows, key=lambda row: last.get((row[0]["uuid"], row[0]["knob"]), 0.0)
-    ):
+    last = defaultdict(float, {(of["uuid"], of["knob"]): at for of, at in times})
+    for labels, value in sorted(rows, key=lambda row: last[row[0]["uuid"], row[0]["knob"]]):
         name = labels["__name__"].rpartition(":")[2]
         figures[labels["uuid"]] |= {"knob": labels["knob"], name: value}
     for gpu in gpus:
