@@ -462,3 +462,4 @@ def test_storage_is_split_as_it_was_seen(storage: int, places: dict[Place, int])
 def test_of_storage_that_nobody_was_seen_to_wait_for_no_file_system_is_known() -> None:
     assert by_file_system({STORAGE: SECOND}, bucket()) == {}
     assert by_file_system({STORAGE: SECOND}, None) == {}
+    assert by_file_system({HOST_CODE: SECOND}, bucket(places={Place.LOCAL: 1})) == {}
