@@ -145,6 +145,7 @@ def _gpu(
         xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
         **_figures(gpu),
         **_processes(gpu, collectors),
+        idle_lines=sampler.lines.told(who.uuid) if sampler.lines else None,
         **(_explained(gpu, lately) if gpu.up else _down(who.index, sampler)),
     )
 

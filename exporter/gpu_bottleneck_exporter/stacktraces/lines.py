@@ -1,0 +1,243 @@
+"""Idle seconds by line of code: pure arithmetic over looks at the stacks of a GPU's feeders.
+
+The split of idle time says for how long a GPU waited for what; looks say which lines did that
+meanwhile. As there, busy time explains first what a main did: one that sleeps in a synchronize
+while its GPU works holds nothing up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from pathlib import PurePath
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
+from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.stall import (
+    ASLEEP,
+    CPU_QUEUE,
+    CPU_QUOTA,
+    HOST_CODE,
+    MEMORY,
+    NETWORK,
+    PEER,
+    REQUESTS,
+    STORAGE,
+    WORKER_CPU,
+)
+from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.stacktraces.frames import Frame
+from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
+
+_LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3(?:\.\d+t?)?/|/(?:site|dist)-packages/")
+"""Files that nobody who runs a job edits: Python's own and what was installed."""
+_INSTALLED = re.compile(r".*(?:/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+t?)?/)([^/]+)")
+_MOST_LINES = 1000
+"""Of one GPU; a job may make up more. Those of further ones are not counted."""
+_MOST_TOLD = 5
+_RUNS, _RESTS = frozenset({Activity.RUN}), frozenset(a for a in Activity if a.rests)
+_READS = frozenset({Activity.DISK})
+_ALL = frozenset(Activity)
+_ANY, _MAIN, _HELPERS = frozenset({True, False}), frozenset({True}), frozenset({False})
+_MAIN_RESTS = ((_MAIN, _RESTS), (_MAIN, _ALL))
+_BLAMED: Mapping[str, Sequence[tuple[frozenset[bool], frozenset[Activity]]]] = {
+    HOST_CODE: ((_MAIN, _RUNS), (_HELPERS, _RUNS)),
+    WORKER_CPU: ((_HELPERS, _RUNS),),
+    CPU_QUEUE: ((_ANY, _RUNS),),
+    CPU_QUOTA: ((_ANY, _RUNS),),
+    STORAGE: ((_ANY, _READS), (_ANY, _RUNS)),
+    MEMORY: ((_ANY, _READS), (_ANY, _RUNS)),
+    NETWORK: ((_ANY, frozenset({Activity.NETWORK})), *_MAIN_RESTS),
+    PEER: _MAIN_RESTS,
+    REQUESTS: _MAIN_RESTS,
+    ASLEEP: _MAIN_RESTS,
+}
+"""By cause: whose looks (a main's or a helper's) doing what; the first of them that were seen."""
+CAUSES = frozenset(_BLAMED)
+"""Those that lie with a line of code."""
+
+
+class Thread(NamedTuple):
+    """What one thread did at one look."""
+
+    role: str
+    wait: Wait
+    frames: Sequence[Frame]
+    """The innermost first."""
+    native: bool = False
+    """Whether it ran code that needs no Python, and had let Python's lock go."""
+
+
+class Look(NamedTuple):
+    """The threads of a GPU's feeders at `at_ns` (monotonic)."""
+
+    at_ns: int
+    threads: Sequence[Thread]
+
+
+class Line(NamedTuple):
+    """A line of the job's own code, and what it had called."""
+
+    file: str
+    line: int
+    function: str
+    called: str = ""
+    """The innermost function, if that is one of a library: `torch.stack`."""
+
+
+def line_of(frames: Sequence[Frame]) -> Line | None:
+    """The innermost line of the job's own code, or else the innermost; None without Python code."""
+    if not frames:
+        return None
+    own = next((one for one in frames if not _LIBRARY.search(one.file)), None)
+    if own is None or own is frames[0]:
+        first = frames[0]
+        return Line(first.file, first.line, first.function)
+    return Line(own.file, own.line, own.function, _named(frames[0]))
+
+
+def _named(frame: Frame) -> str:
+    """`torch.stack`: the function with the package or module that it is of."""
+    found = _INSTALLED.match(frame.file)
+    module = found.group(1).removesuffix(".py") if found else PurePath(frame.file).stem
+    return f"{module}.{frame.function}"
+
+
+class _Known(NamedTuple):
+    """What is counted together."""
+
+    line: Line
+    role: str
+    activity: Activity
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Looks at one line, weighed by how idle the GPU was: 1 where it did nothing."""
+
+    all: float = 0.0
+    idle: float = 0.0
+    lock: float = 0.0
+    native: float = 0.0
+
+
+@dataclass
+class LineCount:
+    """The lines of one GPU."""
+
+    idle_ns: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Of the ticks that were added, by what the GPU waited on."""
+    looks: int = 0
+    _busy: float = 0.0
+    """Looks that busy time explains."""
+    _seen: dict[_Known, _Seen] = field(default_factory=dict)
+
+    def add(
+        self, windows: Sequence[Window], stalls: Mapping[str, int], looks: Iterable[Look]
+    ) -> None:
+        """Add a tick: its windows, their idle time by cause, and the looks within it."""
+        for cause, idle_ns in stalls.items():
+            self.idle_ns[cause] += idle_ns
+        for look in looks:
+            self.looks += 1
+            idle = _idle_share(windows, look.at_ns)
+            self._busy += 1 - idle
+            for thread in look.threads:
+                self._note(thread, idle, len(look.threads))
+
+    def _note(self, thread: Thread, idle: float, of: int) -> None:
+        line = line_of(thread.frames)
+        if line is None:
+            return
+        activity = ACTIVITY_OF[thread.wait]
+        known = _Known(line, thread.role, activity)
+        if known not in self._seen and len(self._seen) >= _MOST_LINES:
+            return
+        seen = self._seen.setdefault(known, _Seen())
+        share = idle / of
+        seen.all += 1 / of
+        seen.idle += share
+        seen.lock += share * (thread.wait is Wait.LOCK)
+        seen.native += share * thread.native
+
+    def found(self, trouble: str | None = None) -> IdleLines:
+        """Idle time by line: all time of a cause is charged to what was seen of it."""
+        weights = self._weights()
+        whole_ns = sum(self.idle_ns.values())
+        lines = [
+            charged
+            for cause, idle_ns in self.idle_ns.items()
+            for charged in self._charged(cause, idle_ns, whole_ns, _blamed(cause, weights))
+        ]
+        mains = {known: weight for known, weight in weights.items() if known.role == Role.MAIN}
+        waits = self._charged("", whole_ns, whole_ns, mains)
+        return IdleLines(whole_ns / 1e9, self.looks, _first(lines), _first(waits), trouble)
+
+    def _charged(
+        self, cause: str, idle_ns: int, whole_ns: int, weights: Mapping[_Known, float]
+    ) -> Iterator[CodeLine]:
+        """`idle_ns` by line, in proportion to `weights`."""
+        of: dict[tuple[Line, str], dict[_Known, float]] = defaultdict(dict)
+        for known, weight in weights.items():
+            if weight > 0:
+                of[known.line, known.role][known] = weight
+        whole = sum(map(sum, (parts.values() for parts in of.values())))
+        for (line, role), parts in of.items():
+            weight = sum(parts.values())
+            lock, native = (
+                sum(
+                    getattr(self._seen[known], what) / self._seen[known].idle * part
+                    for known, part in parts.items()
+                )
+                / weight
+                for what in ("lock", "native")
+            )
+            ns = idle_ns * weight / whole
+            yield CodeLine(*line, role, cause, ns / 1e9, ns / max(whole_ns, 1), lock, native)
+
+    def _weights(self) -> dict[_Known, float]:
+        """Weights of what was seen while the GPU idled: what busy time explains is subtracted.
+
+        In the order of `Activity`, from what mains did.
+        """
+        weights = {known: seen.idle for known, seen in self._seen.items()}
+        busy, mains = self._busy, [known for known in weights if known.role == Role.MAIN]
+        whole = sum(self._seen[known].all for known in mains)
+        busy *= whole / self.looks if self.looks else 0.0
+        for activity in Activity:
+            of_it = [known for known in mains if known.activity is activity]
+            seen = sum(self._seen[known].all for known in of_it)
+            taken = min(seen, busy)
+            busy -= taken
+            idle = sum(weights[known] for known in of_it)
+            for known in of_it:
+                weights[known] *= (seen - taken) / idle if idle else 0.0
+        return weights
+
+
+def _idle_share(windows: Sequence[Window], at_ns: int) -> float:
+    """Share of the window around `at_ns` in which the GPU idled; the nearest, if there is none."""
+    window = min(windows, key=lambda one: abs(one.end_ns - one.duration_ns // 2 - at_ns))
+    return 1 - window.active_ns / window.duration_ns if window.duration_ns else 0.0
+
+
+def _first(lines: Iterable[CodeLine]) -> tuple[CodeLine, ...]:
+    return tuple(nlargest(_MOST_TOLD, lines, key=lambda one: one.seconds))
+
+
+def _blamed(cause: str, weights: Mapping[_Known, float]) -> dict[_Known, float]:
+    """The part of `weights` that did what the GPU waited on."""
+    for mains, activities in _BLAMED.get(cause, ()):
+        found = {
+            known: weight
+            for known, weight in weights.items()
+            if weight > 0 and (known.role == Role.MAIN) in mains and known.activity in activities
+        }
+        if found:
+            return found
+    return {}
