@@ -37,6 +37,7 @@ from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 _LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3(?:\.\d+t?)?/|/(?:site|dist)-packages/")
 """Files that nobody who runs a job edits: Python's own and what was installed."""
 _INSTALLED = re.compile(r".*(?:/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+t?)?/)([^/]+)")
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _MOST_LINES = 1000
 """Of one GPU; a job may make up more. Those of further ones are not counted."""
 _MOST_TOLD = 5
@@ -92,13 +93,14 @@ class Line(NamedTuple):
 
 def line_of(frames: Sequence[Frame]) -> Line | None:
     """The innermost line of the job's own code, or else the innermost; None without Python code."""
+    inner = next((n for n, one in enumerate(frames) if not _LIBRARY.search(one.file)), 0)
     if not frames:
         return None
-    own = next((one for one in frames if not _LIBRARY.search(one.file)), None)
-    if own is None or own is frames[0]:
-        first = frames[0]
-        return Line(first.file, first.line, first.function)
-    return Line(own.file, own.line, own.function, _named(frames[0]))
+    # A comprehension is a function of its own before Python 3.12.
+    names = (one.function for one in frames[inner:] if not one.function.endswith(_COMPREHENSIONS))
+    function = next(names, frames[inner].function)
+    called = _named(frames[0]) if inner else ""
+    return Line(frames[inner].file, frames[inner].line, function, called)
 
 
 def _named(frame: Frame) -> str:
@@ -114,6 +116,14 @@ class _Known(NamedTuple):
     line: Line
     role: str
     activity: Activity
+
+
+class _Part(NamedTuple):
+    """Idle time that is charged to something."""
+
+    of: _Known
+    cause: str
+    nanoseconds: float
 
 
 @dataclass(slots=True)
@@ -170,35 +180,34 @@ class LineCount:
         weights = self._weights()
         whole_ns = sum(self.idle_ns.values())
         lines = [
-            charged
+            part
             for cause, idle_ns in self.idle_ns.items()
-            for charged in self._charged(cause, idle_ns, whole_ns, _blamed(cause, weights))
+            for part in _shared_out(idle_ns, cause, _blamed(cause, weights))
         ]
         mains = {known: weight for known, weight in weights.items() if known.role == Role.MAIN}
-        waits = self._charged("", whole_ns, whole_ns, mains)
-        return IdleLines(whole_ns / 1e9, self.looks, _first(lines), _first(waits), trouble)
+        waits = _shared_out(whole_ns, "", mains)
+        told = (tuple(self._told(parts, whole_ns)) for parts in (lines, waits))
+        return IdleLines(whole_ns / 1e9, self.looks, *told, trouble)
 
-    def _charged(
-        self, cause: str, idle_ns: int, whole_ns: int, weights: Mapping[_Known, float]
-    ) -> Iterator[CodeLine]:
-        """`idle_ns` by line, in proportion to `weights`."""
-        of: dict[tuple[Line, str], dict[_Known, float]] = defaultdict(dict)
-        for known, weight in weights.items():
-            if weight > 0:
-                of[known.line, known.role][known] = weight
-        whole = sum(map(sum, (parts.values() for parts in of.values())))
-        for (line, role), parts in of.items():
-            weight = sum(parts.values())
-            lock, native = (
-                sum(
-                    getattr(self._seen[known], what) / self._seen[known].idle * part
-                    for known, part in parts.items()
-                )
-                / weight
-                for what in ("lock", "native")
+    def _told(self, parts: Iterable[_Part], whole_ns: int) -> Iterator[CodeLine]:
+        """The lines of `parts` that make up most."""
+        by_line: dict[tuple[str, int, str], list[_Part]] = defaultdict(list)
+        for part in parts:
+            line = part.of.line
+            by_line[line.file, line.line, part.of.role].append(part)
+        for of_line in nlargest(_MOST_TOLD, by_line.values(), key=_nanoseconds):
+            ns = _nanoseconds(of_line)
+            most = max(of_line, key=lambda part: part.nanoseconds)
+            seen = [(part.nanoseconds / ns, self._seen[part.of]) for part in of_line]
+            yield CodeLine(
+                *most.of.line,
+                role=most.of.role,
+                waiting_on=most.cause,
+                seconds=ns / 1e9,
+                ratio=ns / whole_ns,
+                lock_ratio=sum(share * one.lock / one.idle for share, one in seen),
+                native_ratio=sum(share * one.native / one.idle for share, one in seen),
             )
-            ns = idle_ns * weight / whole
-            yield CodeLine(*line, role, cause, ns / 1e9, ns / max(whole_ns, 1), lock, native)
 
     def _weights(self) -> dict[_Known, float]:
         """Weights of what was seen while the GPU idled: what busy time explains is subtracted.
@@ -226,8 +235,14 @@ def _idle_share(windows: Sequence[Window], at_ns: int) -> float:
     return 1 - window.active_ns / window.duration_ns if window.duration_ns else 0.0
 
 
-def _first(lines: Iterable[CodeLine]) -> tuple[CodeLine, ...]:
-    return tuple(nlargest(_MOST_TOLD, lines, key=lambda one: one.seconds))
+def _nanoseconds(parts: Iterable[_Part]) -> float:
+    return sum(part.nanoseconds for part in parts)
+
+
+def _shared_out(idle_ns: int, cause: str, weights: Mapping[_Known, float]) -> list[_Part]:
+    """`idle_ns` in proportion to `weights`."""
+    whole = sum(weights.values())
+    return [_Part(known, cause, idle_ns * one / whole) for known, one in weights.items() if one > 0]
 
 
 def _blamed(cause: str, weights: Mapping[_Known, float]) -> dict[_Known, float]:

@@ -30,7 +30,7 @@ class StackReader:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
 
-    def __enter__(self) -> "StackReader":
+    def __enter__(self) -> StackReader:
         return self
 
     def __exit__(self, *_: object) -> None:
