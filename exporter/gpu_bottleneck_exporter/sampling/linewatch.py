@@ -123,15 +123,15 @@ class LineWatch:
 
     def note(self, uuid: str, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
         """Note a tick of GPU `uuid`: its windows, and their idle time by what it waited on."""
-        start_ns, end_ns = windows[0].end_ns - windows[0].duration_ns, windows[-1].end_ns
+        end_ns = windows[-1].end_ns
         with self._lock:
             gpu = self._gpus.setdefault(uuid, _Watched())
             gpu.follow(windows, stalls)
             within = [look for look in gpu.looks if look.at_ns <= end_ns]
             for _ in within:
                 gpu.looks.popleft()
-            if gpu.began_ns is not None and gpu.began_ns <= start_ns and end_ns <= gpu.until_ns:
-                gpu.count.add(windows, stalls, within)
+            if gpu.began_ns is not None:
+                gpu.count.add(*_between(windows, stalls, gpu.began_ns, gpu.until_ns), within)
             due = gpu.is_due(end_ns)
         if due:
             self._wanted.set()
@@ -197,6 +197,16 @@ class LineWatch:
             if gpu := self._gpus.get(uuid):
                 gpu.looks.append(Look(at_ns, threads))
                 gpu.trouble = next(iter(refused), None) if found else _NOBODY
+
+
+def _between(
+    windows: Sequence[Window], stalls: Mapping[str, int], start_ns: int, end_ns: int
+) -> tuple[list[Window], dict[str, int]]:
+    """The windows that end in that time, and their part of the idle time."""
+    kept = [window for window in windows if start_ns < window.end_ns <= end_ns]
+    (all_ns, busy_ns), (kept_ns, kept_busy_ns) = sums(windows), sums(kept)
+    idle_ns = max(all_ns - busy_ns, 1)
+    return kept, {cause: ns * (kept_ns - kept_busy_ns) // idle_ns for cause, ns in stalls.items()}
 
 
 def _threads(pid: int, stacks: Iterable[ThreadStack], *, is_main: bool) -> Iterator[Thread]:

@@ -153,7 +153,7 @@ class LineCount:
         """Add a tick: its windows, their idle time by cause, and the looks within it."""
         for cause, idle_ns in stalls.items():
             self.idle_ns[cause] += idle_ns
-        for look in looks:
+        for look in looks if windows else ():
             self.looks += 1
             idle = _idle_share(windows, look.at_ns)
             self._busy += 1 - idle
