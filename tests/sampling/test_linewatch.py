@@ -61,10 +61,12 @@ def watching(reader: Recorded) -> Iterator[LineWatch]:
         watch.stop()
 
 
-def tick(watch: LineWatch, seconds: float = 0.05, cause: str = HOST_CODE) -> IdleLines:
-    """What is told after so much idle time that ends now."""
+def tick(
+    watch: LineWatch, seconds: float = 0.05, cause: str = HOST_CODE, ago_ns: int = 0
+) -> IdleLines:
+    """What is told after so much idle time that ended then."""
     elapsed_ns = int(seconds * SECOND)
-    window = Window(time.monotonic_ns(), elapsed_ns, 0)
+    window = Window(time.monotonic_ns() - ago_ns, elapsed_ns, 0)
     watch.note("a", [window], {cause: elapsed_ns})
     return watch.told("a")
 
@@ -82,14 +84,10 @@ def test_a_gpu_that_somebody_asks_for_is_looked_at() -> None:
 def test_nobody_looks_unasked_until_a_gpu_has_waited_for_one_thing_for_long() -> None:
     reader = Recorded()
     with watching(reader) as watch:
-        for _ in range(100):
-            tick(watch, 1.0)
+        for ago_ns in range(LASTED_NS - 2 * SECOND, 0, -SECOND):
+            tick(watch, 1.0, ago_ns=ago_ns)
         assert watch.told("a") == IdleLines()
-        now_ns = time.monotonic_ns()
-        ends = range(now_ns - LASTED_NS - SECOND, now_ns, SECOND)
-        for end_ns in ends:
-            watch.note("b", [Window(end_ns, SECOND, 0)], {HOST_CODE: SECOND})
-        until(lambda: watch.told("b").looking, "a look")
+        until(lambda: tick(watch, 1.0).lines, "a line")
     assert reader.asked
 
 

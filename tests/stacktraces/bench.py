@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.nodeview.text import code, percent
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 from stacktraces import planted
@@ -41,9 +42,8 @@ def running(kind: str, board: Path, folder: Path) -> Iterator[subprocess.Popen[b
             process.kill()
 
 
-def looked(kind: str, seconds: float, python: Sequence[str] = ()) -> IdleLines:
+def looked(kind: str, seconds: float) -> IdleLines:
     """What is found of the loop `kind` in that time."""
-    del python
     with (
         tempfile.TemporaryDirectory() as name,
         create(Path(name) / "board", gpus=[H100]) as board,
@@ -80,12 +80,9 @@ def main() -> None:
         kind = options.kinds[number % len(options.kinds)]
         found = looked(kind, options.seconds)
         right += is_right(kind, found)
-        told = [
-            f"{line.ratio:.0%} {Path(line.file).name}:{line.line} {line.function} {line.called} ({line.waiting_on})"
-            for line in found.lines[:2]
-        ]
         mark = "right" if is_right(kind, found) else f"WRONG, not {planted.hot_line(kind)}"
-        print(f"{kind:10} {mark} {found.looks:3} {told} {found.trouble or ''}", flush=True)
+        told = [f"{percent(line.ratio)} {code(line)} {line.waiting_on}" for line in found.lines[:2]]
+        print(f"{kind:10} {mark} of {found.looks} looks: {', '.join(told)}", flush=True)
     print(f"{right} of {options.rounds * len(options.kinds)} right")
 
 

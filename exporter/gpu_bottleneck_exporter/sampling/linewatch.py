@@ -71,8 +71,8 @@ class _Watched:
         fading = math.exp(-elapsed_ns / LATELY_NS)
         for cause in {*self.lately, *stalls}:
             self.lately[cause] = self.lately.get(cause, 0.0) * fading + stalls.get(cause, 0)
-        most = max(self.lately, key=lambda one: self.lately[one], default=None)
-        idles = most and self.lately[most] > WORTH_A_LOOK * LATELY_NS
+        most = max(self.lately, key=lambda one: self.lately[one], default="")
+        idles = self.lately.get(most, 0.0) > WORTH_A_LOOK * LATELY_NS
         cause = most if idles and most in CAUSES else None
         if cause != self.cause:
             self.cause, self.since_ns = cause, windows[-1].end_ns

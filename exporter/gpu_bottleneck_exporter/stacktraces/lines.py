@@ -182,12 +182,18 @@ class LineCount:
         lines = [
             part
             for cause, idle_ns in self.idle_ns.items()
+            if idle_ns
             for part in _shared_out(idle_ns, cause, _blamed(cause, weights))
         ]
         mains = {known: weight for known, weight in weights.items() if known.role == Role.MAIN}
         waits = _shared_out(whole_ns, "", mains)
-        told = (tuple(self._told(parts, whole_ns)) for parts in (lines, waits))
-        return IdleLines(whole_ns / 1e9, self.looks, *told, trouble)
+        return IdleLines(
+            seconds=whole_ns / 1e9,
+            looks=self.looks,
+            lines=tuple(self._told(lines, whole_ns)),
+            waits=tuple(self._told(waits, whole_ns)),
+            trouble=trouble,
+        )
 
     def _told(self, parts: Iterable[_Part], whole_ns: int) -> Iterator[CodeLine]:
         """The lines of `parts` that make up most."""
