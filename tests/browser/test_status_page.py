@@ -129,8 +129,6 @@ def showing(
         yield page, said
 
 
-@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_button_finds_the_line_of_code_that_a_gpu_waits_for(
     demo: Server, browser: Browser
 ) -> None:
@@ -141,6 +139,8 @@ def test_a_button_finds_the_line_of_code_that_a_gpu_waits_for(
         assert_accessible(page)
 
 
+@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_to_try_and_evidence_can_be_read(
     browser: Browser, viewport: ViewportSize, scheme: str
 ) -> None:

@@ -266,8 +266,10 @@ def lines_of_code(gpu: Gpu) -> Iterator[tuple[str, str]]:
         yield name, f"{percent(line.ratio)}{of}: {code(line)}{_within(line)}"
     if found.lines and found.waits and found.lines[0].role != "main":
         yield "main waits in", code(found.waits[0])
-    if found.trouble:
-        yield "no line" if not found.lines else "not all lines", found.trouble
+    if not found.lines:
+        yield "no line", found.trouble or "nobody looked while it idled"
+    elif found.trouble:
+        yield "not all lines", found.trouble
 
 
 def code(line: CodeLine) -> str:
