@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.layouts import CODE_SIZE, Layout
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError
+from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError, word
 
 _MOST_CHARACTERS = 512
 """Of a name; of a longer path, the end."""
 _MOST_KEPT = 4096
 """Places in code that are remembered, per process."""
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
-_OBJECT_TYPE, _LENGTH, _BYTES = 8, 16, 32
-"""In an object, in a string or bytes, and in bytes."""
-_STRING = struct.Struct("=16xQ8xI")
-"""The length, and flags."""
+_OBJECT_TYPE, _LENGTH, _FLAGS, _BYTES = 8, 16, 32, 32
+"""In any object; in strings and bytes; in strings; in bytes."""
 _COMPACT, _ASCII = 0x20, 0x40
 _FIRST_WITH_COLUMNS, _FIRST_WITH_RANGES = 11, 10
 """Minor versions that changed the table of lines."""
@@ -29,7 +26,6 @@ class _Code(NamedTuple):
     """What tells one code object from another at the same address."""
 
     address: int
-    kind: int
     filename: int
     name: int
     lines: int
@@ -64,14 +60,11 @@ class Codes:
 
     def _code(self, address: int) -> _Code:
         raw, layout = self._memory.read(address, CODE_SIZE), self._layout
-        kind, filename, name, lines = (
-            int.from_bytes(raw[at : at + 8], "little")
-            for at in (_OBJECT_TYPE, layout.filename, layout.name, layout.lines)
-        )
-        if kind != self._kind:
+        if word(raw, _OBJECT_TYPE) != self._kind:
             raise UnreadableError
-        first_line = int.from_bytes(raw[layout.first_line : layout.first_line + 4], "little")
-        return _Code(address, kind, filename, name, lines, first_line)
+        places = layout.filename, layout.name, layout.lines
+        filename, name, lines = (word(raw, at) for at in places)
+        return _Code(address, filename, name, lines, word(raw, layout.first_line, 4))
 
     def _read(self, code: _Code, offset: int) -> Frame:
         length = self._memory.pointer(code.lines + _LENGTH)
@@ -84,7 +77,8 @@ class Codes:
         return Frame(self._text(code.name), self._text(code.filename), line)
 
     def _text(self, address: int) -> str:
-        length, flags = self._memory.unpack(_STRING, address)
+        raw = self._memory.read(address, _FLAGS + 4)
+        length, flags = word(raw, _LENGTH), word(raw, _FLAGS, 4)
         width = flags >> 2 & 7
         if not flags & _COMPACT or width not in _ENCODINGS:
             raise UnreadableError

@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.stacktraces.layouts import (
     OWNED_BY_C,
     Layout,
 )
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError
+from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError, word
 
 MOST_FRAMES = 64
 """Calls of a thread that are read: the innermost."""
@@ -41,7 +41,6 @@ _WITH_NUMBERS, _WITH_LOCKS = 11, 12
 _PTHREAD_SIZE = 1024
 _AS_KNOWN = platform.machine() == "x86_64"
 """Whether the size of the C library's locks, which are in _PyRuntime before 3.12, is known."""
-_INT_MASK = 0xFFFFFFFF
 
 
 class Running(NamedTuple):
@@ -95,8 +94,8 @@ class Interpreter:
             address = self._memory.pointer(interpreter + layout.threads)
             while address and len(found) < MOST_THREADS:
                 raw = self._memory.read(address, self._size)
-                found.append(Running(address, interpreter, self._number(_word(raw, layout.tid))))
-                address = _word(raw, NEXT_THREAD)
+                found.append(Running(address, interpreter, self._number(word(raw, layout.tid))))
+                address = word(raw, NEXT_THREAD)
             interpreter = self._memory.pointer(interpreter + layout.next_interpreter)
         return found
 
@@ -119,7 +118,7 @@ class Interpreter:
         if self.minor < _WITH_LOCKS:
             return pointer(self._runtime + at) == thread.address if _AS_KNOWN else None
         lock = pointer(thread.interpreter + at)
-        locked = _word(self._memory.read(lock + LOCKED, 8), 0) & _INT_MASK
+        locked = word(self._memory.read(lock + LOCKED, 4), 0)
         return bool(locked) and pointer(lock + HOLDER) == thread.address
 
     def place(self, thread: Running) -> tuple[int, int]:
@@ -140,12 +139,11 @@ class Interpreter:
                 break
             raw = self._memory.read(call, self._call_size)
             if layout.owner is None or raw[layout.owner] < OWNED_BY_C:
-                instruction = _word(raw, layout.instruction)
-                if layout.owner is None:
-                    instruction &= _INT_MASK
+                size = 4 if layout.owner is None else 8
+                instruction = word(raw, layout.instruction, size)
                 # Since 3.14 the lowest bits are flags.
-                yield self._codes.frame(_word(raw, layout.code) & ~7, instruction)
-            call = _word(raw, layout.previous)
+                yield self._codes.frame(word(raw, layout.code) & ~7, instruction)
+            call = word(raw, layout.previous)
 
     @property
     def _call_size(self) -> int:
@@ -173,7 +171,3 @@ def _minor(memory: Memory, image: Image, paths: str) -> int:
         return memory.pointer(address) >> 16 & 255
     found = _VERSION.search(paths)
     return int(found[1]) if found else 0
-
-
-def _word(raw: bytes, at: int) -> int:
-    return int.from_bytes(raw[at : at + 8], "little")
