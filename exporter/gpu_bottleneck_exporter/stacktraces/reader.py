@@ -92,11 +92,12 @@ class _Known:
 class StackReader(AbstractContextManager["StackReader"]):
     """Reads stacks of processes."""
 
-    def __init__(self, proc: Path) -> None:
+    def __init__(self, proc: Path, patience_seconds: float = PATIENCE_SECONDS) -> None:
         """`proc`: the host's."""
         self.at_ns = 0
         """When the stacks of the last `read` were read (monotonic)."""
         self._proc = proc
+        self._patience = patience_seconds
         self._same_pids = same_pids(proc)
         self._known: dict[int, _Known] = {}
         self._before = looking.cpu_seconds
@@ -114,7 +115,7 @@ class StackReader(AbstractContextManager["StackReader"]):
     def read(self, pids: Sequence[int]) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
         """The stacks of each process, or why they cannot be read."""
         self.at_ns = time.monotonic_ns()
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + self._patience
         return {pid: self._one(pid, until) for pid in pids}
 
     def _one(self, pid: int, until: float) -> Sequence[ThreadStack] | Refusal:
