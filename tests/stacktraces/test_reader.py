@@ -34,9 +34,7 @@ OURS = sys.version_info[1]
 class Start(Protocol):
     """Start the planted program."""
 
-    def __call__(
-        self, python: str, depth: int, *threads: str, way: Way = AS_WE_ARE
-    ) -> Planted: ...
+    def __call__(self, python: str, depth: int, *threads: str, way: Way = AS_WE_ARE) -> Planted: ...
 
 
 @pytest.fixture
@@ -94,11 +92,11 @@ class TestEachPython:
     ) -> None:
         one = start_planted(python(minor), 2)
         found = asleep(reader, one.pid, "warte")
-        größe = ("größe", one.line("größe"))
+        called = ("größe", one.line("größe"))
         assert places(found) == [
             ("warte", one.line("warte")),
             ("größe", one.line("sorted")),
-            *(größe, größe),
+            *(called, called),
             ("werte", one.line("werte")),
             ("<module>", one.line("list")),
         ]
@@ -150,7 +148,7 @@ class TestEachPython:
         self, minor: int, start_planted: Start, reader: StackReader
     ) -> None:
         try:
-            from pystack.engine import get_process_threads
+            from pystack.engine import get_process_threads  # noqa: PLC0415 - may be missing
         except ImportError as error:
             missing(f"{error}: pip install --group test")
         one = start_planted(python(minor), 5, "locked")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
@@ -18,6 +19,8 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _OBJECT_TYPE, _LENGTH, _FLAGS, _BYTES = 8, 16, 32, 32
 """In any object; in strings and bytes; in strings; in bytes."""
 _COMPACT, _ASCII = 0x20, 0x40
+_PAIR = struct.Struct("=Bb")
+_NO_LINE = -128
 _FIRST_WITH_COLUMNS, _FIRST_WITH_RANGES = 11, 10
 """Minor versions that changed the table of lines."""
 
@@ -72,7 +75,7 @@ class Codes:
         line = code.first_line
         try:
             line = self._line(table, code.first_line, offset) or line
-        except IndexError:
+        except (IndexError, struct.error):
             raise UnreadableError from None
         return Frame(self._text(code.name), self._text(code.filename), line)
 
@@ -102,27 +105,23 @@ def _table_of(minor: int) -> _Table:
 def _with_starts(table: bytes, line: int, offset: int) -> int:
     """3.9: pairs of steps, in bytes and lines."""
     start = 0
-    for bytes_on, lines_on in zip(table[::2], table[1::2], strict=False):
+    for bytes_on, lines_on in _PAIR.iter_unpack(table):
         start += bytes_on
         if start > offset:
             break
-        line += _signed(lines_on)
+        line += lines_on
     return line
 
 
 def _with_ranges(table: bytes, line: int, offset: int) -> int | None:
-    """3.10: pairs of a length in bytes and a step in lines; -128 is no line.
-
-    Offsets count instructions there.
-    """
+    """3.10: pairs of a length in bytes and a step in lines. Offsets count instructions."""
     end = 0
-    for bytes_on, lines_on in zip(table[::2], table[1::2], strict=False):
-        step = _signed(lines_on)
-        end += bytes_on
-        line += step if step != -128 else 0  # noqa: PLR2004
+    for length, step in _PAIR.iter_unpack(table):
+        end += length
+        line += step if step != _NO_LINE else 0
         if 2 * offset < end:
-            return None if step == -128 else line  # noqa: PLR2004
-    return line
+            return line if step != _NO_LINE else None
+    return None
 
 
 def _with_columns(table: bytes, line: int, offset: int) -> int | None:
@@ -131,10 +130,8 @@ def _with_columns(table: bytes, line: int, offset: int) -> int | None:
     while at < len(table):
         kind = table[at] >> 3 & 15
         end += (table[at] & 7) * 2 + 2
-        numbers = _numbers(table, at + 1)
         if kind in (13, 14):
-            step = next(numbers)
-            line += -(step >> 1) if step & 1 else step >> 1
+            line += _step(table, at + 1)
         elif kind in (11, 12):
             line += kind - 10
         if offset < end:
@@ -145,17 +142,11 @@ def _with_columns(table: bytes, line: int, offset: int) -> int | None:
     return None
 
 
-def _numbers(table: bytes, at: int) -> Iterator[int]:
-    """Numbers in groups of six bits, the lowest first; bit 6 says that more follow."""
-    number, shift = 0, 0
-    while True:
+def _step(table: bytes, at: int) -> int:
+    """A number in groups of six bits, the lowest first; its own lowest bit is the sign."""
+    number, shift = table[at] & 63, 6
+    while table[at] & 64:
+        at += 1
         number |= (table[at] & 63) << shift
         shift += 6
-        if not table[at] & 64:
-            yield number
-            number, shift = 0, 0
-        at += 1
-
-
-def _signed(byte: int) -> int:
-    return byte - 256 if byte > 127 else byte  # noqa: PLR2004
+    return -(number >> 1) if number & 1 else number >> 1

@@ -38,9 +38,9 @@ size, `id`, next interpreter, threads."""
 _MARK = b"xdebugpy"
 _WITH_NUMBERS, _WITH_LOCKS = 11, 12
 """From these minor versions on, threads know their numbers, and interpreters their locks."""
-_PTHREAD_SIZE = 1024
-_AS_KNOWN = platform.machine() == "x86_64"
-"""Whether the size of the C library's locks, which are in _PyRuntime before 3.12, is known."""
+_X86 = platform.machine() == "x86_64"
+_NUMBER_AT = 720 if _X86 else 208
+"""In glibc's `struct pthread`."""
 
 
 class Running(NamedTuple):
@@ -49,18 +49,18 @@ class Running(NamedTuple):
     address: int
     interpreter: int
     number: int
-    """As the thread itself knows it, in its own PID namespace; 0 if unknown."""
+    """In its own PID namespace; 0 if it is not known, nonsense with another C library."""
 
 
 class Interpreter:
     """Python in a process."""
 
-    def __init__(self, memory: Memory, maps: str, own: int) -> None:
-        """`maps`: /proc/PID/maps; `own`: the pid in its own PID namespace.
+    def __init__(self, memory: Memory, maps: str) -> None:
+        """`maps`: the text of /proc/PID/maps.
 
         Raises NoMemoryError, which says why there is nothing to read, and UnreadableError.
         """
-        self._memory, self._own = memory, own
+        self._memory = memory
         image, self._runtime, path = _runtime(memory, maps)
         self.minor = _minor(memory, image, f"{path}\n{maps}")
         kind, layout = image.address("PyCode_Type"), LAYOUTS.get(self.minor)
@@ -70,7 +70,6 @@ class Interpreter:
         self._layout = self._checked(layout)
         self._codes = Codes(memory, self.minor, self._layout, kind)
         self._size = max(layout.tid, layout.call) + 8
-        self._number_at: int | None = None
 
     def _checked(self, layout: Layout) -> Layout:
         if self.minor < _WITH_OFFSETS:
@@ -100,23 +99,22 @@ class Interpreter:
         return found
 
     def _number(self, known: int) -> int:
-        """The number of a thread: as is, or from the C library's structure at address `known`."""
+        """The number of a thread, by what Python knows of it."""
         if self.minor >= _WITH_NUMBERS:
             return known
         try:
-            raw = self._memory.read(known, _PTHREAD_SIZE)
+            return word(self._memory.read(known + _NUMBER_AT, 4), 0)
         except UnreadableError:
             return 0
-        numbers = struct.unpack(f"={_PTHREAD_SIZE // 4}I", raw)
-        if self._number_at is None and self._own in numbers:
-            self._number_at = numbers.index(self._own)  # of the first thread
-        return numbers[self._number_at] if self._number_at else 0
 
     def holds_lock(self, thread: Running) -> bool | None:
-        """Whether it holds Python's lock, the GIL; None if that is not known."""
+        """Whether it holds Python's lock, the GIL; None if that is not known.
+
+        Before 3.12, locks of the C library precede what tells: their size differs elsewhere.
+        """
         at, pointer = self._layout.lock, self._memory.pointer
         if self.minor < _WITH_LOCKS:
-            return pointer(self._runtime + at) == thread.address if _AS_KNOWN else None
+            return pointer(self._runtime + at) == thread.address if _X86 else None
         lock = pointer(thread.interpreter + at)
         locked = word(self._memory.read(lock + LOCKED, 4), 0)
         return bool(locked) and pointer(lock + HOLDER) == thread.address

@@ -62,26 +62,26 @@ class _Known:
     """What is remembered of a process."""
 
     def __init__(self, proc: Path, pid: int) -> None:
+        self.folder, self.tasks = f"{proc}/{pid}", f"{proc}/{pid}/task"
         self.process = ProcessReader(proc, pid)
         self.memory = Memory(pid)
         self.interpreter: Interpreter | None = None
-        self.own_number = pid
-        """In its own PID namespace."""
         self.threads: dict[int, Thread | None] = {}
-        """By their numbers there; None: not to be found."""
+        """By their numbers in their own PID namespace; None: not found."""
 
-    def find(self, folder: str, numbers: Sequence[int]) -> None:
-        """Find the threads with these numbers in `folder`, which names them as we do."""
+    def find(self, numbers: Sequence[int]) -> None:
+        """Find the threads with these numbers."""
         unknown = {*numbers} - self.threads.keys()
         if not unknown:
             return
-        same = self.own_number == self.process.pid
-        tids = {} if same else _by_own_number(folder)
         for number in self.threads.keys() - {*numbers}:
             del self.threads[number]
+        tids = numbered(self.tasks, _MOST_NUMBERED)
+        nested = _own_number(self.folder) != self.process.pid
+        found = {_own_number(f"{self.tasks}/{tid}") if nested else tid: tid for tid in tids}
         for number in unknown:
-            tid = number if same else tids.get(number, 0)
-            self.threads[number] = Thread(folder, tid, None) if tid else None
+            tid = found.get(number)
+            self.threads[number] = Thread(self.tasks, tid, None) if tid else None
 
     def close(self) -> None:
         """Close its files."""
@@ -135,7 +135,7 @@ class StackReader(AbstractContextManager["StackReader"]):
 
     def _asked(self, known: _Known) -> Sequence[ThreadStack] | str:
         try:
-            found = looking.call(known.process.pid, lambda: self._stacks(known))
+            found = looking.call(known.process.pid, lambda: _stacks(known))
         except NoMemoryError as error:
             return f"{error}"
         except UnreadableError:
@@ -150,20 +150,20 @@ class StackReader(AbstractContextManager["StackReader"]):
             self._known.pop(longest_ago).close()
         return known
 
-    def _stacks(self, known: _Known) -> list[ThreadStack]:
-        interpreter = known.interpreter = known.interpreter or self._interpreter(known)
-        threads = interpreter.threads()
-        known.find(f"{self._proc}/{known.process.pid}/task", [one.number for one in threads])
-        stacks = (_stack(known.threads.get(one.number), interpreter, one) for one in threads)
-        return [stack for stack in stacks if stack]
 
-    def _interpreter(self, known: _Known) -> Interpreter:
-        folder = f"{self._proc}/{known.process.pid}"
-        maps = read(f"{folder}/maps", _MOST_MAPPED)
-        if maps is None:
-            raise NoMemoryError("reading it takes the permission to ptrace it (CAP_SYS_PTRACE)")
-        known.own_number = _own_number(folder) or known.process.pid
-        return Interpreter(known.memory, maps, known.own_number)
+def _stacks(known: _Known) -> list[ThreadStack]:
+    interpreter = known.interpreter = known.interpreter or _interpreter(known)
+    threads = interpreter.threads()
+    known.find([one.number for one in threads])
+    stacks = (_stack(known.threads[one.number], interpreter, one) for one in threads)
+    return [stack for stack in stacks if stack]
+
+
+def _interpreter(known: _Known) -> Interpreter:
+    maps = read(f"{known.folder}/maps", _MOST_MAPPED)
+    if maps is None:
+        raise NoMemoryError("reading it takes the permission to ptrace it (CAP_SYS_PTRACE)")
+    return Interpreter(known.memory, maps)
 
 
 def _trouble(process: ProcessReader) -> str | None:
@@ -195,8 +195,3 @@ def _own_number(folder: str) -> int:
     """The number of a process or thread in its own PID namespace; 0 if it has ended."""
     found = _OWN_NUMBER.search(read(f"{folder}/status") or "")
     return int(found[1]) if found else 0
-
-
-def _by_own_number(folder: str) -> dict[int, int]:
-    tids = numbered(folder, _MOST_NUMBERED)
-    return {_own_number(f"{folder}/{tid}"): tid for tid in tids}
