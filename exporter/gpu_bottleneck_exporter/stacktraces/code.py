@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.layouts import CODE_SIZE, Layout
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError
+from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError, word
 
 _MOST_CHARACTERS = 512
 """Of a name; of a longer path, the end."""
 _MOST_KEPT = 4096
 """Places in code that are remembered, per process."""
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
-_OBJECT_TYPE, _LENGTH, _BYTES = 8, 16, 32
-"""In an object, in a string or bytes, and in bytes."""
-_STRING = struct.Struct("=16xQ8xI")
-"""The length, and flags."""
+_OBJECT_TYPE, _LENGTH, _FLAGS, _BYTES = 8, 16, 32, 32
+"""In any object; in strings and bytes; in strings; in bytes."""
 _COMPACT, _ASCII = 0x20, 0x40
+_PAIR = struct.Struct("=Bb")
+_NO_LINE = -128
 _FIRST_WITH_COLUMNS, _FIRST_WITH_RANGES = 11, 10
 """Minor versions that changed the table of lines."""
 
@@ -29,7 +29,6 @@ class _Code(NamedTuple):
     """What tells one code object from another at the same address."""
 
     address: int
-    kind: int
     filename: int
     name: int
     lines: int
@@ -64,14 +63,11 @@ class Codes:
 
     def _code(self, address: int) -> _Code:
         raw, layout = self._memory.read(address, CODE_SIZE), self._layout
-        kind, filename, name, lines = (
-            int.from_bytes(raw[at : at + 8], "little")
-            for at in (_OBJECT_TYPE, layout.filename, layout.name, layout.lines)
-        )
-        if kind != self._kind:
+        if word(raw, _OBJECT_TYPE) != self._kind:
             raise UnreadableError
-        first_line = int.from_bytes(raw[layout.first_line : layout.first_line + 4], "little")
-        return _Code(address, kind, filename, name, lines, first_line)
+        places = layout.filename, layout.name, layout.lines
+        filename, name, lines = (word(raw, at) for at in places)
+        return _Code(address, filename, name, lines, word(raw, layout.first_line, 4))
 
     def _read(self, code: _Code, offset: int) -> Frame:
         length = self._memory.pointer(code.lines + _LENGTH)
@@ -79,12 +75,13 @@ class Codes:
         line = code.first_line
         try:
             line = self._line(table, code.first_line, offset) or line
-        except IndexError:
+        except (IndexError, struct.error):
             raise UnreadableError from None
         return Frame(self._text(code.name), self._text(code.filename), line)
 
     def _text(self, address: int) -> str:
-        length, flags = self._memory.unpack(_STRING, address)
+        raw = self._memory.read(address, _FLAGS + 4)
+        length, flags = word(raw, _LENGTH), word(raw, _FLAGS, 4)
         width = flags >> 2 & 7
         if not flags & _COMPACT or width not in _ENCODINGS:
             raise UnreadableError
@@ -108,27 +105,23 @@ def _table_of(minor: int) -> _Table:
 def _with_starts(table: bytes, line: int, offset: int) -> int:
     """3.9: pairs of steps, in bytes and lines."""
     start = 0
-    for bytes_on, lines_on in zip(table[::2], table[1::2], strict=False):
+    for bytes_on, lines_on in _PAIR.iter_unpack(table):
         start += bytes_on
         if start > offset:
             break
-        line += _signed(lines_on)
+        line += lines_on
     return line
 
 
 def _with_ranges(table: bytes, line: int, offset: int) -> int | None:
-    """3.10: pairs of a length in bytes and a step in lines; -128 is no line.
-
-    Offsets count instructions there.
-    """
+    """3.10: pairs of a length in bytes and a step in lines. Offsets count instructions."""
     end = 0
-    for bytes_on, lines_on in zip(table[::2], table[1::2], strict=False):
-        step = _signed(lines_on)
-        end += bytes_on
-        line += step if step != -128 else 0  # noqa: PLR2004
+    for length, step in _PAIR.iter_unpack(table):
+        end += length
+        line += step if step != _NO_LINE else 0
         if 2 * offset < end:
-            return None if step == -128 else line  # noqa: PLR2004
-    return line
+            return line if step != _NO_LINE else None
+    return None
 
 
 def _with_columns(table: bytes, line: int, offset: int) -> int | None:
@@ -137,10 +130,8 @@ def _with_columns(table: bytes, line: int, offset: int) -> int | None:
     while at < len(table):
         kind = table[at] >> 3 & 15
         end += (table[at] & 7) * 2 + 2
-        numbers = _numbers(table, at + 1)
         if kind in (13, 14):
-            step = next(numbers)
-            line += -(step >> 1) if step & 1 else step >> 1
+            line += _step(table, at + 1)
         elif kind in (11, 12):
             line += kind - 10
         if offset < end:
@@ -151,17 +142,11 @@ def _with_columns(table: bytes, line: int, offset: int) -> int | None:
     return None
 
 
-def _numbers(table: bytes, at: int) -> Iterator[int]:
-    """Numbers in groups of six bits, the lowest first; bit 6 says that more follow."""
-    number, shift = 0, 0
-    while True:
+def _step(table: bytes, at: int) -> int:
+    """A number in groups of six bits, the lowest first; its own lowest bit is the sign."""
+    number, shift = table[at] & 63, 6
+    while table[at] & 64:
+        at += 1
         number |= (table[at] & 63) << shift
         shift += 6
-        if not table[at] & 64:
-            yield number
-            number, shift = 0, 0
-        at += 1
-
-
-def _signed(byte: int) -> int:
-    return byte - 256 if byte > 127 else byte  # noqa: PLR2004
+    return -(number >> 1) if number & 1 else number >> 1

@@ -8,18 +8,14 @@ from __future__ import annotations
 import re
 import struct
 
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError
+from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError, word
 
 _MAPPED = re.compile(r"^([0-9a-f]+)-\S+ \S+ 0+ \S+ \d+ +(/\S.*)$", re.MULTILINE)
 _HEADER = struct.Struct("=6s10xH14xQ16xH")
 """Magic number, type, where the segments are, how many."""
 _SEGMENT = struct.Struct("=I12xQ32x")
 """Type, address."""
-_ENTRY = struct.Struct("=QQ")
-_HASHES = struct.Struct("=IIII")
-_WORD = struct.Struct("=I")
-_SYMBOL = struct.Struct("=I4xQ8x")
-"""Name, value."""
+_ENTRY_SIZE, _HASHES_SIZE, _HASH_SIZE, _SYMBOL_SIZE = 16, 16, 4, 24
 _MAGIC = b"\x7fELF\x02\x01"
 _LOADED, _DYNAMIC = 1, 2
 _STRINGS, _SYMBOLS, _GNU_HASHES = 5, 6, 0x6FFFFEF5
@@ -54,7 +50,8 @@ class Image:
     def _dynamic(self, address: int) -> dict[int, int]:
         found: dict[int, int] = {}
         for number in range(_MOST_ENTRIES):
-            kind, value = self._memory.unpack(_ENTRY, address + number * _ENTRY.size)
+            raw = self._memory.read(address + number * _ENTRY_SIZE, _ENTRY_SIZE)
+            kind, value = word(raw, 0), word(raw, 8)
             if not kind:
                 break
             # glibc writes addresses into the table, musl leaves what was linked.
@@ -63,30 +60,33 @@ class Image:
 
     def address(self, name: str) -> int | None:
         """Of symbol `name`; None if it exports none of that name."""
-        memory, table = self._memory, self._entries[_GNU_HASHES]
-        buckets, skipped, filters, _ = memory.unpack(_HASHES, table)
-        if not buckets:
-            return None
-        at = table + _HASHES.size + filters * 8
+        table = self._entries[_GNU_HASHES]
+        raw = self._memory.read(table, _HASHES_SIZE)
+        buckets, skipped, filters = (word(raw, at, 4) for at in (0, 4, 8))
         wanted = _hash(name)
-        (symbol,) = memory.unpack(_WORD, at + wanted % buckets * _WORD.size)
-        at += buckets * _WORD.size
-        for number in range(symbol, symbol + _MOST_CHAINED if symbol >= skipped else 0):
-            (hashed,) = memory.unpack(_WORD, at + (number - skipped) * _WORD.size)
+        at = table + _HASHES_SIZE + filters * 8
+        number = self._hashed(at, wanted % buckets) if buckets else 0
+        at += buckets * _HASH_SIZE
+        for _ in range(_MOST_CHAINED):
+            if number < skipped or not number:
+                break
+            hashed = self._hashed(at, number - skipped)
             if hashed | 1 == wanted | 1 and (found := self._symbol(number, name)):
                 return found
-            if hashed & 1:
-                break
+            number = 0 if hashed & 1 else number + 1
         return None
+
+    def _hashed(self, at: int, number: int) -> int:
+        return word(self._memory.read(at + number * _HASH_SIZE, _HASH_SIZE), 0)
 
     def _symbol(self, number: int, name: str) -> int | None:
         """The address of the symbol with this number, if that is its name."""
-        at = self._entries[_SYMBOLS] + number * _SYMBOL.size
-        named, value = self._memory.unpack(_SYMBOL, at)
+        at = self._entries[_SYMBOLS] + number * _SYMBOL_SIZE
+        raw = self._memory.read(at, _SYMBOL_SIZE)
         text = name.encode() + b"\0"
-        if self._memory.read(self._entries[_STRINGS] + named, len(text)) != text:
+        if self._memory.read(self._entries[_STRINGS] + word(raw, 0, 4), len(text)) != text:
             return None
-        return self._bias + value
+        return self._bias + word(raw, 8)
 
 
 def _hash(name: str) -> int:

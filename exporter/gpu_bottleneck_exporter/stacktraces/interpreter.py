@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.stacktraces.layouts import (
     OWNED_BY_C,
     Layout,
 )
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError
+from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError, word
 
 MOST_FRAMES = 64
 """Calls of a thread that are read: the innermost."""
@@ -38,10 +38,9 @@ size, `id`, next interpreter, threads."""
 _MARK = b"xdebugpy"
 _WITH_NUMBERS, _WITH_LOCKS = 11, 12
 """From these minor versions on, threads know their numbers, and interpreters their locks."""
-_PTHREAD_SIZE = 1024
-_AS_KNOWN = platform.machine() == "x86_64"
-"""Whether the size of the C library's locks, which are in _PyRuntime before 3.12, is known."""
-_INT_MASK = 0xFFFFFFFF
+_X86 = platform.machine() == "x86_64"
+_NUMBER_AT = 720 if _X86 else 208
+"""In glibc's `struct pthread`."""
 
 
 class Running(NamedTuple):
@@ -50,18 +49,18 @@ class Running(NamedTuple):
     address: int
     interpreter: int
     number: int
-    """As the thread itself knows it, in its own PID namespace; 0 if unknown."""
+    """In its own PID namespace; 0 if it is not known, nonsense with another C library."""
 
 
 class Interpreter:
     """Python in a process."""
 
-    def __init__(self, memory: Memory, maps: str, own: int) -> None:
-        """`maps`: /proc/PID/maps; `own`: the pid in its own PID namespace.
+    def __init__(self, memory: Memory, maps: str) -> None:
+        """`maps`: the text of /proc/PID/maps.
 
         Raises NoMemoryError, which says why there is nothing to read, and UnreadableError.
         """
-        self._memory, self._own = memory, own
+        self._memory = memory
         image, self._runtime, path = _runtime(memory, maps)
         self.minor = _minor(memory, image, f"{path}\n{maps}")
         kind, layout = image.address("PyCode_Type"), LAYOUTS.get(self.minor)
@@ -71,7 +70,6 @@ class Interpreter:
         self._layout = self._checked(layout)
         self._codes = Codes(memory, self.minor, self._layout, kind)
         self._size = max(layout.tid, layout.call) + 8
-        self._number_at: int | None = None
 
     def _checked(self, layout: Layout) -> Layout:
         if self.minor < _WITH_OFFSETS:
@@ -95,31 +93,30 @@ class Interpreter:
             address = self._memory.pointer(interpreter + layout.threads)
             while address and len(found) < MOST_THREADS:
                 raw = self._memory.read(address, self._size)
-                found.append(Running(address, interpreter, self._number(_word(raw, layout.tid))))
-                address = _word(raw, NEXT_THREAD)
+                found.append(Running(address, interpreter, self._number(word(raw, layout.tid))))
+                address = word(raw, NEXT_THREAD)
             interpreter = self._memory.pointer(interpreter + layout.next_interpreter)
         return found
 
     def _number(self, known: int) -> int:
-        """The number of a thread: as is, or from the C library's structure at address `known`."""
+        """The number of a thread, by what Python knows of it."""
         if self.minor >= _WITH_NUMBERS:
             return known
         try:
-            raw = self._memory.read(known, _PTHREAD_SIZE)
+            return word(self._memory.read(known + _NUMBER_AT, 4), 0)
         except UnreadableError:
             return 0
-        numbers = struct.unpack(f"={_PTHREAD_SIZE // 4}I", raw)
-        if self._number_at is None and self._own in numbers:
-            self._number_at = numbers.index(self._own)  # of the first thread
-        return numbers[self._number_at] if self._number_at else 0
 
     def holds_lock(self, thread: Running) -> bool | None:
-        """Whether it holds Python's lock, the GIL; None if that is not known."""
+        """Whether it holds Python's lock, the GIL; None if that is not known.
+
+        Before 3.12, locks of the C library precede what tells: their size differs elsewhere.
+        """
         at, pointer = self._layout.lock, self._memory.pointer
         if self.minor < _WITH_LOCKS:
-            return pointer(self._runtime + at) == thread.address if _AS_KNOWN else None
+            return pointer(self._runtime + at) == thread.address if _X86 else None
         lock = pointer(thread.interpreter + at)
-        locked = _word(self._memory.read(lock + LOCKED, 8), 0) & _INT_MASK
+        locked = word(self._memory.read(lock + LOCKED, 4), 0)
         return bool(locked) and pointer(lock + HOLDER) == thread.address
 
     def place(self, thread: Running) -> tuple[int, int]:
@@ -140,12 +137,11 @@ class Interpreter:
                 break
             raw = self._memory.read(call, self._call_size)
             if layout.owner is None or raw[layout.owner] < OWNED_BY_C:
-                instruction = _word(raw, layout.instruction)
-                if layout.owner is None:
-                    instruction &= _INT_MASK
+                size = 4 if layout.owner is None else 8
+                instruction = word(raw, layout.instruction, size)
                 # Since 3.14 the lowest bits are flags.
-                yield self._codes.frame(_word(raw, layout.code) & ~7, instruction)
-            call = _word(raw, layout.previous)
+                yield self._codes.frame(word(raw, layout.code) & ~7, instruction)
+            call = word(raw, layout.previous)
 
     @property
     def _call_size(self) -> int:
@@ -173,7 +169,3 @@ def _minor(memory: Memory, image: Image, paths: str) -> int:
         return memory.pointer(address) >> 16 & 255
     found = _VERSION.search(paths)
     return int(found[1]) if found else 0
-
-
-def _word(raw: bytes, at: int) -> int:
-    return int.from_bytes(raw[at : at + 8], "little")

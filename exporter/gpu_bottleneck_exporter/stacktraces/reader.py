@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import Aside
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_LISTED, numbered, read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, numbered, read
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.threads import Thread
@@ -35,7 +36,7 @@ _MOST_MAPPED = 4 * MANY_BYTES
 _MOST_NUMBERED = 512
 """Threads of a process."""
 _OWN_NUMBER = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
-looking = Aside()
+looking = Aside(PATIENCE_SECONDS)
 """For all reads here: what holds them up must not hold up others."""
 
 
@@ -61,20 +62,26 @@ class _Known:
     """What is remembered of a process."""
 
     def __init__(self, proc: Path, pid: int) -> None:
+        self.folder, self.tasks = f"{proc}/{pid}", f"{proc}/{pid}/task"
         self.process = ProcessReader(proc, pid)
         self.memory = Memory(pid)
         self.interpreter: Interpreter | None = None
-        self.threads: dict[int, Thread] = {}
-        """By number, as the process itself knows them."""
+        self.threads: dict[int, Thread | None] = {}
+        """By their numbers in their own PID namespace; None: not found."""
 
-    def number(self, folder: str, numbers: Iterable[int]) -> None:
-        """Find the threads with these numbers in `folder`, which names them as we do."""
+    def find(self, numbers: Sequence[int]) -> None:
+        """Find the threads with these numbers."""
         unknown = {*numbers} - self.threads.keys()
-        if not unknown - {0}:
+        if not unknown:
             return
-        self.threads.clear()
-        for tid in islice(numbered(folder, MOST_LISTED), _MOST_NUMBERED):
-            self.threads[_own_number(f"{folder}/{tid}") or tid] = Thread(folder, tid, None)
+        for number in self.threads.keys() - {*numbers}:
+            del self.threads[number]
+        tids = numbered(self.tasks, _MOST_NUMBERED)
+        nested = _own_number(self.folder) != self.process.pid
+        found = {_own_number(f"{self.tasks}/{tid}") if nested else tid: tid for tid in tids}
+        for number in unknown:
+            tid = found.get(number)
+            self.threads[number] = Thread(self.tasks, tid, None) if tid else None
 
     def close(self) -> None:
         """Close its files."""
@@ -82,20 +89,18 @@ class _Known:
         self.threads.clear()
 
 
-class StackReader:
-    """Reads stacks of processes; a context manager."""
+class StackReader(AbstractContextManager["StackReader"]):
+    """Reads stacks of processes."""
 
-    def __init__(self, proc: Path) -> None:
+    def __init__(self, proc: Path, patience_seconds: float = PATIENCE_SECONDS) -> None:
         """`proc`: the host's."""
         self.at_ns = 0
         """When the stacks of the last `read` were read (monotonic)."""
         self._proc = proc
+        self._patience = patience_seconds
         self._same_pids = same_pids(proc)
         self._known: dict[int, _Known] = {}
         self._before = looking.cpu_seconds
-
-    def __enter__(self) -> StackReader:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for one in self._known.values():
@@ -110,7 +115,7 @@ class StackReader:
     def read(self, pids: Sequence[int]) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
         """The stacks of each process, or why they cannot be read."""
         self.at_ns = time.monotonic_ns()
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + self._patience
         return {pid: self._one(pid, until) for pid in pids}
 
     def _one(self, pid: int, until: float) -> Sequence[ThreadStack] | Refusal:
@@ -119,17 +124,23 @@ class StackReader:
         if time.monotonic() > until:
             return Refusal("there was no time left for it")
         known = self._remembered(pid)
+        known.memory.until = until
+        found = _trouble(known.process) or self._asked(known)
+        # What was read may be another's by now.
+        found = _trouble(known.process) or found
+        if not isinstance(found, str):
+            return found
+        self._known.pop(pid).close()  # it may execute another program next
+        return Refusal(found)
+
+    def _asked(self, known: _Known) -> Sequence[ThreadStack] | str:
         try:
-            if trouble := _trouble(known.process):
-                raise NoMemoryError(trouble)
-            found = looking.call(pid, lambda: self._stacks(known, until))
-            if found is None:
-                raise NoMemoryError("its memory does not answer")
-        except (NoMemoryError, UnreadableError) as error:
-            # It may execute another program next.
-            self._known.pop(pid).close()
-            return Refusal(_trouble(known.process) or f"{error}")
-        return found
+            found = looking.call(known.process.pid, lambda: _stacks(known))
+        except NoMemoryError as error:
+            return f"{error}"
+        except UnreadableError:
+            return "its memory makes no sense"
+        return "its memory does not answer" if found is None else found
 
     def _remembered(self, pid: int) -> _Known:
         known = self._known.pop(pid, None) or _Known(self._proc, pid)
@@ -139,22 +150,20 @@ class StackReader:
             self._known.pop(longest_ago).close()
         return known
 
-    def _stacks(self, known: _Known, until: float) -> list[ThreadStack]:
-        interpreter = known.interpreter = known.interpreter or self._interpreter(known)
-        threads = interpreter.threads()
-        known.number(f"{self._proc}/{known.process.pid}/task", [one.number for one in threads])
-        stacks = []
-        for thread in threads:
-            if time.monotonic() < until and (stack := _stack(known, interpreter, thread)):
-                stacks.append(stack)
-        return stacks
 
-    def _interpreter(self, known: _Known) -> Interpreter:
-        folder = f"{self._proc}/{known.process.pid}"
-        maps = read(f"{folder}/maps", _MOST_MAPPED)
-        if maps is None:
-            raise NoMemoryError("reading it takes the permission to ptrace it (CAP_SYS_PTRACE)")
-        return Interpreter(known.memory, maps, _own_number(folder) or known.process.pid)
+def _stacks(known: _Known) -> list[ThreadStack]:
+    interpreter = known.interpreter = known.interpreter or _interpreter(known)
+    threads = interpreter.threads()
+    known.find([one.number for one in threads])
+    stacks = (_stack(known.threads[one.number], interpreter, one) for one in threads)
+    return [stack for stack in stacks if stack]
+
+
+def _interpreter(known: _Known) -> Interpreter:
+    maps = read(f"{known.folder}/maps", _MOST_MAPPED)
+    if maps is None:
+        raise NoMemoryError("reading it takes the permission to ptrace it (CAP_SYS_PTRACE)")
+    return Interpreter(known.memory, maps)
 
 
 def _trouble(process: ProcessReader) -> str | None:
@@ -165,9 +174,8 @@ def _trouble(process: ProcessReader) -> str | None:
     return "it is stopped" if wait_of(stat.state, None) is Wait.STOPPED else None
 
 
-def _stack(known: _Known, interpreter: Interpreter, thread: Running) -> ThreadStack | None:
-    """What a thread does; None if it is in no function, or changes too fast to be read."""
-    asked = known.threads.get(thread.number)
+def _stack(asked: Thread | None, interpreter: Interpreter, thread: Running) -> ThreadStack | None:
+    """What a thread does; None if it is in no function, or calls and returns too fast."""
     found = None
     for _ in range(_TRIES):
         try:
@@ -183,7 +191,7 @@ def _stack(known: _Known, interpreter: Interpreter, thread: Running) -> ThreadSt
     return found if found and found.frames else None
 
 
-def _own_number(folder: str) -> int | None:
-    """The number of a process or thread in its own PID namespace."""
+def _own_number(folder: str) -> int:
+    """The number of a process or thread in its own PID namespace; 0 if it has ended."""
     found = _OWN_NUMBER.search(read(f"{folder}/status") or "")
-    return int(found[1]) if found else None
+    return int(found[1]) if found else 0
