@@ -51,8 +51,8 @@ SETTINGS = {
 """What a recommendation changes, by knob."""
 REMEDIES: dict[str, str] = {
     stall.UNALLOCATED: "give it to a job, or tell the scheduler that it is free",
-    stall.HOST_CODE: "find the line with `diagnose --stacks`; load data in workers, call .item() less often, "
-    "use torch.compile",
+    stall.HOST_CODE: "find the line with `diagnose --stacks`; load data in workers, call .item() "
+    "less often, use torch.compile",
     stall.WORKER_CPU: "more workers if cores are free; else preprocess offline or on the GPU "
     "(DALI)",
     stall.CPU_QUEUE: "fewer workers or other load on these cores, or more cores for the job",

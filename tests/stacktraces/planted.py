@@ -8,11 +8,13 @@ The line is marked with `hot: KIND`; others take half as long.
 from __future__ import annotations
 
 import logging
+import mmap
 import multiprocessing
 import os
 import pickle
 import queue
 import re
+import struct
 import sys
 import threading
 import time
@@ -136,6 +138,16 @@ def checkpoint(gpu: VirtualGpu, folder: Path) -> None:
         gpu.run(STEP, TRAINING)
 
 
+def counting(_: VirtualGpu, folder: Path) -> None:
+    """A loop that counts what it gets done, and never rests."""
+    with (folder / "count").open("r+b") as file, mmap.mmap(file.fileno(), 16) as counted:
+        number = 0
+        while True:
+            [n * n for n in range(200)]
+            number += 1
+            struct.pack_into("qd", counted, 0, number, time.thread_time())
+
+
 KINDS = {
     "loader": loader,
     "collate": collating,
@@ -158,4 +170,4 @@ if __name__ == "__main__":
     die_with_parent(int(parent))
     gpu = Board(Path(board)).gpus[int(index)]
     gpu.hold(os.getpid(), 2**32)
-    KINDS[kind](gpu, Path(folder))
+    {**KINDS, "counting": counting}[kind](gpu, Path(folder))

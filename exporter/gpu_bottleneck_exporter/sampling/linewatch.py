@@ -69,8 +69,8 @@ class _Watched:
         """Note what it waits on; lines that were found hold only while that stays the same."""
         elapsed_ns, _ = sums(windows)
         fading = math.exp(-elapsed_ns / LATELY_NS)
-        for cause in {*self.lately, *stalls}:
-            self.lately[cause] = self.lately.get(cause, 0.0) * fading + stalls.get(cause, 0)
+        for one in {*self.lately, *stalls}:
+            self.lately[one] = self.lately.get(one, 0.0) * fading + stalls.get(one, 0)
         most = max(self.lately, key=lambda one: self.lately[one], default="")
         idles = self.lately.get(most, 0.0) > WORTH_A_LOOK * LATELY_NS
         cause = most if idles and most in CAUSES else None
