@@ -113,7 +113,7 @@ def test_who_cannot_be_read_is_told_with_the_reason() -> None:
     with watching(Recorded(refused=frozenset({WORKER}))) as watch:
         watch.ask("a", 60)
         found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
-    assert found.trouble == "it ended"
+    assert found.trouble == f"process {WORKER}: it ended"
 
 
 def test_what_costs_much_is_done_seldom() -> None:

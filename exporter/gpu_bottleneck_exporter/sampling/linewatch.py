@@ -52,6 +52,8 @@ class _Watched:
     """When somebody began to look (monotonic), until when, and whether that was asked for."""
     until_ns: int = 0
     asked: bool = False
+    ended: bool = False
+    """Whether it was noted that nobody looks any more."""
     trouble: str | None = None
     lately: dict[str, float] = field(default_factory=dict)
     """Idle time of the last seconds by cause: older time fades."""
@@ -63,6 +65,7 @@ class _Watched:
         """Begin to look, or go on for longer."""
         if self.began_ns is None or self.until_ns < now_ns:
             self.count, self.trouble, self.began_ns = LineCount(), None, now_ns
+            self.ended = False
         self.asked, self.until_ns = asked, now_ns + int(seconds * 1e9)
 
     def follow(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
@@ -121,9 +124,14 @@ class LineWatch:
             gpu.begin(time.monotonic_ns(), seconds, asked=True)
         self._wanted.set()
 
-    def note(self, uuid: str, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
-        """Note a tick of GPU `uuid`: its windows, and their idle time by what it waited on."""
-        end_ns = windows[-1].end_ns
+    def note(
+        self, uuid: str, windows: Sequence[Window], stalls: Mapping[str, int]
+    ) -> IdleLines | None:
+        """Note a tick of GPU `uuid`: its windows, and their idle time by what it waited on.
+
+        Returns what was found, once nobody looks any more.
+        """
+        end_ns, found = windows[-1].end_ns, None
         with self._lock:
             gpu = self._gpus.setdefault(uuid, _Watched())
             gpu.follow(windows, stalls)
@@ -132,9 +140,12 @@ class LineWatch:
                 gpu.looks.popleft()
             if gpu.began_ns is not None:
                 gpu.count.add(*_between(windows, stalls, gpu.began_ns, gpu.until_ns), within)
+                if gpu.until_ns < end_ns and not gpu.ended:
+                    gpu.ended, found = True, gpu.count.found(gpu.trouble)
             due = gpu.is_due(end_ns)
         if due:
             self._wanted.set()
+        return found
 
     def forget(self, uuid: str) -> None:
         """Drop GPU `uuid`, which is no more."""
@@ -159,6 +170,7 @@ class LineWatch:
                 continue
             with self._throttle.guarded("reading stacks"), self._open_reader() as reader:
                 self._look_on(reader)
+            self._stop.wait(_APART_SECONDS)  # it may have failed at once
 
     def _look_on(self, reader: StackReader) -> None:
         """Look until there is nothing to look at."""
@@ -192,11 +204,11 @@ class LineWatch:
             if not isinstance(stacks, Refusal)
             for thread in _threads(pid, stacks, is_main=pid in mains)
         ]
-        refused = [str(one) for one in found.values() if isinstance(one, Refusal)]
+        refused = (f"process {p}: {why}" for p, why in found.items() if isinstance(why, Refusal))
         with self._lock:
             if gpu := self._gpus.get(uuid):
                 gpu.looks.append(Look(at_ns, threads))
-                gpu.trouble = next(iter(refused), None) if found else _NOBODY
+                gpu.trouble = next(refused, None) if found else _NOBODY
 
 
 def _between(
