@@ -39,9 +39,8 @@ class Use:
     @property
     def busy_ratio(self) -> float | None:
         """The busy share; None if nothing was observed."""
-        return (
-            min(self.busy_seconds / self.observed_seconds, 1.0) if self.observed_seconds else None
-        )
+        whole = self.observed_seconds
+        return min(self.busy_seconds / whole, 1.0) if whole else None
 
     @property
     def stall_ratios(self) -> dict[str, float]:
@@ -164,11 +163,6 @@ def moved(found: Any, seconds: float, digits: int = 9) -> Any:  # noqa: ANN401 -
     return round(found, digits) if isinstance(found, float) else found
 
 
-def placed(gpus: Iterable[Gpu]) -> list[Gpu]:
-    """By node and number."""
-    return sorted(gpus, key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
-
-
 def end_of(gpus: Sequence[Gpu]) -> float | None:
     """When the last one was left; None while one is held."""
     ends = [gpu.end_seconds for gpu in gpus if gpu.end_seconds is not None]
@@ -196,14 +190,9 @@ class Job:
         """What its GPUs did."""
         return self.summed or total(self.gpus)
 
-    @property
-    def nodes(self) -> set[str]:
-        """The nodes that its GPUs are on."""
-        return {gpu.node for gpu in self.gpus}
-
     def having(self, gpus: Iterable[Gpu]) -> Job:
-        """The same with these GPUs, from the first one's start to the last one's end."""
-        found = list(gpus)
+        """The same with these GPUs, in order, from the first one's start to the last one's end."""
+        found = sorted(gpus, key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
         start = min((gpu.start_seconds for gpu in found), default=None)
         return replace(self, gpus=found, start_seconds=start, end_seconds=end_of(found))
 
