@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,10 +20,9 @@ from gpu_bottleneck_exporter.driver.about import UNKNOWN
 from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Processes
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger, name_of
-from gpu_bottleneck_exporter.jobs.memory import Row
-from gpu_bottleneck_exporter.jobs.store import Store
+from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.sampling.opened import Spent
-from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, SamplerState
+from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support.waiting import until
@@ -50,7 +49,7 @@ class Looked:
 @contextmanager
 def keeping(sampler: Looked | None = None, **settings: Any) -> Iterator[Ledger]:  # noqa: ANN401
     ledger = Ledger(Settings(**settings))
-    ledger.start(sampler or Looked())
+    ledger.start(cast("Sampler", sampler or Looked()))
     yield ledger
     ledger.stop()
 
@@ -171,25 +170,29 @@ def test_claims_are_those_that_are_asked_for_and_cut() -> None:
 
 
 def test_a_running_job_goes_on_after_a_restart(tmp_path: Path) -> None:
+    file, busy, pid = f"{tmp_path / 'jobs'}", 0.0, os.getpid()
+    for _ in range(2):
+        with keeping(jobs_state_file=file) as ledger:
+            hold(ledger, pid)
+            spend(ledger, 0.1, end_ns=time.monotonic_ns() + SECOND // 10)
+            busy += 0.025
+            (job,) = jobs(ledger)
+            (gpu,) = job["gpus"]
+            assert gpu["busy_seconds"] == pytest.approx(busy)
+            assert job["end_seconds"] is None
+            known = gpu["observed_seconds"] + gpu["unobserved_seconds"]
+            assert known == pytest.approx(time.time() - job["start_seconds"], abs=0.5)
+
+
+def test_a_job_that_ends_is_stored_without_those_that_run(tmp_path: Path) -> None:
     file = f"{tmp_path / 'jobs'}"
-    with process() as one:
-        with keeping(jobs_state_file=file) as ledger:
-            hold(ledger, one.pid)
-            ended_ns = time.monotonic_ns()
-            spend(ledger, 0.1, end_ns=ended_ns)
-            (before,) = jobs(ledger)
-        with keeping(jobs_state_file=file) as ledger:
-            hold(ledger, one.pid)
-            began_ns = time.monotonic_ns()
-            spend(ledger, 0.1, end_ns=began_ns + SECOND // 10)
-            (after,) = jobs(ledger)
-            down = (began_ns - ended_ns) / SECOND
-    assert after["id"] == before["id"]
-    assert after["start_seconds"] == pytest.approx(before["start_seconds"], abs=0.01)
-    then, now = before["gpus"][0], after["gpus"][0]
-    assert now["busy_seconds"] == pytest.approx(then["busy_seconds"] + 0.025)
-    assert now["unobserved_seconds"] - then["unobserved_seconds"] == pytest.approx(down, abs=0.05)
-    assert after["end_seconds"] is None
+    with keeping(jobs_state_file=file) as ledger, closing(Store(file, 10, 1e9)) as store:
+        hold(ledger, os.getpid())
+        (running,) = until(store.read, "the first job")
+        with process() as one:
+            hold(ledger, os.getpid(), one.pid)
+        until(lambda: len(store.read()) > 1, "the second one")
+        assert store.read(ids=running.id) == [running]
 
 
 def test_a_job_that_ended_meanwhile_ended_when_it_was_last_seen(tmp_path: Path) -> None:
@@ -223,7 +226,7 @@ def test_an_answer_is_bounded_and_says_what_it_leaves_off(tmp_path: Path) -> Non
     file, body = f"{tmp_path / 'jobs'}", zlib.compress(b'{"noise": "%s"}' % (b"x" * 200_000))
     now = time.time()
     with closing(Store(file, 1000, 1e9)) as store:
-        store.write((Row(f"{n}", "ada", now, now, runs=False, body=body) for n in range(100)), now)
+        store.write((Row(f"{n}", "ada", now, now, body) for n in range(100)), now)
     with keeping(jobs_state_file=file) as ledger:
         text = ledger.documents()
     assert len(text) < MOST_BYTES + 10_000

@@ -125,7 +125,8 @@ def who(bill: Bill, job: Job) -> str:
     """`ada, 8 GPUs on 2 nodes, 3 h 12 min`, as far as known."""
     told = [short(job.owner_name)]
     if job.gpus:
-        nodes = f" on {len(job.nodes)} nodes" if len(job.nodes) > 1 else ""
+        count = len({gpu.node for gpu in job.gpus})
+        nodes = f" on {count} nodes" if count > 1 else ""
         told.append(f"{_counted(len(job.gpus), 'GPU')}{nodes}")
     if job.start_seconds is not None:
         so_far = "" if job.end_seconds else " so far"
