@@ -1,59 +1,74 @@
+/* Prints the row of a Python's version in stacktraces/layouts.py, from its headers:
+   cc -w -I$(python3.N -c 'import sysconfig as s; print(s.get_path("include"))') offsets.c && ./a.out */
 #define Py_BUILD_CORE 1
 #include <Python.h>
 #include <stddef.h>
-#include <stdio.h>
 #if PY_VERSION_HEX >= 0x030b0000
-#include <internal/pycore_frame.h>
 #include <internal/pycore_code.h>
+#include <internal/pycore_frame.h>
 #if PY_VERSION_HEX >= 0x030e0000
 #include <internal/pycore_interpframe_structs.h>
 #endif
 #else
 #include <frameobject.h>
-#include <code.h>
 #endif
-#include <internal/pycore_runtime.h>
 #include <internal/pycore_interp.h>
-#define P(name, t, m) printf(#name "=%zu ", offsetof(t, m))
-int main(void) {
-  printf("%d.%d: ", PY_MAJOR_VERSION, PY_MINOR_VERSION);
-  P(interpreters, _PyRuntimeState, interpreters.head);
-  P(interp_next, PyInterpreterState, next);
+#include <internal/pycore_runtime.h>
+
+#define PUT(type, member) printf("%zu, ", offsetof(type, member))
+#define NONE() printf("None, ")
+
+int main(void)
+{
+	printf("%d: Layout(", PY_MINOR_VERSION);
+	PUT(_PyRuntimeState, interpreters.head);
+	PUT(PyInterpreterState, next);
 #if PY_VERSION_HEX >= 0x030b0000
-  P(threads, PyInterpreterState, threads.head);
-  P(tid, PyThreadState, native_thread_id);
+	PUT(PyInterpreterState, threads.head);
+	PUT(PyThreadState, native_thread_id);
 #else
-  P(threads, PyInterpreterState, tstate_head);
-  P(tid, PyThreadState, thread_id);
+	PUT(PyInterpreterState, tstate_head);
+	PUT(PyThreadState, thread_id);
 #endif
-  P(thread_next, PyThreadState, next);
-#if PY_VERSION_HEX < 0x030b0000
-  P(frame, PyThreadState, frame);
-  P(previous, PyFrameObject, f_back); P(code, PyFrameObject, f_code); P(instr, PyFrameObject, f_lasti);
-#elif PY_VERSION_HEX < 0x030d0000
-  P(frame, PyThreadState, cframe); P(cframe, _PyCFrame, current_frame);
-  P(previous, _PyInterpreterFrame, previous); P(code, _PyInterpreterFrame, f_code); P(instr, _PyInterpreterFrame, prev_instr); P(owner, _PyInterpreterFrame, owner);
+#if PY_VERSION_HEX >= 0x030d0000
+	PUT(PyThreadState, current_frame), NONE();
+	PUT(_PyInterpreterFrame, previous);
+	PUT(_PyInterpreterFrame, f_executable);
+	PUT(_PyInterpreterFrame, instr_ptr);
+	PUT(_PyInterpreterFrame, owner);
+#elif PY_VERSION_HEX >= 0x030b0000
+	PUT(PyThreadState, cframe);
+	PUT(_PyCFrame, current_frame);
+	PUT(_PyInterpreterFrame, previous);
+	PUT(_PyInterpreterFrame, f_code);
+	PUT(_PyInterpreterFrame, prev_instr);
+	PUT(_PyInterpreterFrame, owner);
 #else
-  P(frame, PyThreadState, current_frame);
-  P(previous, _PyInterpreterFrame, previous); P(code, _PyInterpreterFrame, f_executable); P(instr, _PyInterpreterFrame, instr_ptr); P(owner, _PyInterpreterFrame, owner);
+	PUT(PyThreadState, frame), NONE();
+	PUT(PyFrameObject, f_back);
+	PUT(PyFrameObject, f_code);
+	PUT(PyFrameObject, f_lasti), NONE();
 #endif
-  P(co_filename, PyCodeObject, co_filename); P(co_firstlineno, PyCodeObject, co_firstlineno);
+	PUT(PyCodeObject, co_filename);
 #if PY_VERSION_HEX >= 0x030b0000
-  P(co_name, PyCodeObject, co_qualname); P(co_linetable, PyCodeObject, co_linetable); P(co_code, PyCodeObject, co_code_adaptive);
+	PUT(PyCodeObject, co_qualname);
+#else
+	PUT(PyCodeObject, co_name);
+#endif
+	PUT(PyCodeObject, co_firstlineno);
+#if PY_VERSION_HEX >= 0x030b0000
+	PUT(PyCodeObject, co_linetable);
+	PUT(PyCodeObject, co_code_adaptive);
 #elif PY_VERSION_HEX >= 0x030a0000
-  P(co_name, PyCodeObject, co_name); P(co_linetable, PyCodeObject, co_linetable);
+	PUT(PyCodeObject, co_linetable), NONE();
 #else
-  P(co_name, PyCodeObject, co_name); P(co_linetable, PyCodeObject, co_lnotab);
+	PUT(PyCodeObject, co_lnotab), NONE();
 #endif
-#if PY_VERSION_HEX < 0x030c0000
-  P(gil, _PyRuntimeState, gilstate.tstate_current);
+	printf("%zu, %zu, ", sizeof(PyASCIIObject), sizeof(PyCompactUnicodeObject));
+#if PY_VERSION_HEX >= 0x030c0000
+	printf("%zu),\n", offsetof(PyInterpreterState, ceval.gil));
 #else
-  P(gil, PyInterpreterState, ceval.gil); P(holder, struct _gil_runtime_state, last_holder); P(locked, struct _gil_runtime_state, locked);
+	printf("%zu),\n", offsetof(_PyRuntimeState, gilstate.tstate_current));
 #endif
-  P(state, PyASCIIObject, state); P(length, PyASCIIObject, length); 
-  printf("ascii=%zu compact=%zu bytes=%zu bsize=%zu frame_size=", sizeof(PyASCIIObject), sizeof(PyCompactUnicodeObject), offsetof(PyBytesObject, ob_sval), offsetof(PyVarObject, ob_size));
-#if PY_VERSION_HEX >= 0x030b0000
-  printf("%zu", sizeof(_PyInterpreterFrame));
-#endif
-  PyASCIIObject a; memset(&a, 0, sizeof a); a.state.ascii = 1; printf(" ascii_bit=%#x", *(unsigned*)&a.state); memset(&a, 0, sizeof a); a.state.kind = 7; printf(" kind_bits=%#x", *(unsigned*)&a.state); memset(&a, 0, sizeof a); a.state.compact = 1; printf(" compact_bit=%#x", *(unsigned*)&a.state);
-  printf("\n"); return 0; }
+	return 0;
+}

@@ -301,6 +301,21 @@ with StackReader(Path("/proc")) as reader:
         monkeypatch.delitem(layouts.LAYOUTS, OURS)
         assert f"its Python is 3.{OURS}, and " in refusal(reader, os.getpid())
 
+    def test_its_python_is_free_threaded(
+        self, start_planted: Start, reader: StackReader, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As far as it says."""
+        one, read = start_planted(python(13), 0), Memory.read
+
+        def free(memory: Memory, address: int, size: int) -> bytes:
+            raw = read(memory, address, size)
+            return raw[:16] + b"\1" + raw[17:] if raw.startswith(b"xdebugpy") else raw
+
+        assert asleep(reader, one.pid, "warte")
+        monkeypatch.setattr(Memory, "read", free)
+        with StackReader(PROC, PATIENCE_SECONDS) as another:
+            assert "free-threaded" in refusal(another, one.pid)
+
     def test_no_time_is_left(self) -> None:
         with StackReader(PROC, 0.0) as reader:
             assert isinstance(reader.read([os.getpid()])[os.getpid()], Refusal)
