@@ -21,9 +21,11 @@ from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Proc
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger, name_of
 from gpu_bottleneck_exporter.jobs.store import Row, Store
+from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.sampling.opened import Spent
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support.waiting import until
 
@@ -103,6 +105,30 @@ def test_a_process_is_charged_until_the_moment_of_its_end(tmp_path: Path) -> Non
         assert len({job["id"] for job in jobs(ledger)}) == 2
     with closing(Store(file, 10, 1e9)) as store:
         assert len(store.read()) == 2
+
+
+def test_lines_that_were_found_are_whose_processes_are_there_and_outlive_a_restart(
+    tmp_path: Path,
+) -> None:
+    file = f"{tmp_path / 'jobs'}"
+    line = CodeLine(
+        file="/train.py",
+        line=142,
+        function="collate",
+        role="worker",
+        seconds=3.0,
+        ratio=0.75,
+        lock_ratio=0.0,
+        native_ratio=0.5,
+    )
+    found = IdleLines(seconds=4.0, looks=9, lines=(line,))
+    with keeping(jobs_state_file=file) as ledger, process() as one:
+        hold(ledger, one.pid)
+        ledger.note(GPU, time.monotonic_ns(), found)
+        ledger.note(GPU, time.monotonic_ns(), IdleLines(seconds=1.0, trouble="it is stopped"))
+    with keeping(jobs_state_file=file) as ledger:
+        (job,) = jobs(ledger)
+        assert wire.read(IdleLines, job["gpus"][0]["idle_lines"]) == found
 
 
 def test_gpus_and_mig_instances_are_parts_of_a_job_of_their_own() -> None:

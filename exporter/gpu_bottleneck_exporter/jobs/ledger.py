@@ -33,6 +33,7 @@ from gpu_bottleneck_exporter.sampling.opened import Spent
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.schedule import LATELY_NS, SELDOM_NS, SHORTLY_NS, Every
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
 from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of
 
@@ -67,7 +68,9 @@ class Ledger:
         self._store = Store(
             settings.jobs_state_file, settings.jobs_keep, settings.jobs_keep_seconds
         )
-        self._notes: deque[tuple[Identity, int, Reading | Spent]] = deque(maxlen=_MOST_NOTES)
+        self._notes: deque[tuple[Identity, int, Reading | Spent | IdleLines]] = deque(
+            maxlen=_MOST_NOTES
+        )
         self._books: dict[str, GpuBook] = {}
         self._jobs: dict[str, Job] = {}
         """Those that run, or ended less than `CLAIMED_NS` ago, by id."""
@@ -94,8 +97,8 @@ class Ledger:
         os.eventfd_write(self._woken, 1)
         self._thread.join(timeout_seconds)
 
-    def note(self, gpu: Identity, at_ns: int, what: Reading | Spent) -> None:
-        """Take down what was read of a GPU, or how its time was split. For any thread."""
+    def note(self, gpu: Identity, at_ns: int, what: Reading | Spent | IdleLines) -> None:
+        """Take down what was read or found of a GPU, or how its time was split. For any thread."""
         self._notes.append((gpu, at_ns, what))
         if isinstance(what, Processes):
             os.eventfd_write(self._woken, 1)
@@ -169,6 +172,9 @@ class Ledger:
                     self._list(book, gpu, at_ns, what)
                 elif isinstance(what, Power):
                     book.power(at_ns, what.energy_joules)
+                elif isinstance(what, IdleLines):
+                    for stay in book.open() if what.lines else ():
+                        stay.gpu.idle_lines = what
                 elif isinstance(what, Memory):
                     used = None if what.of_machine else what.used_bytes
                     book.memory(at_ns, used, what.total_bytes)

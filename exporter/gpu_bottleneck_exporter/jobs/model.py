@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from gpu_bottleneck_exporter.prescription.model import Prescription, Score
+from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
 VERSION = 1
 """Of the documents."""
@@ -125,6 +126,8 @@ class Gpu(Use):
     memory_peak_bytes: Annotated[float, (0.0, 1e15)] | None = None
     memory_total_bytes: Annotated[float, (0.0, 1e15)] | None = None
     timeline: Timeline | None = None
+    idle_lines: IdleLines | None = None
+    """What the last looks at stacks found."""
     recommendation: Prescription | None = None
     score: Score | None = None
 

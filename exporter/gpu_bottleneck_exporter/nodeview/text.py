@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED
 from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, REMOVED, Prescription, Score
 from gpu_bottleneck_exporter.remedies import SETTINGS, WAITS_FOR
-from gpu_bottleneck_exporter.stacktraces.model import CodeLine
+from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 
 _MINUTE = 60
 _UNITS = {"d": 86_400, "h": 3600, "min": _MINUTE}
@@ -23,6 +23,8 @@ _LEAST_BYTES = 0.05 * 2**30
 """Less than this would be 0.0 GiB."""
 _LEAST_CORES = 0.05
 _LEAST_SPEED = 1e6
+_LONG = 60
+"""Characters of a name."""
 _WORTH = 0.1
 """Smaller shares of a line's time are not named."""
 _GOES_WITHOUT_SAYING = frozenset({"", "no_work", "no_knob"})
@@ -246,7 +248,7 @@ def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
     known = {
         "likely cause" if gpu.cause else "verdict": verdict(gpu),
         "try": recommendation(gpu),
-        **dict(lines_of_code(gpu)),
+        **dict(lines_of_code(gpu.idle_lines)),
         "seen": "; ".join(gpu.evidence or ()),
         "last change": gpu.last_change and outcome(gpu.last_change),
         "runbook": gpu.runbook and f"{gpu.runbook}.md",
@@ -254,9 +256,9 @@ def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
     yield from ((name, text) for name, text in known.items() if text)
 
 
-def lines_of_code(gpu: Gpu) -> Iterator[tuple[str, str]]:
+def lines_of_code(found: IdleLines | None) -> Iterator[tuple[str, str]]:
     """`71 % of 21 s idle: train.py:142 collate (torch.stack)`, and where its main was meanwhile."""
-    if (found := gpu.idle_lines) is None:
+    if found is None:
         return
     if found.looking and not found.lines:
         yield "line", found.trouble or "looking at its processes"
@@ -274,8 +276,12 @@ def lines_of_code(gpu: Gpu) -> Iterator[tuple[str, str]]:
 
 def code(line: CodeLine) -> str:
     """`train.py:142 collate (torch.stack)`."""
-    called = f" ({line.called})" if line.called else ""
-    return f"{PurePath(line.file).name}:{line.line} {line.function}{called}"
+    called = f" ({_cut(line.called)})" if line.called else ""
+    return f"{_cut(PurePath(line.file).name)}:{line.line} {_cut(line.function)}{called}"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONG else f"{name[: _LONG - 1]}…"
 
 
 def _within(line: CodeLine) -> str:

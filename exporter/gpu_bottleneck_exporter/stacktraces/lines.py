@@ -206,13 +206,13 @@ class LineCount:
             most = max(of_line, key=lambda part: part.nanoseconds)
             seen = [(part.nanoseconds / ns, self._seen[part.of]) for part in of_line]
             yield CodeLine(
-                *most.of.line,
+                **most.of.line._asdict(),
                 role=most.of.role,
                 waiting_on=most.cause,
                 seconds=ns / 1e9,
-                ratio=ns / whole_ns,
-                lock_ratio=sum(share * one.lock / one.idle for share, one in seen),
-                native_ratio=sum(share * one.native / one.idle for share, one in seen),
+                ratio=min(ns / whole_ns, 1.0),
+                lock_ratio=min(sum(share * one.lock / one.idle for share, one in seen), 1.0),
+                native_ratio=min(sum(share * one.native / one.idle for share, one in seen), 1.0),
             )
 
     def _weights(self) -> dict[_Known, float]:

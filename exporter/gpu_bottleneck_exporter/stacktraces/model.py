@@ -8,18 +8,18 @@ from typing import Annotated
 Ratio = Annotated[float, (0.0, 1.0)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeLine:
     """Idle time that is charged to a line."""
 
     file: str
     line: int
     function: str
-    called: str
+    called: str = ""
     """The innermost function, if that is one of a library: `torch.stack`; else empty."""
     role: str
     """Of who ran it: `Role`."""
-    waiting_on: str
+    waiting_on: str = ""
     seconds: float
     ratio: Ratio
     """Share of the idle time."""

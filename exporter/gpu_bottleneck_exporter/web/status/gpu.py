@@ -78,7 +78,7 @@ def _code(gpu: Gpu) -> Html | None:
     found = gpu.idle_lines
     if found is None or gpu.cause is None:
         return None
-    told = described(words.lines_of_code(gpu), "code") if found.looks else None
+    told = described(words.lines_of_code(found), "code") if found.looks else None
     age = f"{words.duration(found.age_seconds)} ago" if found.looks and not found.looking else None
     path = f"{STACKS_PATH}?{urlencode({'gpu': gpu.uuid})}"
     again = "Look again" if found.looks else "Find the line of code"
