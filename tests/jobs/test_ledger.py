@@ -252,7 +252,7 @@ def test_an_answer_is_bounded_and_says_what_it_leaves_off(tmp_path: Path) -> Non
     file, body = f"{tmp_path / 'jobs'}", zlib.compress(b'{"noise": "%s"}' % (b"x" * 200_000))
     now = time.time()
     with closing(Store(file, 1000, 1e9)) as store:
-        store.write((Row(f"{n}", "ada", now, now, body) for n in range(100)), now)
+        store.write((Row(f"{n}", "ada", now, body) for n in range(100)), now)
     with keeping(jobs_state_file=file) as ledger:
         text = ledger.documents()
     assert len(text) < MOST_BYTES + 10_000

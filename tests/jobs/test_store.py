@@ -22,7 +22,7 @@ NOW = 1.7e9
 
 def row(name: str, who: str = "ada", until: float = NOW, size: int = 0) -> Row:
     body = zlib.compress(f'{{"id": "{name}", "noise": "{os.urandom(size // 2).hex()}"}}'.encode())
-    return Row(name, who, until - 60, until, body)
+    return Row(name, who, until, body)
 
 
 def names(store: Store, since: float = 0.0) -> list[str]:

@@ -41,7 +41,7 @@ def test_it_has_the_keys_of_jobstats() -> None:
         "n1": {
             "gpu_utilization": {**both, "0": 25.0, "3": 25.0},
             "gpu_used_memory": pytest.approx({**both, "0": 20 * GIB, "3": 20 * GIB}, rel=0.001),
-            "gpu_total_memory": {**both, "0": 80 * GIB, "3": 80 * GIB},
+            "gpu_total_memory": pytest.approx({**both, "0": 80 * GIB, "3": 80 * GIB}, rel=0.001),
         }
     }
 
@@ -102,7 +102,7 @@ def test_what_is_unknown_is_left_out() -> None:
     assert node(gpu("0"), unknown) == {
         "gpu_utilization": {"0": 25.0, "1": 25.0},
         "gpu_used_memory": pytest.approx({"0": 20 * GIB}, rel=0.001),
-        "gpu_total_memory": {"0": 80 * GIB},
+        "gpu_total_memory": pytest.approx({"0": 80 * GIB}, rel=0.001),
     }
 
 

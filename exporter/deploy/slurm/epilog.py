@@ -69,8 +69,8 @@ class Gpu(NamedTuple):
     busy: float
     lost: Mapping[str, float]
     """By cause; `unallocated` while the job held no GPU yet, or no more."""
-    used: float | None
-    total: float | None
+    memory: tuple[float, float] | None
+    """Used at most, and in total."""
     change: Mapping[str, Any] | None
     """What to do first."""
 
@@ -195,16 +195,14 @@ def gpu_of(row: Mapping[str, Any], seconds: float, now: float) -> tuple[str, Gpu
     lost = {_text(_WORD, name): _amount(part) for name, part in row["stall_seconds"].items()}
     held = _amount(row["end_seconds"] or now) - _amount(row["start_seconds"])
     lost["unallocated"] = lost.get("unallocated", 0.0) + max(0.0, seconds - held)
-    used, total = (
-        _amount(row[name]) if name in row else None
-        for name in ("memory_peak_bytes", "memory_total_bytes")
-    )
-    change, advice = None, row.get("recommendation")
-    if advice:
+    memory = change = None
+    if "memory_peak_bytes" in row and "memory_total_bytes" in row:
+        memory = _amount(row["memory_peak_bytes"]), _amount(row["memory_total_bytes"])
+    if advice := row.get("recommendation"):
         values = {"from": _amount(advice["current_value"]), "to": _amount(advice["value"])}
         change = {"knob": _text(_WORD, advice["knob"]), **values}
     lasted = observed + max(0.0, seconds - held)
-    return _text(_PLACE, place), Gpu(lasted, min(busy, observed), lost, used, total, change)
+    return _text(_PLACE, place), Gpu(lasted, min(busy, observed), lost, memory, change)
 
 
 def _amount(value: Any) -> float:  # noqa: ANN401 - JSON
@@ -257,15 +255,11 @@ def of_node(gpus: Gpus, digits: int) -> dict[str, Any]:
         return float(f"{value:.{digits}g}")
 
     lasted = {place: gpu for place, gpu in gpus.items() if gpu.seconds}
-    known = {
-        place: (min(brief(gpu.used), gpu.total), gpu.total)
-        for place, gpu in gpus.items()
-        if gpu.used is not None and gpu.total
-    }
+    known = {place: gpu.memory for place, gpu in gpus.items() if gpu.memory and gpu.memory[1]}
     told = {
         "gpu_utilization": {at: brief(100 * one.busy / one.seconds) for at, one in lasted.items()},
-        "gpu_used_memory": {place: int(used) for place, (used, _) in known.items()},
-        "gpu_total_memory": {place: int(total) for place, (_, total) in known.items()},
+        "gpu_used_memory": {place: int(brief(used)) for place, (used, _) in known.items()},
+        "gpu_total_memory": {place: int(brief(total)) for place, (_, total) in known.items()},
     }
     return {name: values for name, values in told.items() if values}
 

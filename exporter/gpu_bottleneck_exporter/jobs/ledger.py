@@ -104,8 +104,8 @@ class Ledger:
             os.eventfd_write(self._woken, 1)
 
     def documents(self, since: float = 0.0) -> str:
-        """All jobs that ended after Unix time `since` or still run, the newest first, as JSON."""
-        rows = sorted(self._rows(since).values(), key=lambda row: row.start, reverse=True)
+        """All jobs that ended after Unix time `since` or still run, the last first, as JSON."""
+        rows = sorted(self._rows(since).values(), key=lambda row: row.until, reverse=True)
         texts, left = [], MOST_BYTES
         for row in rows:
             left -= len(text := row.text)
@@ -302,9 +302,8 @@ class Ledger:
         now, books = time.monotonic(), self._books
         ended = (books[g.uuid].left(g, now) if g.end_seconds is None else g for g in job.gpus)
         shown = moved(wire.document(job.having(ended if stored else job.gpus)), _epoch())
-        until = shown["end_seconds"] or time.time()
         body = zlib.compress(dumps(shown).encode(), 1)
-        return Row(job.id, job.owner_name, shown["start_seconds"], until, body)
+        return Row(job.id, job.owner_name, shown["end_seconds"] or time.time(), body)
 
 
 def _epoch() -> float:

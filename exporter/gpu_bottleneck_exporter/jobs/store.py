@@ -17,14 +17,16 @@ log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 2.0
 """For another process that has the file."""
-_TABLE = """CREATE TABLE IF NOT EXISTS jobs (
-    id TEXT PRIMARY KEY, who TEXT, start REAL, until REAL, body BLOB)"""
-_READ = "SELECT * FROM jobs WHERE until > ? AND id GLOB ? ORDER BY until DESC"
-_WRITE = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)"
+# Another version, with other columns, is to take another name.
+_TABLE = """CREATE TABLE IF NOT EXISTS kept_jobs (
+    id TEXT PRIMARY KEY, who TEXT, until REAL, body BLOB)"""
+_READ = "SELECT * FROM kept_jobs WHERE until > ? AND id GLOB ? ORDER BY until DESC"
+_WRITE = "INSERT OR REPLACE INTO kept_jobs VALUES (?, ?, ?, ?)"
 # Everybody's newest is kept first, then everybody's second: whoever has most loses the oldest.
-_FORGET = """DELETE FROM jobs WHERE until < ? OR id IN (
+_FORGET = """DELETE FROM kept_jobs WHERE until < ? OR id IN (
     SELECT id FROM (
-        SELECT id, until, ROW_NUMBER() OVER (PARTITION BY who ORDER BY until DESC) AS turn FROM jobs
+        SELECT id, until, ROW_NUMBER() OVER (PARTITION BY who ORDER BY until DESC) AS turn
+        FROM kept_jobs
     ) ORDER BY turn, until DESC LIMIT -1 OFFSET ?)"""
 
 
@@ -33,7 +35,6 @@ class Row(NamedTuple):
 
     id: str
     who: str
-    start: float
     until: float
     """Unix seconds when it ended, or was last seen."""
     body: bytes
