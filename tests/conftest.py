@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +23,8 @@ from support.drivers import Libraries
 from support.models import Mig, create_with_mig
 from support.waiting import PATIENCE_SECONDS
 
+# jsonschema would compile all grammars of it, a second in each worker, for formats not asked for.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 # By default an example may take 0.2 s: a busy machine takes its time.
 # The examples are always the same, or a run would fail by chance.
 settings.register_profile(
@@ -43,6 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: of those, what every change must pass")
     if not config.getoption("--no-processes"):
         leftovers.end_with_us()
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    # What has been imported stays: to look through all of it, or through it again and again, takes
+    # the garbage collector seconds.
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ def _rules() -> tuple[dict[str, Any], ...]:
 
 def _read() -> Iterator[dict[str, Any]]:
     for name in rulepack.NAMES:
-        for group in yaml.safe_load(rulepack.files()[name])["groups"]:
+        for group in yaml.load(rulepack.files()[name], Loader=yaml.CSafeLoader)["groups"]:
             for rule in group["rules"]:
                 yield {"labels": {}, **rule, "interval": group["interval"]}
 

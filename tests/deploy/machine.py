@@ -21,6 +21,7 @@ from pathlib import Path
 import yaml
 
 import gpu_bottleneck_exporter
+from support.leftovers import mark
 from support.rights import _usable
 from support.tools import missing, require
 from support.waiting import until
@@ -210,7 +211,7 @@ def _cgroup() -> Iterator[Path]:
     mount = next((m for m in map(Path, _CGROUPS) if (m / "cgroup.controllers").exists()), None)
     if mount is None:
         missing("cgroup v2 is not mounted")
-    group = mount / f"test-{uuid.uuid4().hex}"
+    group = mount / f"test-{mark()}-{uuid.uuid4().hex}"
     try:
         group.mkdir()
     except OSError as error:

@@ -45,6 +45,8 @@ from support.stage import (
 from support.waiting import until
 
 GPU, BURNING = "0", "1"
+BURN = "renice -n 19 $$ >/dev/null; while :; do :; done"
+"""Whenever no other test needs the core."""
 BURNS = {"host_code", "cpu_queue"}
 """What a process that burns CPU is, alone or where others crowd it out."""
 JOBS_USER = 1000
@@ -204,7 +206,7 @@ def node(libraries: Libraries) -> Iterator[Node]:
         caged(CONTAINERS, stage.folder) as jobs,
         caged(CONTAINERS, stage.folder) as own,
         job_on(stage, GPU, jobs, "sleep", "3600"),
-        job_on(stage, BURNING, (), "sh", "-c", "while :; do :; done"),
+        job_on(stage, BURNING, (), "sh", "-c", BURN),
         kubelet_on(stage) as hosts,
     ):
         # Where the tests themselves run in a pod.

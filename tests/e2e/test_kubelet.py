@@ -19,6 +19,7 @@ from support.board_exporter import Exporter, over_nvml
 from support.daemon import get
 from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
+from support.leftovers import mark
 from support.metrics import Metrics
 from support.rights import AS_WE_ARE, as_nobody
 from support.stage import ran, staged
@@ -98,7 +99,7 @@ def in_pod(uid: str) -> Iterator[subprocess.Popen[bytes]]:
     root = next((root for root in roots if (root / "cgroup.procs").exists()), None)
     if root is None or not os.access(root, os.W_OK):
         missing(f"no control group can be made below {CGROUPS}")
-    folders = [root / f"gpu-test-{uuid4().hex}"]
+    folders = [root / f"gpu-test-{mark()}-{uuid4().hex}"]
     for name in ("kubepods", f"pod{uid}", CONTAINER):
         folders.append(folders[-1] / name)
     with ExitStack() as cleanup:

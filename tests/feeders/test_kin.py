@@ -12,6 +12,7 @@ import pytest
 from gpu_bottleneck_exporter.feeders.kin import MOST_KIN, KinFinder
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
+from support.leftovers import mark
 from support.programs import descriptors, program
 from support.rows import rows
 from support.waiting import until
@@ -195,7 +196,7 @@ def container() -> Iterator[Path]:
     mounts = [mount for mount in CGROUPS if (mount / "cgroup.procs").exists()]
     if not mounts:
         pytest.skip("no control groups here")
-    group = mounts[0] / f"docker-{secrets.token_hex(32)}.scope"
+    group = mounts[0] / f"docker-{mark()}{secrets.token_hex(16)}.scope"
     try:
         group.mkdir()
     except OSError as error:

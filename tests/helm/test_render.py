@@ -9,8 +9,8 @@ import shutil
 from itertools import product
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
+from kubernetes_validate import utils
 
 from gpu_bottleneck_exporter import __version__
 from helm import chart, commented
@@ -26,10 +26,14 @@ OLDER = sorted(Path(__file__).parent.glob("values-*.yaml"))
 """The defaults of each release, as they were."""
 
 
+# It would read all of a version's definitions again for each object.
+utils.schema_contents = functools.cache(utils.schema_contents)
+
+
 @functools.cache
 def validate(text: str, version: str) -> None:
     """Raises where Kubernetes would refuse the object, unknown fields included."""
-    kubernetes_validate.validate(json.loads(text), version, strict=True)
+    utils.validate(json.loads(text), version, strict=True)
 
 
 def assert_valid(found: Object, version: str) -> None:

@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.host.machine import (
 )
 from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
+from support.leftovers import mark
 from support.programs import words
 from support.rights import AS_WE_ARE, Way, _after, as_nobody, with_mounts_of_its_own
 from support.rows import rows
@@ -199,7 +200,7 @@ def test_a_containers_own_shared_memory_is_not_the_hosts(hosts: int, nobody: Way
 @pytest.mark.usefixtures("hosts")
 def test_what_the_host_has_mounted_for_a_pod_is_not_its_own(nobody: Way, tmp_path: Path) -> None:
     """Containerd makes /dev/shm of a pod below /run, among the host's mounts."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "shm", tmp_path], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", mark(), tmp_path], check=True)
     try:
         assert mount_points(PROC / "1").get(f"{tmp_path}"), "the host has it"
         assert seen(nobody, f"mount --bind {tmp_path} {SHM}") is None

@@ -15,6 +15,7 @@ import pytest
 
 from gpu_bottleneck_exporter.jobs.memory import MOST_BYTES, InMemory, Row
 from gpu_bottleneck_exporter.jobs.store import Store
+from support.leftovers import mark
 from support.tools import require
 
 MONTH = 30 * 86400.0
@@ -106,7 +107,7 @@ def test_a_file_outlives_the_exporter_and_a_damaged_one_is_set_aside(
 def tiny(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
     require("mount", "mount")
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", f"{tmp_path}"]
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", mark(), f"{tmp_path}"]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("only root can mount")
     yield tmp_path

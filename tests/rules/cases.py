@@ -68,11 +68,14 @@ class Row:
 Table = Mapping[str, Row]
 
 
-@cache
 def rows(section: str) -> Mapping[str, Any]:
     """The rows of a section of the file, as they are written."""
-    found: dict[str, dict[str, Any]] = yaml.load(FILE.read_text(), Loader=yaml.CSafeLoader)
-    return found[section]
+    return _sections()[section]
+
+
+@cache
+def _sections() -> Mapping[str, Mapping[str, Any]]:
+    return dict(yaml.load(FILE.read_text(), Loader=yaml.CSafeLoader))
 
 
 def table(*sections: str, told: str = "-") -> dict[str, Row]:

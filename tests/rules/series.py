@@ -32,6 +32,8 @@ class Series:
     def every(self, seconds: int) -> Series:
         """The same, scraped more often: a counter grows evenly in between."""
         parts = 60 // seconds
+        if parts == 1:
+            return self
         after = (*self.values[1:], self.values[-1])
         between = [
             value if value is None or not self.is_counter else _between(value, end, part / parts)

@@ -1,6 +1,6 @@
 """What shows over hours: faults that last, work in phases, restarts, days of a healthy fleet.
 
-All of it is one run of promtool: ten hours of rules take it more than the GPUs in them.
+All of it is one run of promtool: six hours of rules take it more than the GPUs in them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rules.scenes import add_scenes
 from rules.series import mapped
 
 HOUR = 60
-DEPLOYED_EVERY = 8 * HOUR
+DEPLOYED_EVERY = 4 * HOUR
 LOOKS_BACK = 2 * HOUR
 """The longest window in which rules judge work."""
 END = LOOKS_BACK + DEPLOYED_EVERY
@@ -46,7 +46,7 @@ WAITS_ON = {"starts": "asleep", "evaluates": "host_code", "saves": "storage", "w
 
 
 def trained(shift: int) -> Gpu:
-    """A job that is deployed anew every eight hours; `shift` minutes later than the first one."""
+    """A job that is deployed anew every four hours; `shift` minutes later than the first one."""
     minutes = range(shift, END + 1 + shift)
     does = [
         "starts" if minute % DEPLOYED_EVERY < 6
@@ -69,16 +69,16 @@ def trained(shift: int) -> Gpu:
         age_seconds=[(1, 60.0 * (minute % DEPLOYED_EVERY)) for minute in minutes],
         worker_starts=[(1, 0.1 if what == "starts" else 0.0) for what in does],
         owner={"workload_namespace": "research", "workload_pod": f"train-{shift}"},
-        reset_at=5 * HOUR + 3 * shift if shift % 2 else None,
-        gap=(8 * HOUR + shift, 8 * HOUR + shift + 3) if shift % 3 == 0 else None,
+        reset_at=3 * HOUR + shift if shift % 2 else None,
+        gap=(200 + shift, 203 + shift) if shift % 3 == 0 else None,
     )
 
 
 def healthy(fleet: Fleet) -> None:
     """Deploys, restarts, evaluations and checkpoints call nobody.
 
-    The budget is less than one warning in a day for ten GPUs. Work repeats every eight hours, and
-    rules judge it by two hours at most, so that ten hours show all that a day would.
+    The budget is less than one warning in a day for ten GPUs. Work repeats every four hours, and
+    rules judge it by two hours at most, so that six hours show all that a day would.
     """
     for number in range(GPUS):
         add_gpu(fleet, f"healthy-{number}", trained(17 * number))

@@ -20,7 +20,8 @@ QUIET_MINUTES = 20
 """Longer than group_interval: what follows is as after any longer time without a change."""
 END = 145
 """Minute after which all is over, resolved and told."""
-DAY = 8 * 60
+WORK = 4 * 60
+"""Minutes of work in phases, each as the one before: the longest window of rules is two hours."""
 EVALUATED = "2m"
 """Half of promtool's time; an alert comes one such step later at most."""
 Alert = tuple[tuple[str, str], ...]
@@ -58,7 +59,7 @@ def firing(fleet: Fleet, folder: Path) -> Iterator[tuple[int, Alerts]]:
 def notified(home: Path) -> Notes:
     """What was sent of each cluster, in the order in which it came."""
     timeline: dict[int, set[Alert]] = {}
-    for fleet in (staged("incidents", END), staged("working_day", DAY)):
+    for fleet in (staged("incidents", END), staged("work_in_phases", WORK)):
         for minute, alerts in firing(fleet, home):
             timeline.setdefault(minute, set()).update(alerts)
     with alertmanager_running(home, MINUTE / 60) as server:

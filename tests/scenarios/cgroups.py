@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.leftovers import mark
+
 ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _PATIENCE_SECONDS = 10.0
@@ -102,7 +104,7 @@ def _hierarchy(controller: str) -> tuple[Path, bool]:
 
 @contextmanager
 def _made(root: Path) -> Iterator[Path]:
-    folder = root / f"gpu-scenario-{uuid.uuid4().hex[:12]}"
+    folder = root / f"gpu-scenario-{mark()}-{uuid.uuid4().hex[:12]}"
     try:
         folder.mkdir()
     except OSError as error:

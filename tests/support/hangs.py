@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.leftovers import source
+from support.leftovers import mark
 from support.programs import Program
 from support.tools import missing
 
@@ -28,7 +28,7 @@ def _mounted(folder: Path) -> int:
     except OSError as error:
         missing(f"FUSE is missing: {error}")
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
-    if _libc.mount(source().encode(), bytes(folder), b"fuse", 0, options.encode()):
+    if _libc.mount(mark().encode(), bytes(folder), b"fuse", 0, options.encode()):
         os.close(device)
         missing(f"mounting is not allowed: {os.strerror(ctypes.get_errno())}")
     return device

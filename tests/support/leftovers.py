@@ -1,6 +1,7 @@
-"""Ends what a run leaves behind when it is killed: its processes, and the FUSE mounts of these.
+"""Ends what a run leaves behind when it is killed: its processes, control groups and mounts.
 
-All that a run starts has its mark in the environment, and its mounts have it as their source.
+All that a run starts has its mark in the environment, its groups in their names, and its mounts as
+their source.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ MARK = "TESTS_RUN"
 """The variable with the mark."""
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SECONDS = 30.0
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def end_with_us() -> None:
@@ -33,8 +35,8 @@ def end_with_us() -> None:
         os.posix_spawn(sys.executable, command, os.environ, setsid=True)
 
 
-def source() -> str:
-    """What to name as the source of a mount."""
+def mark() -> str:
+    """What to name as the source of a mount, and within the name of a control group."""
     return os.environ.get(MARK, "tests")
 
 
@@ -52,17 +54,32 @@ def _processes(mark: bytes) -> Iterator[int]:
                 yield int(folder.name)
 
 
+def _groups(mark: str) -> list[Path]:
+    """Control groups, of v1 and v2; those within others come first."""
+    tops = [top for below in (".", "*") for top in _CGROUPS.glob(f"{below}/*{mark}*")]
+    return sorted((group for top in tops for group in top.glob("**/")), reverse=True)
+
+
 def _mounts(mark: str) -> list[str]:
     lines = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
     return [folder for name, folder, *_ in map(str.split, lines) if name == mark]
 
 
+def _end(mark: str) -> bool:
+    """End processes and groups; whether there were any."""
+    processes, groups = [*_processes(mark.encode())], _groups(mark)
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    for group in groups:
+        with contextlib.suppress(OSError):  # a process in it has yet to end
+            group.rmdir()
+    return bool(processes or groups)
+
+
 def _clean(mark: str) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while (left := [*_processes(mark.encode())]) and time.monotonic() < deadline:
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+    while _end(mark) and time.monotonic() < deadline:
         time.sleep(0.1)
     for folder in _mounts(mark):
         subprocess.run(["umount", "--lazy", folder], check=False)

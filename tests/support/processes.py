@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -28,11 +29,12 @@ _EVENTS = {
 def mark(items: Iterable[pytest.Item]) -> None:
     """Mark those that start something."""
     known: dict[object, bool] = {}
+    judged = cache(lambda one: starts(one, known))
     for item in items:
         if isinstance(item, pytest.Function):
             fixtures = item._fixtureinfo.name2fixturedefs.values()
             used = [item.function, *(fixture.func for (*_, fixture) in fixtures)]
-            if any(starts(one, known) for one in used):
+            if any(map(judged, used)):
                 item.add_marker("processes")
 
 

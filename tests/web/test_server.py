@@ -200,6 +200,18 @@ def test_stop_waits_for_no_client(serve: Serve, site: Site, caplog: Log, *, tls:
     assert warned(caplog) == []
 
 
+def test_stop_waits_for_no_client_that_has_its_answer(serve: Serve, page: Page) -> None:
+    running = serve(grace=600)
+    page.gate.clear()
+    client = running.connect(GET)
+    eventually(lambda: page.accepted)
+    running.server.stop()
+    eventually(lambda: running.listening.fileno() == -1)
+    page.gate.set()
+    running.end()
+    assert drain(client).endswith(b"up 1\n")
+
+
 def test_the_watchdog_learns_that_nobody_accepts_connections(serve: Serve) -> None:
     running = serve()
     assert running.server.standstill(PATIENCE_SECONDS) is None

@@ -104,7 +104,7 @@ class WebServer:
         self.connections: set[Connection] = set()
         """Those that are open now."""
         self._changed = threading.Condition()
-        """Guards `connections`; notified when one ends."""
+        """Guards `connections`; notified when one ends, or has only its client to wait for."""
         self._throttle = LogThrottle(logger)
 
     @property
@@ -139,6 +139,11 @@ class WebServer:
         """What has stopped, in one sentence; None if nothing has."""
         still = time.monotonic() - self._looked_at > patience_seconds
         return "nobody accepts connections" if still else None
+
+    def answered(self) -> None:
+        """Note that a connection, before its end, waits for its client alone."""
+        with self._changed:
+            self._changed.notify_all()
 
     def ended(self, connection: Connection) -> None:
         """Count the connection no longer."""
@@ -270,6 +275,7 @@ class Connection(BaseHTTPRequestHandler):
                 # Else the kernel would keep for minutes what the client does not take.
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.phase = Phase.CLIENT
+            self._server.answered()
             self._linger()
             self.close()
 
