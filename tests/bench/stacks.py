@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
-from support.pythons import MINORS, python
+from support.pythons import PYTHONS
 
 Stack = list[tuple[str, int]]
 """Functions and lines, the innermost first."""
@@ -157,9 +157,9 @@ def main(arguments: Sequence[str]) -> None:
     looks = int(arguments[0]) if arguments else 200
     print("| Python | Reader | First, later look | Inconsistent | Loop slower |")
     print("|---|---|---:|---:|---:|")
-    for minor in MINORS:
+    for minor in PYTHONS:
         try:
-            interpreter = python(minor)
+            interpreter = PYTHONS[minor]
         except pytest.skip.Exception:
             continue
         with StackReader(Path("/proc")) as ours:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.stacktraces.memory import Memory
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, ThreadStack, looking
 from support.planted import Planted, planted
 from support.programs import ended, program
-from support.pythons import MINORS, python
+from support.pythons import PYTHONS
 from support.rights import AS_WE_ARE, Way, as_nobody, with_mounts_of_its_own
 from support.tools import missing, require
 from support.waiting import PATIENCE_SECONDS, until
@@ -85,12 +85,12 @@ def asleep(reader: StackReader, pid: int, function: str) -> ThreadStack:
     return found
 
 
-@pytest.mark.parametrize("minor", MINORS)
+@pytest.mark.parametrize("minor", PYTHONS)
 class TestEachPython:
     def test_every_call_has_its_function_file_and_line(
         self, minor: int, start_planted: Start, reader: StackReader
     ) -> None:
-        one = start_planted(python(minor), 2)
+        one = start_planted(PYTHONS[minor], 2)
         found = asleep(reader, one.pid, "warte")
         called = ("größe", one.line("größe"))
         assert places(found) == [
@@ -106,21 +106,20 @@ class TestEachPython:
     def test_helpers_wait_in_a_lock_or_run_native_code(
         self, minor: int, start_planted: Start, reader: StackReader
     ) -> None:
-        one = start_planted(python(minor), 0, "locked", "native")
+        one = start_planted(PYTHONS[minor], 0, "locked", "native")
 
-        def helpers() -> dict[str, ThreadStack]:
-            found = stacks(reader, one.pid)
-            return {stack.frames[0].function: stack for stack in found if stack.tid != one.pid}
+        def helper(function: str, is_there: Callable[[ThreadStack], bool]) -> ThreadStack:
+            def found() -> ThreadStack | None:
+                helpers = (stack for stack in stacks(reader, one.pid) if stack.tid != one.pid)
+                there = (stack for stack in helpers if stack.frames[0].function == function)
+                return next(filter(is_there, there), None)
 
-        locked = until(
-            lambda: (found := helpers().get("locked")) and found.wait is Wait.LOCK and found,
-            "a helper that waits",
-        )
+            return until(found, function)
+
+        locked = helper("locked", lambda stack: stack.wait is Wait.LOCK)
         assert places(locked)[0] == ("locked", one.line("locked"))
         assert not locked.native
-        native = until(
-            lambda: (found := helpers().get("native")) and found.native and found, "native code"
-        )
+        native = helper("native", lambda stack: stack.native)
         assert places(native)[0] == ("native", one.line("native"))
         assert native.wait is Wait.RUN
         tasks = {int(task.name) for task in (PROC / f"{one.pid}/task").iterdir()}
@@ -130,7 +129,7 @@ class TestEachPython:
     def test_who_runs_python_holds_its_lock(self, minor: int, reader: StackReader) -> None:
         code = "print(flush=True)\nwhile True: pass"
         pipe = subprocess.PIPE
-        with subprocess.Popen([python(minor), "-c", code], stdout=pipe) as process:
+        with subprocess.Popen([PYTHONS[minor], "-c", code], stdout=pipe) as process:
             try:
                 assert process.stdout is not None
                 process.stdout.readline()
@@ -151,7 +150,7 @@ class TestEachPython:
             from pystack.engine import get_process_threads  # noqa: PLC0415 - may be missing
         except ImportError as error:
             missing(f"{error}: pip install --group test")
-        one = start_planted(python(minor), 5, "locked")
+        one = start_planted(PYTHONS[minor], 5, "locked")
         asleep(reader, one.pid, "warte")
         until(lambda: len(stacks(reader, one.pid)) > 1, "its other thread")
         theirs = {
@@ -173,7 +172,7 @@ class TestEachPython:
     def test_of_a_deep_stack_the_innermost_calls(
         self, minor: int, start_planted: Start, reader: StackReader
     ) -> None:
-        found = asleep(reader, start_planted(python(minor), 300).pid, "warte")
+        found = asleep(reader, start_planted(PYTHONS[minor], 300).pid, "warte")
         assert len(found.frames) == MOST_FRAMES
 
 

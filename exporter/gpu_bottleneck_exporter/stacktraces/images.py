@@ -42,7 +42,7 @@ class Image:
         dynamic = [address for kind, address in segments if kind == _DYNAMIC]
         if not loaded or not dynamic:
             raise UnreadableError
-        self._bias = base - loaded[0] // _PAGE * _PAGE
+        self._bias: int = base - loaded[0] // _PAGE * _PAGE
         self._entries = self._dynamic(self._bias + dynamic[0])
         if not {_STRINGS, _SYMBOLS, _GNU_HASHES} <= self._entries.keys():
             raise UnreadableError
