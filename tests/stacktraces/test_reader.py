@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -34,15 +34,17 @@ OURS = sys.version_info[1]
 class Start(Protocol):
     """Start the planted program."""
 
-    def __call__(self, python: str, depth: int, *threads: str, way: Way = AS_WE_ARE) -> Planted: ...
+    def __call__(
+        self, python: str, depth: int, *threads: str, way: Way = AS_WE_ARE, plain: bool = False
+    ) -> Planted: ...
 
 
 @pytest.fixture
 def start_planted(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
-        def start(python: str, depth: int, *threads: str, way: Way = AS_WE_ARE) -> Planted:
-            return stack.enter_context(planted(tmp_path, python, depth, *threads, way=way))
+        def start(python: str, depth: int, *threads: str, **how: Any) -> Planted:  # noqa: ANN401
+            return stack.enter_context(planted(tmp_path, python, depth, *threads, **how))
 
         yield start
 
@@ -150,7 +152,7 @@ class TestEachPython:
             from pystack.engine import get_process_threads  # noqa: PLC0415 - may be missing
         except ImportError as error:
             missing(f"{error}: pip install --group test")
-        one = start_planted(PYTHONS[minor], 5, "locked")
+        one = start_planted(PYTHONS[minor], 5, "locked", plain=True)
         asleep(reader, one.pid, "warte")
         until(lambda: len(stacks(reader, one.pid)) > 1, "its other thread")
         theirs = {
@@ -300,11 +302,16 @@ with StackReader(Path("/proc")) as reader:
         monkeypatch.delitem(layouts.LAYOUTS, OURS)
         assert f"its Python is 3.{OURS}, and " in refusal(reader, os.getpid())
 
+    @pytest.mark.parametrize("minor", [minor for minor in PYTHONS if minor > 12] or [OURS])
     def test_its_python_is_free_threaded(
-        self, start_planted: Start, reader: StackReader, monkeypatch: pytest.MonkeyPatch
+        self,
+        minor: int,
+        start_planted: Start,
+        reader: StackReader,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """As far as it says."""
-        one, read = start_planted(python(13), 0), Memory.read
+        """As far as it says: since 3.13."""
+        one, read = start_planted(PYTHONS[minor], 0), Memory.read
 
         def free(memory: Memory, address: int, size: int) -> bytes:
             raw = read(memory, address, size)
@@ -313,7 +320,7 @@ with StackReader(Path("/proc")) as reader:
         assert asleep(reader, one.pid, "warte")
         monkeypatch.setattr(Memory, "read", free)
         with StackReader(PROC, PATIENCE_SECONDS) as another:
-            assert "free-threaded" in refusal(another, one.pid)
+            assert minor <= 12 or "free-threaded" in refusal(another, one.pid)
 
     def test_no_time_is_left(self) -> None:
         with StackReader(PROC, 0.0) as reader:

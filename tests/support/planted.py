@@ -65,11 +65,15 @@ class Planted:
 
 @contextmanager
 def planted(
-    folder: Path, python: str, depth: int, *threads: str, way: Way = AS_WE_ARE
+    folder: Path, python: str, depth: int, *threads: str, way: Way = AS_WE_ARE, plain: bool = False
 ) -> Iterator[Planted]:
-    """The program, with a Python, so deep, and with other threads in these functions."""
-    path = folder / "größen und 数.py"
-    path.write_text(_PLANTED, encoding="utf-8")
+    """The program, with a Python, so deep, and with other threads in these functions.
+
+    `plain`: for readers that leave out what has other names.
+    """
+    path = folder / ("plain.py" if plain else "größen und 数.py")
+    text = _PLANTED.replace("größe", "groesse") if plain else _PLANTED
+    path.write_text(text, encoding="utf-8")
     command, pipe = (*WITH_US, *way, python, f"{path}", f"{depth}", *threads), subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
         try:
