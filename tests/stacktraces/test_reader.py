@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -357,4 +356,3 @@ def test_the_cost_is_counted(reader: StackReader) -> None:
     before = reader.cpu_seconds
     stacks(reader, os.getpid())
     until(lambda: reader.cpu_seconds > before, "CPU time")
-    assert 0 < reader.at_ns <= time.monotonic_ns()

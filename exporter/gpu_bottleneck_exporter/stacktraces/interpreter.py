@@ -70,6 +70,8 @@ class Interpreter:
         self._layout = self._checked(layout)
         self._codes = Codes(memory, self.minor, self._layout, kind)
         self._size = max(layout.tid, layout.call) + 8
+        within_call = layout.previous, layout.code, layout.instruction, layout.owner or 0
+        self._call_size = max(within_call) + 8
 
     def _checked(self, layout: Layout) -> Layout:
         if self.minor < _WITH_OFFSETS:
@@ -77,8 +79,7 @@ class Interpreter:
         raw = self._memory.read(self._runtime, _OFFSETS.size)
         mark, _, free, _, _, interpreters, _, _, following, threads = _OFFSETS.unpack(raw)
         if mark != _MARK or free:
-            what = "free-threaded" if mark == _MARK else "unknown"
-            raise NoMemoryError(f"its Python 3.{self.minor} is a build that is {what}")
+            raise NoMemoryError(f"its Python 3.{self.minor} is a free-threaded or unknown build")
         # A debug build has other ones.
         places = {"interpreters": interpreters, "next_interpreter": following, "threads": threads}
         return layout._replace(**places)
@@ -102,10 +103,7 @@ class Interpreter:
         """The number of a thread, by what Python knows of it."""
         if self.minor >= _WITH_NUMBERS:
             return known
-        try:
-            return word(self._memory.read(known + _NUMBER_AT, 4), 0)
-        except UnreadableError:
-            return 0
+        return word(self._memory.read(known + _NUMBER_AT, 4), 0)
 
     def holds_lock(self, thread: Running) -> bool | None:
         """Whether it holds Python's lock, the GIL; None if that is not known.
@@ -142,11 +140,6 @@ class Interpreter:
                 # Since 3.14 the lowest bits are flags.
                 yield self._codes.frame(word(raw, layout.code) & ~7, instruction)
             call = word(raw, layout.previous)
-
-    @property
-    def _call_size(self) -> int:
-        layout = self._layout
-        return max(layout.previous, layout.code, layout.instruction, layout.owner or 0) + 8
 
 
 def _runtime(memory: Memory, maps: str) -> tuple[Image, int, str]:

@@ -41,9 +41,8 @@ class Memory:
 
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes at `address`. Raises UnreadableError, NoMemoryError."""
-        if not (0 < address < 1 << 63 and 0 <= size <= MOST_AT_ONCE):
-            raise UnreadableError
-        if time.monotonic() > self.until:
+        makes_sense = 0 < address < 1 << 63 and 0 <= size <= MOST_AT_ONCE
+        if not makes_sense or time.monotonic() > self.until:
             raise UnreadableError
         room = self._room if size <= _ROOM else (ctypes.c_char * size)()
         self._ours.address, self._theirs.address = ctypes.addressof(room), address

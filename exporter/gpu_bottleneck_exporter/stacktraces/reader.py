@@ -94,8 +94,6 @@ class StackReader(AbstractContextManager["StackReader"]):
 
     def __init__(self, proc: Path, patience_seconds: float = PATIENCE_SECONDS) -> None:
         """`proc`: the host's."""
-        self.at_ns = 0
-        """When the stacks of the last `read` were read (monotonic)."""
         self._proc = proc
         self._patience = patience_seconds
         self._same_pids = same_pids(proc)
@@ -114,7 +112,6 @@ class StackReader(AbstractContextManager["StackReader"]):
 
     def read(self, pids: Sequence[int]) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
         """The stacks of each process, or why they cannot be read."""
-        self.at_ns = time.monotonic_ns()
         until = time.monotonic() + self._patience
         return {pid: self._one(pid, until) for pid in pids}
 
@@ -146,8 +143,7 @@ class StackReader(AbstractContextManager["StackReader"]):
         known = self._known.pop(pid, None) or _Known(self._proc, pid)
         self._known[pid] = known
         if len(self._known) > _MOST_KEPT:
-            longest_ago = next(iter(self._known))
-            self._known.pop(longest_ago).close()
+            self._known.pop(next(iter(self._known))).close()  # not read for longest
         return known
 
 
