@@ -295,7 +295,11 @@ def _addresses(file: Path) -> list[str]:
 @flag("job ID", help="Report this job: its Slurm number, or in ledgers its id.")
 @flag("pod NAMESPACE/NAME", help="Report the jobs of this pod.")
 @flag("gpu NAME", help="Report what jobs did with this GPU: node7/3, its index or its uuid.")
-@flag("owner NAME", help="Report the jobs of this user or namespace.")
+@flag(
+    "owner NAME",
+    help="Report the jobs of this user or namespace, or with --prometheus of the owner that rules "
+    "bill (rules --owner-label).",
+)
 @flag(
     "since DURATION",
     type=Seconds(60, 10 * 365 * 86_400),
@@ -351,15 +355,12 @@ def _addresses(file: Path) -> list[str]:
     help="Print text, JSON (null is unknown), Markdown, or a self-contained page.",
 )
 @click.pass_context
-def report(  # noqa: PLR0913 - one for each option
+def report(
     ctx: click.Context,
     /,
     urls: tuple[str, ...],
     nodes: Path | None,
     prometheus: str | None,
-    ca_file: Path | None,
-    *,
-    verbose: bool,
     **wanted: Any,
 ) -> None:
     """Report what jobs lost, to what, and what would have helped.
@@ -384,12 +385,13 @@ def report(  # noqa: PLR0913 - one for each option
       2  an option is wrong, or there is no such job, owner or GPU
     """
     from gpu_bottleneck_exporter.commands import report as reporting  # noqa: PLC0415
+    from gpu_bottleneck_exporter.report.bill import Wanted  # noqa: PLC0415
 
     named = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
     if prometheus and named:
         raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
-    choice, addresses = reporting.Wanted(**wanted), [*urls, *(_addresses(nodes) if nodes else ())]
-    sys.exit(reporting.report(choice, addresses, prometheus, ca_file, verbose=verbose))
+    addresses = [*urls, *(_addresses(nodes) if nodes else ())]
+    sys.exit(reporting.report(Wanted(**wanted), addresses, prometheus))
 
 
 @commands.command(context_settings={"default_map": {"listen_address": "127.0.0.1:10170"}})

@@ -6,7 +6,8 @@ def printable(text: str, most: int | None = None) -> str:
 
     A job may mount where it likes, and name a FUSE file system's type as it likes.
     """
-    return "".join(c if c.isprintable() else "?" for c in text[:most])
+    cut = text[:most]
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else "?" for c in cut)
 
 
 class ExporterError(Exception):

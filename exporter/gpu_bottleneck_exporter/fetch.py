@@ -1,19 +1,29 @@
-"""Other servers' answers over HTTP: bounded, without a proxy, following no redirect."""
+"""Other servers' answers over HTTP: bounded, without a proxy, following no redirect.
+
+Several are asked at once, with a deadline for all.
+"""
 
 from __future__ import annotations
 
 import base64
 import http.client
 import ssl
-from collections.abc import Callable, Iterable
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial, reduce
 from http import HTTPStatus
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
+
+import click
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
 
+Answer = TypeVar("Answer")
 TIMEOUT_SECONDS = 5.0
 """For each step of an answer, which takes milliseconds."""
 
@@ -95,3 +105,41 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
     except OSError as error:
         reason = error.strerror or "it contains no certificate"
         raise SettingsError(f"--ca-file: cannot use {ca_file}: {reason}") from error
+
+
+def gather(
+    calls: Mapping[str, Callable[[], Answer]], deadline: float, at_once: int = 32, server: str = ""
+) -> tuple[dict[str, Answer], list[str]]:
+    """Answers by name within `deadline` seconds, and why others are missing; tells how far it is.
+
+    A call that raises ExporterError is missing. `server`: which one is asked, if the names are not
+    those of servers.
+    """
+    answers: dict[str, Answer] = {}
+    errors: dict[str, str] = {}
+    waiting, done = iter([*calls.items()]), threading.Semaphore(0)
+
+    def ask(name: str, call: Callable[[], Answer]) -> None:
+        try:
+            answers[name] = call()
+        except ExporterError as error:
+            errors[name] = f"{error}"
+        finally:
+            done.release()
+
+    def work() -> None:
+        for name, call in waiting:  # each thread takes what the others have not taken
+            ask(name, call)
+
+    for _ in range(min(at_once, len(calls))):
+        # Daemons, as a server that hangs must not keep the program from ending.
+        threading.Thread(target=work, daemon=True).start()
+    end, left = time.monotonic() + deadline, len(calls)
+    while left and (now := time.monotonic()) < end:
+        if done.acquire(timeout=min(end - now, 1.0)):
+            left -= 1
+        elif sys.stderr.isatty():
+            click.echo(f"{len(calls) - left} of {len(calls)} answers", err=True)
+    found, late = {**answers}, f"no answer within {deadline:.0f} s"
+    missing = [name for name in calls if name not in found]
+    return found, [errors.get(name, f"{server or name}: {late}") for name in missing]

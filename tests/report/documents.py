@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_bottleneck_exporter.commands.report import Wanted, billed
-from gpu_bottleneck_exporter.report.bill import Bill
-from gpu_bottleneck_exporter.report.ledgers import Found, jobs_in, joined
+from gpu_bottleneck_exporter.commands.report import select
+from gpu_bottleneck_exporter.report.bill import Bill, Wanted
+from gpu_bottleneck_exporter.report.ledgers import add, joined
 from support.beside import Reply, Request, answering
 
 Fields = dict[str, Any]
@@ -105,22 +105,20 @@ def example() -> tuple[Fields, Fields]:
     )
 
 
-def read(*documents: Fields) -> Found:
-    """Jobs of documents that were made just now."""
-    found = Found()
+def read(*documents: Fields, **wanted: Any) -> Bill:  # noqa: ANN401 - of any type
+    """What stands in documents that were made just now."""
+    found = Bill(Wanted(**wanted))
     for one in documents:
-        part = jobs_in(json.loads(json.dumps(one)), "node", NOW, NOW)
-        found.jobs += part.jobs
-        found.missing += part.missing
-        found.notes += part.notes
+        add(found, "http://node", json.dumps(one).encode(), NOW, NOW)
+    found.jobs = [*joined(found.jobs)]
     return found
 
 
 def bill(*documents: Fields, **wanted: Any) -> Bill:  # noqa: ANN401 - of any type
     """The bill for these documents and flags."""
-    found = read(*documents)
-    found.jobs = [*joined(found.jobs)]
-    return billed(found, Wanted(**wanted))
+    found = read(*documents, **wanted)
+    select(found)
+    return found
 
 
 def moved(found: Any, seconds: float) -> Any:  # noqa: ANN401 - JSON

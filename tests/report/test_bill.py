@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.report import FORMATS, Wanted, billed
+from gpu_bottleneck_exporter.commands.report import FORMATS, select
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
-from gpu_bottleneck_exporter.jobs.model import Job, Use
+from gpu_bottleneck_exporter.jobs.model import Job
 from gpu_bottleneck_exporter.report import bill as sums
-from gpu_bottleneck_exporter.report.bill import Bill, Change
-from gpu_bottleneck_exporter.report.ledgers import Found, joined
+from gpu_bottleneck_exporter.report.bill import Change
 from report.documents import (
     HOUR,
     NOW,
@@ -26,7 +25,7 @@ from report.documents import (
 
 
 def jobs(*documents: Fields) -> list[Job]:
-    return list(joined(read(*documents).jobs))
+    return read(*documents).jobs
 
 
 def one(*gpus: Fields) -> Job:
@@ -109,8 +108,8 @@ def test_worst_first_totals_of_all_and_a_limit() -> None:
         ),
         limit=2,
     )
-    assert [one.id for one in found.jobs] == ["slurm-2", "pod-1"]
-    assert found.count == 3
+    assert [one.id for one in found.jobs] == ["slurm-2", "pod-1", "slurm-1"]
+    assert found.listed == found.jobs[:2]
     assert list(found.owners) == ["bob", "vision", "ada"]
     assert found.use.lost_seconds == pytest.approx(7 * HOUR)
     assert found.use.stall_seconds == pytest.approx({"storage": 5 * HOUR, "asleep": 2 * HOUR})
@@ -145,7 +144,8 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
         ),
         job="9",
     )
-    before = found.earlier["slurm-9"]
+    before = found.earlier
+    assert before
     assert before.jobs == 3
     assert before.busy_ratio == pytest.approx(0.6)
 
@@ -159,6 +159,7 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
         ({"owner": "vision"}, ["pod-1"]),
         ({"owner": "ada"}, ["slurm-1"]),
         ({"gpu": "node7/3"}, ["pod-1"]),
+        ({"gpu": "node7:10170/3"}, ["pod-1"]),
         ({"gpu": "GPU-0"}, ["slurm-1"]),
     ],
 )
@@ -171,19 +172,17 @@ def test_what_may_be_asked_for(wanted: dict[str, str], ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_a_job_that_lost_nothing_is_counted_where_it_is_not_listed(layout: str) -> None:
-    """Prometheus is asked for those that lost most."""
-    use = Use(3600.0, 3600.0)
-    assert "ada" in FORMATS[layout](Bill(jobs=[], count=1, use=use, owners={"ada": use}))
+def test_without_jobs_there_is_a_report_all_the_same(layout: str) -> None:
+    assert FORMATS[layout](bill(document("node7")))
 
 
 def test_a_wrong_name_gets_the_nearest_one_unless_a_node_is_missing() -> None:
-    found = read(document("node7", job("slurm-4711", gpu(0))))
+    found = read(document("node7", job("slurm-4711", gpu(0))), job="4712")
     with pytest.raises(SettingsError, match=r"no job '4712'\. Did you mean '4711'"):
-        billed(found, Wanted(job="4712"))
-    gone = Found(found.jobs, ["node8: refused"])
+        select(found)
+    found.missing.append("node8: refused")
     with pytest.raises(ExporterError, match="in what could be read") as raised:
-        billed(gone, Wanted(job="4712"))
+        select(found)
     assert raised.value.status == 1
 
 
@@ -191,7 +190,7 @@ def test_a_skewed_clock_is_corrected_and_told() -> None:
     fast = job("slurm-1", gpu(0, hours=1, began=NOW - HOUR + 600))
     slow = job("slurm-1", gpu(1, hours=1, began=NOW - HOUR))
     found = read(document("node7", fast, time_seconds=NOW + 600), document("node8", slow))
-    (whole,) = joined(found.jobs)
+    (whole,) = found.jobs
     assert (whole.start_seconds, whole.end_seconds) == (NOW - HOUR, NOW)
     for of in whole.gpus:
         assert of.timeline
@@ -240,5 +239,5 @@ def test_jobs_that_did_not_fit_into_an_answer_are_missing() -> None:
 
 @pytest.mark.parametrize("at", [None, "now", float("nan"), 1e300, -1.0])
 def test_a_document_without_a_time_is_refused(at: object) -> None:
-    with pytest.raises(ValueError, match="time_seconds"):
-        read(document("node7", time_seconds=at))
+    (told,) = read(document("node7", job("slurm-1", gpu(0)), time_seconds=at)).missing
+    assert told.startswith("http://node serves no ledger of this exporter: ")

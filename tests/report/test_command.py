@@ -57,11 +57,11 @@ def test_a_job_on_two_nodes(tmp_path: Path) -> None:
     first, second, third, *rest = done.stdout.splitlines()
     assert first.startswith("Job 4711 (ada, 8 GPUs on 2 nodes, 3 h 12 min)")
     assert first.endswith("busy 41 %")
-    assert second.split() == ["███████████████▏", *["lost", "15.1", "GPU-hours", "=", "38", "€"]]
-    assert " ".join(third.split()) == "worker_cpu 38 % asleep 14 % host_code 5 % unknown 2 %"
+    assert second.split() == ["█" * 15, "lost", "15.1", "GPU-hours", "=", "37.8", "€"]
+    assert " ".join(third.split()) == "worker_cpu 38 %, asleep 14 %, host_code 5 %, unknown 2 %"
     text = "\n".join(rest)
     assert "GPU 3 on node7 was the slowest: worker_cpu 52 % (the others 36 %)" in text
-    assert "Do first: num_workers 2 → 6 on all ranks (would return about 9.7 GPU-hours)" in text
+    assert "Do first: num_workers 2 → 6 on all ranks (would return about 9.73 GPU-hours)" in text
     assert "Predictions: 2 followed, 50 % inside" in text
 
 

@@ -55,10 +55,11 @@ def past() -> Iterator[str]:
         yield from series("gpu:owner:info", {**of, **owner}, 1)
         yield from series("gpu:stall:ratio_rate5m", {**of, "waiting_on": "worker_cpu"}, idle - 0.1)
         yield from series("gpu:stall:ratio_rate5m", {**of, "waiting_on": "storage"}, 0.1)
-        if owner is ADA:
-            for name, value in ADVICE.items():
-                knob = {**of, "knob": "num_workers"}
-                yield from series(f"gpu:prescription:{name}", knob, value)
+        for name, value in ADVICE.items():
+            advised = [*series(f"gpu:prescription:{name}", {**of, "knob": "num_workers"}, value)]
+            yield from advised if owner is ADA else advised[:-10]
+            later = series(f"gpu:prescription:{name}", {**of, "knob": "cpu_limit"}, value)
+            yield from () if owner is ADA else [*later][-10:]
     for owner, name, busy, storage, cpu in (
         (ADA, "ada", 0.9, 0.2, 0.9),
         (BOB, "research", 0.9, 0.1, 0),
@@ -130,13 +131,13 @@ def test_one_job_with_its_gpus(tmp_path: Path, server: Prometheus) -> None:
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["jobs"]
     assert [(one["node"], one["gpu"]) for one in found["gpus"]] == [
-        ("node7:10170", "3"),
-        ("node8:10170", "0"),
+        ("node7", "3"),
+        ("node8", "0"),
     ]
     assert [one["observed_seconds"] for one in found["gpus"]] == pytest.approx([3 * 3600] * 2)
     assert [one["busy_seconds"] for one in found["gpus"]] == pytest.approx([6480, 3240])
     assert (found["start_seconds"], found["end_seconds"]) == (END - 3 * 3600, END)
-    assert found["slowest"]["gpu"] == "GPU 0 on node8:10170"
+    assert found["slowest"]["gpu"] == "GPU 0 on node8"
     assert found["do_first"]["knob"] == "num_workers"
     # Of the first, what the prediction leaves over; of the other, what it waited for workers.
     assert found["do_first"]["returned_seconds"] == pytest.approx(3240 + 6480)
@@ -144,20 +145,31 @@ def test_one_job_with_its_gpus(tmp_path: Path, server: Prometheus) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--pod", "vision/train-0"), ("--gpu", "node9/0"), ("--gpu", "GPU-node9:10170")],
+    [
+        "--pod vision/train-0",
+        "--gpu node9/0",
+        "--gpu node9:10170/0",
+        "--gpu GPU-node9:10170",
+        "--owner research --pod vision/train-0",
+        "--owner vision --gpu node9/0",
+    ],
 )
-def test_other_ways_to_name_a_job(
-    tmp_path: Path, server: Prometheus, arguments: tuple[str, str]
-) -> None:
-    done = report(tmp_path, server, *arguments)
-    assert done.stdout.startswith("Pod vision/train-0 (vision, 1 GPU, 3 h)"), done.stderr
+def test_other_ways_to_name_a_job(tmp_path: Path, server: Prometheus, arguments: str) -> None:
+    done = report(tmp_path, server, *arguments.split())
+    assert done.stdout.startswith("Pod vision/train-0 (research, 1 GPU, 3 h 0 min)"), done.stderr
+
+
+def test_the_last_recommendation_counts(tmp_path: Path, server: Prometheus) -> None:
+    done = report(tmp_path, server, "--format", "json", "--pod", "vision/train-0")
+    ((gpu,),) = (job["gpus"] for job in json.loads(done.stdout)["jobs"])
+    assert gpu["recommendation"]["knob"] == "cpu_limit"
 
 
 def test_wrong_names_and_a_prometheus_without_our_rules(tmp_path: Path, server: Prometheus) -> None:
     for arguments, told in (
-        ("--job 4712", "has recorded nothing of '4712'"),
-        ('--owner "}', "has recorded nothing of '\"}'"),
-        ("--pod vision/x", "has recorded nothing of 'vision/x'"),
+        ("--job 4712", "There is no job '4712'"),
+        ('--owner "}', "There is no owner '\"}'"),
+        ("--pod vision/x", "There is no pod 'vision/x'"),
         ("--url node7 --job 1", "omit --url and --nodes"),
     ):
         done = report(tmp_path, server, *arguments.split())

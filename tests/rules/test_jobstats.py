@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rules.fleet import RULES, Fleet, Gpu, add_gpu, group_names, job
+from rules.series import STALE, Series
 
 FILE = RULES / "jobstats.yml"
 SECONDS = 600
@@ -56,4 +58,25 @@ def test_two_jobs_of_one_gpu_and_parts_of_one(tmp_path: Path) -> None:
     part = series("b1:10170", "13", "0:MIG-11111111", MIG)
     fleet.expect(20, asked("avg", "duty_cycle", "13"), {part: 60})
     fleet.expect(20, "count(nvidia_gpu_jobId)", {"{}": 3})
+    fleet.check(tmp_path)
+
+
+def absent(name: str, minutes: int, of: Series) -> list[float | None]:
+    """The values of a series; without the first ones if it has this name."""
+    first = minutes if of.name == name else 0
+    return [STALE if minute < first else value for minute, value in enumerate(of.values)]
+
+
+def test_what_was_before_a_job_does_not_count(tmp_path: Path) -> None:
+    fleet = Fleet(20, [FILE], group_names(FILE), "30s")
+    add_gpu(fleet, "a1:10170", Gpu(busy=[(11, 0.2), (100, 0.9)], owner=job("7"), target=TARGET))
+    add_gpu(fleet, "b1:10170", Gpu(owner=job("8"), target=TARGET))
+    for node, name, minutes in (
+        ("a1:10170", "gpu_workload_info", 11),
+        ("b1:10170", "gpu_memory_used_bytes", 100),
+    ):
+        fleet.change(partial(absent, name, minutes), instance=node)
+    fleet.expect(20, asked("avg", "duty_cycle", "7"), {series("a1:10170", "7"): 90})
+    # jobstats fails on the total of a memory of which it is unknown how much is used.
+    fleet.expect(20, asked("max", "memory_total_bytes", "8"), {})
     fleet.check(tmp_path)

@@ -6,22 +6,25 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import PEER
 from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, Use, steps, total
-from gpu_bottleneck_exporter.jsontext import Document
+from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document as plain
 from gpu_bottleneck_exporter.prescription.model import Prescription
 
-HOUR_SECONDS = 3600
+HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
 _CLEARLY = 0.05
 """A GPU is the slowest if it lost so much more of its time than the others."""
 _LEAST_RETURNED_SECONDS = 1.0
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Change:
     """What to do first about a job."""
 
     cause: str
@@ -32,12 +35,13 @@ class Change(NamedTuple):
     value: float | None = None
     gpus: tuple[str, ...] = ()
     """The names of those for which it was recommended."""
-    returned_seconds: float | None = None
-    """GPU-seconds that the same work would have left over; None if unknown."""
+    returned_seconds: float = 0.0
+    """GPU-seconds that the same work would have left over; 0 if unknown."""
     at_most: bool = False
 
 
-class Slowest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Slowest:
     """The GPU that the others of its job had to wait for, and what it waited for."""
 
     gpu: str
@@ -47,7 +51,8 @@ class Slowest(NamedTuple):
     """Shares of the time that it and the others waited for that."""
 
 
-class Earlier(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Earlier:
     """The owner's jobs before this one."""
 
     jobs: int
@@ -55,7 +60,8 @@ class Earlier(NamedTuple):
     """Their median."""
 
 
-class Track(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Track:
     """What came of recommendations that were followed."""
 
     followed: int
@@ -66,97 +72,102 @@ class Track(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the flags of `report` ask for."""
+
+    job: str | None = None
+    pod: str | None = None
+    gpu: str | None = None
+    owner: str | None = None
+    since: float | None = None
+    """Seconds back from now."""
+    limit: int = 20
+    hourly_cost: float | None = None
+    """Of a GPU."""
+    currency: str = "EUR"
+    layout: str = "text"
+    deadline: float = 20.0
+    ca_file: Path | None = None
+    verbose: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How far back to look."""
+        return self.since or DAY_SECONDS * (30 if self.job or self.pod else 7)
+
+
+@dataclass
 class Bill:
     """All that is reported."""
 
-    jobs: Sequence[Job]
-    """Those that lost most, worst first."""
-    count: int
-    """Of all jobs; unlisted ones are in the totals."""
-    use: Use
-    owners: Mapping[str, Use]
-    """The largest loss first."""
-    track: Track | None = None
-    earlier: Mapping[str, Earlier] = field(default_factory=dict)
-    """By the job's id."""
-    since_seconds: float | None = None
-    time_seconds: float = field(default_factory=time.time)
-    hourly_cost: float | None = None
-    """Of a GPU-hour."""
-    currency: str = ""
-    missing: Sequence[str] = ()
+    wanted: Wanted
+    jobs: list[Job] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     """What could not be read, one line each."""
+    notes: list[str] = field(default_factory=list)
+    """What could, but is worth knowing."""
+    track: Track | None = None
+    earlier: Earlier | None = None
+    """If there is one job."""
+    time_seconds: float = field(default_factory=time.time)
+
+    @cached_property
+    def owners(self) -> Mapping[str, Use]:
+        """What the jobs of each did, the largest loss first."""
+        found: dict[str, Use] = {}
+        for job in self.jobs:
+            found.setdefault(job.owner_name, Use()).add(job.use)
+        return dict(sorted(found.items(), key=lambda one: (-one[1].lost_seconds, one[0])))
+
+    @cached_property
+    def use(self) -> Use:
+        """What all jobs did."""
+        return total(self.owners.values())
+
+    @property
+    def listed(self) -> Sequence[Job]:
+        """As many jobs as are wanted."""
+        return self.jobs[: self.wanted.limit]
 
     @property
     def single(self) -> Job | None:
         """The job, if it is the only one."""
-        return self.jobs[0] if self.jobs and self.count == 1 else None
+        return self.jobs[0] if len(self.jobs) == 1 else None
 
     def cost(self, seconds: float) -> float | None:
         """The cost of so many GPU-seconds; None without a price."""
-        return None if self.hourly_cost is None else seconds / HOUR_SECONDS * self.hourly_cost
+        price = self.wanted.hourly_cost
+        return None if price is None else seconds / HOUR_SECONDS * price
 
 
-def document(bill: Bill) -> Document:
+def json(bill: Bill) -> str:
     """The report as JSON; null is unknown."""
 
     def use(of: Use) -> dict[str, Any]:
-        return {
-            "observed_seconds": of.observed_seconds,
-            "busy_ratio": of.busy_ratio,
-            "lost_gpu_hours": of.lost_seconds / HOUR_SECONDS,
-            "lost_cost": bill.cost(of.lost_seconds),
-            "stall_ratios": of.stall_ratios,
-        }
-
-    def part(of: Change | Slowest | Earlier | Track | None) -> dict[str, Any] | None:
-        return of and of._asdict()
+        names = ("observed_seconds", "busy_ratio", "stall_ratios")
+        lost = {"lost_gpu_hours": of.lost_seconds / HOUR_SECONDS}
+        known = {name: getattr(of, name) for name in names}
+        return known | lost | {"lost_cost": bill.cost(of.lost_seconds)}
 
     def job(of: Job) -> dict[str, Any]:
-        return {
-            "id": of.id,
-            "owner": of.owner,
-            "claims": of.claims,
-            "start_seconds": of.start_seconds,
-            "end_seconds": of.end_seconds,
-            **use(of.use),
-            "slowest": part(slowest(of)),
-            "do_first": part(first(of)),
-            "earlier": part(bill.earlier.get(of.id)),
-            "gpus": [plain(gpu) for gpu in of.gpus],
-        }
+        names = ("id", "owner", "claims", "start_seconds", "end_seconds")
+        told = {"slowest": slowest(of), "do_first": first(of), "earlier": bill.earlier}
+        known = plain({name: getattr(of, name) for name in names} | told)
+        return {**known, **use(of.use), "gpus": [plain(gpu) for gpu in of.gpus]}
 
-    return {
+    whole = {
         "version": VERSION,
         "time_seconds": bill.time_seconds,
-        "since_seconds": bill.since_seconds,
-        "currency": bill.currency if bill.hourly_cost is not None else None,
-        "job_count": bill.count,
+        "since_seconds": bill.time_seconds - bill.wanted.seconds,
+        "currency": None if bill.wanted.hourly_cost is None else bill.wanted.currency,
+        "job_count": len(bill.jobs),
         "total": use(bill.use),
         "owners": [{"owner": name, **use(of)} for name, of in bill.owners.items()],
-        "jobs": [job(one) for one in bill.jobs],
-        "predictions": part(bill.track),
-        "missing": list(bill.missing),
+        "jobs": [job(one) for one in bill.listed],
+        "predictions": plain(bill.track),
+        "missing": bill.missing,
     }
-
-
-def bill_of(jobs: Sequence[Job], most: int) -> Bill:
-    """The bill for these jobs, of which `most` are listed."""
-    return Bill(
-        jobs=sorted(jobs, key=lambda job: (-job.use.lost_seconds, job.id))[:most],
-        count=len(jobs),
-        use=total(job.use for job in jobs),
-        owners=by_owner((job.owner_name, job.use) for job in jobs),
-        track=track(jobs),
-    )
-
-
-def by_owner(uses: Iterable[tuple[str, Use]]) -> dict[str, Use]:
-    """The sums of `uses` by their owners, the largest loss first."""
-    found: dict[str, Use] = {}
-    for name, use in uses:
-        found.setdefault(name, Use()).add(use)
-    return dict(sorted(found.items(), key=lambda one: (-one[1].lost_seconds, one[0])))
+    return dumps(whole)
 
 
 def first(job: Job) -> Change | None:
@@ -166,8 +177,8 @@ def first(job: Job) -> Change | None:
         if gpu.recommendation:
             offers.setdefault(gpu.recommendation.knob, []).append((gpu, gpu.recommendation))
     changes = [_change(job, offer) for offer in offers.values()]
-    most = max(changes, key=lambda one: one.returned_seconds or 0.0, default=None)
-    if most and (most.returned_seconds or 0.0) >= _LEAST_RETURNED_SECONDS:
+    most = max(changes, key=lambda one: one.returned_seconds, default=None)
+    if most and most.returned_seconds >= _LEAST_RETURNED_SECONDS:
         return most
     cause = next(iter(job.use.stall_ratios), None)
     return Change(cause) if cause else None
@@ -205,14 +216,10 @@ def columns(gpus: Iterable[Gpu], start: float, end: float, count: int) -> list[U
 
 def earlier(job: Job, jobs: Iterable[Job]) -> Earlier | None:
     """The jobs of the same owner that had ended when this one began; None without any."""
-    ratios = [
-        ratio
-        for one in jobs
-        if one.owner_name == job.owner_name != "unknown"
-        and one.end_seconds is not None
-        and one.end_seconds <= (job.start_seconds or 0.0)
-        and (ratio := one.use.busy_ratio) is not None
-    ]
+    begun = job.start_seconds or 0.0
+    theirs = [one for one in jobs if one.owner_name == job.owner_name != "unknown"]
+    ended = (one.use for one in theirs if one.end_seconds and one.end_seconds <= begun)
+    ratios = [use.busy_ratio for use in ended if use.busy_ratio is not None]
     return Earlier(len(ratios), median(ratios)) if ratios else None
 
 

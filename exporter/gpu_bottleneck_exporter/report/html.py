@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.resources import files
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use
+from gpu_bottleneck_exporter.jobs.model import Gpu, Use
 from gpu_bottleneck_exporter.nodeview.model import Parts, parts_of
 from gpu_bottleneck_exporter.nodeview.text import percent
 from gpu_bottleneck_exporter.palette import WAITING_ON
@@ -20,57 +20,43 @@ from gpu_bottleneck_exporter.web.status.strip import legend, strip
 _PAGE = (files(__package__) / "report.html").read_text(encoding="utf-8")
 _STYLE = Html(STYLE + (files(__package__) / "report.css").read_text(encoding="utf-8"))
 _COLUMNS = 60
-_DRAWN_GPUS = 32
-"""A table of more has no drawings."""
 
 
 def html(bill: Bill) -> str:
     """The page."""
-    single, parts = bill.single, []
-    if bill.missing:
-        parts.append(listed(map(_text, bill.missing), "notice", "What could not be read"))
-    for caption, rows in words.tables(bill).items() if not single else ():
-        parts.append(_section(f"{rows[0][0]}s", _table(caption, rows)))
-    parts += [_job(bill, job, "Over time" if single else words.heading(job)) for job in bill.jobs]
-    parts += [_section("Recommendations", element("p", line)) for line in words.record(bill)]
-    begun = None if single else bill.since_seconds
-    since = f"since {_time(begun)}, " if begun else ""
+    missing = [words.Section("What could not be read", bill.missing)] if bill.missing else []
+    since, now = (_time(bill.time_seconds - back) for back in (bill.wanted.seconds, 0.0))
     return filled(
         _PAGE,
         policy=f"default-src 'none'; style-src {digest(_STYLE)}",
         style=_STYLE,
         title=words.title(bill),
         summary=words.summary(bill),
-        span=f"{since}reported {_time(bill.time_seconds)}",
-        main=join(*parts),
+        span=f"since {since}, reported {now}",
+        main=join(*(_section(bill, part) for part in (*missing, *words.sections(bill)))),
     )
 
 
-def _job(bill: Bill, job: Job, heading: str) -> Html:
-    start, end = job.start_seconds or 0.0, job.end_seconds or bill.time_seconds
-    figures = f": busy {percent(job.use.busy_ratio)}, {words.loss(bill, job.use)}"
-    about = [_text(line) for line in words.about(bill, job)]
-    axis = element("div", *(element("span", _time(at)) for at in (start, end)), class_="axis")
-    drawn = _drawn(job.gpus, start, end)
-    head, *rows = words.gpus_table(bill, job)
-    if len(rows) <= _DRAWN_GPUS:
-        lines = (_drawn([gpu], start, end) or "" for gpu in job.gpus)
-        rows = [(*row, line) for row, line in zip(rows, lines, strict=True)]
-        head = (*head, "Over time")
-    return _section(
-        heading,
-        element("p", _text(words.who(bill, job)), None if bill.single else figures),
-        join(drawn, axis) if drawn else None,
-        legend(_parts(job.use)),
-        listed(about, "told", "What to know") if about else None,
-        _table("Its GPUs", [head, *rows]) if rows else None,
-    )
+def _section(bill: Bill, part: words.Section) -> Html:
+    content: list[Html | None] = [element("h2", _text(part.heading))]
+    rows = part.rows
+    if job := part.job:
+        start, end = job.start_seconds or 0.0, job.end_seconds or bill.time_seconds
+        if drawn := _drawn(job.gpus, start, end):
+            times = (element("span", _time(at)) for at in (start, end))
+            content += [drawn, element("div", *times, class_="axis")]
+            each = ("Over time", *(_drawn([gpu], start, end) or "" for gpu in job.gpus))
+            rows = [(*row, cell) for row, cell in zip(rows, each, strict=True)]
+        content.append(legend(_parts(job.use)))
+    if part.lines:
+        content.append(listed(map(_text, part.lines), "told", "What to know"))
+    return element("section", *content, _table(part.heading, rows))
 
 
 def _drawn(gpus: Sequence[Gpu], start: float, end: float) -> Html | None:
     """The shares over time, with a text alternative: what a quarter of the time each was like."""
     heard = "; ".join(
-        f"quarter {at}: busy {percent(use.busy_ratio)}, {words.mostly(use)}"
+        f"quarter {at}: busy {percent(use.busy_ratio)}, {words.waits(use)}"
         for at, use in enumerate(columns(gpus, start, end, 4), 1)
     )
     uses = columns(gpus, start, end, _COLUMNS)
@@ -87,23 +73,22 @@ def _parts(use: Use) -> Parts:
     return parts_of(use.busy_ratio, {cause: ratio for cause, ratio in known.items() if ratio})
 
 
-def _section(heading: str, *content: Html | None) -> Html:
-    return element("section", element("h2", _text(heading)), *content)
-
-
-def _table(caption: str, rows: words.Rows) -> Html:
-    head, *body = rows
-    heading = element("thead", element("tr", *(element("th", cell, scope="col") for cell in head)))
-    lines = (element("tr", *_cells(*row)) for row in body)
-    table = element("table", element("caption", caption), heading, element("tbody", *lines))
+def _table(caption: str, rows: Sequence[words.Row]) -> Html | None:
+    if not rows:
+        return None
+    head = element("tr", *(element("th", name, scope="col") for name in rows[0]))
+    body = (
+        element("tr", element("th", _text(name), scope="row"), *map(_cell, cells))
+        for name, *cells in rows[1:]
+    )
+    parts = element("caption", caption), element("thead", head), element("tbody", *body)
     # Who has no mouse scrolls what is wider than the page by keys.
-    return element("div", table, class_="wide", tabindex="0", role="region", aria_label=caption)
+    how = {"tabindex": "0", "role": "region", "aria_label": caption}
+    return element("div", element("table", *parts), class_="wide", **how)
 
 
-def _cells(first: str, *others: str) -> Iterator[Html]:
-    yield element("th", _text(first), scope="row")
-    for cell in others:
-        yield element("td", cell if isinstance(cell, Html) else _text(cell))
+def _cell(text: str) -> Html:
+    return element("td", text if isinstance(text, Html) else _text(text))
 
 
 def _text(text: str) -> Html:

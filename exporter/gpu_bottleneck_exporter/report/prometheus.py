@@ -10,49 +10,54 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
 import click
 
-from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.errors import ExporterError, printable
-from gpu_bottleneck_exporter.fetch import Server
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, placed, total
+from gpu_bottleneck_exporter.fetch import Server, gather
+from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, placed
 from gpu_bottleneck_exporter.nodeview.wire import parsed, read
-from gpu_bottleneck_exporter.prescription import model as knobs
-from gpu_bottleneck_exporter.report.bill import Bill, Track, bill_of, by_owner
-from gpu_bottleneck_exporter.report.gather import gather
+from gpu_bottleneck_exporter.prescription.model import Prescription, leading
+from gpu_bottleneck_exporter.report.bill import Bill, Track, Wanted
 
 BUSY, STALL = "workload:busy_gpu_seconds:sum10m", "workload:stall_gpu_seconds:sum10m"
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 256 * 2**20
+"""Of an answer: a job that waits for four causes is 1 kB."""
 _LONGEST_NAME = 253
 _AT_ONCE = 2
 """Queries: as many as a small Prometheus has cores."""
-_OWNER = "workload_owner, workload_namespace, workload_pod, slurm_job_id, user, workload"
-_JOB = f"cluster, {_OWNER}"
+_WHO = "workload_namespace, workload_pod, slurm_job_id, user, workload"
+_BILLED = f"cluster, workload_owner, {_WHO}"
 _GPU = "job, instance, gpu, uuid"
+_OWNER = {"workload_owner", "workload_namespace", "workload_pod", "slurm_job_id", "user"}
+"""Labels that become fields of `Job.owner`."""
+_ITS_OWNER = (
+    "* on (cluster, workload_namespace, workload_pod, user) group_left (workload_owner) "
+    "helper:job_owner:info"
+)
 _STEP_SECONDS = 60
 """Of what is looked at GPU by GPU: as often as rules record it."""
 _ENDED_SECONDS = 600.0
 """What rules have not seen for so long has ended."""
-_AGAINST: Mapping[str, Sequence[str]] = {
-    knobs.NUM_WORKERS: (stall.WORKER_CPU, stall.STORAGE, stall.NETWORK),
-    knobs.CPU_LIMIT: (stall.CPU_QUOTA,),
-    knobs.CPU_CORES: (stall.CPU_QUEUE,),
-    knobs.HOST_CODE: (stall.HOST_CODE,),
-    knobs.CHECKPOINTS: (stall.STORAGE,),
+_TRACK = {
+    "followed": "sum(cluster:predictions:count) > 0",
+    "inside_ratio": "sum(cluster:predictions:count * cluster:predictions_inside:ratio)"
+    " / sum(cluster:predictions:count)",
+    "median_error_ratio": "max(cluster:predictions_error:median)",
 }
-"""What a change of each setting is against: the largest of these."""
 Labels = Mapping[str, str]
-Key = tuple[tuple[str, str], ...]
-"""Labels with their values."""
 Row = tuple[Labels, float]
 """A series: its labels and its value."""
+Key = tuple[tuple[str, str], ...]
+"""Labels with their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,7 @@ class Engine:
     """A Prometheus, or what has its API."""
 
     server: Server
-    deadline_seconds: float
-    verbose: bool = False
+    wanted: Wanted
 
     def ask(self, queries: Mapping[str, str], **at: float) -> dict[str, list[Row]]:
         """The result of each PromQL query, by name, now or at a `time`.
@@ -69,13 +73,13 @@ class Engine:
         Raises ExporterError if one fails.
         """
         calls = {name: partial(self._asked, query, **at) for name, query in queries.items()}
-        answers, missing = gather(calls, self.deadline_seconds, _AT_ONCE, self.server.name)
-        for why in missing:
-            raise ExporterError(why)
+        answers, missing = gather(calls, self.wanted.deadline, _AT_ONCE, self.server.name)
+        if missing:
+            raise ExporterError(missing[0])
         return answers
 
     def _asked(self, query: str, **at: float) -> list[Row]:
-        if self.verbose:
+        if self.wanted.verbose:
             click.echo(f"query {query}", err=True)
         asked = urlencode({"query": query, **at})
         body = self.server.get(f"/api/v1/query?{asked}", MOST_BYTES, (400, 422, 503))
@@ -93,72 +97,54 @@ class Engine:
 
 def _row(given: Any) -> Row:  # noqa: ANN401 - JSON
     labels = {name: printable(text, _LONGEST_NAME) for name, text in given["metric"].items()}
-    return labels, float(given["value"][1])
+    return defaultdict(str, labels), float(given["value"][1])
 
 
-def totals(engine: Engine, owner: str | None, seconds: float, most: int) -> Bill:
-    """All jobs of the last `seconds`, or those of an owner; the worst are listed."""
-    labels_of_owners = "workload_owner", "workload_namespace", "user"
-    whose = [f"{label}={json.dumps(owner)}" for label in labels_of_owners]
-    of_owners = ", ".join(labels_of_owners)
+def recorded(url: str, wanted: Wanted) -> Bill:
+    """The jobs that are asked for by name, GPU by GPU; or all of them, each as a whole.
 
-    def sums(name: str, by: str, also: str = "") -> str:
-        wanted = [also] if owner is None else [f"{one}, {also}" if also else one for one in whose]
-        return " or ".join(
-            f"sum by ({by}) (sum_over_time({name}{{{one}}}[{seconds:.0f}s]))" for one in wanted
-        )
-
+    Raises ExporterError if there are none at all, or if a query fails.
+    """
+    server = Server(url, wanted.ca_file, ("/graph", "/query"), wanted.deadline)
+    engine = Engine(server, wanted)
+    if wanted.job or wanted.pod or wanted.gpu:
+        return Bill(wanted, _detailed(engine, wanted))
+    window = f"[{wanted.seconds:.0f}s]"
     found = engine.ask(
         {
-            "busy": sums(BUSY, of_owners),
-            "stall": sums(STALL, f"{of_owners}, waiting_on"),
-            "worst": f"topk({most}, {sums(STALL, _JOB)})",
-            "count": f"count({sums(BUSY, _JOB)})",
-            "followed": "sum(cluster:predictions:count)",
-            "inside": "sum(cluster:predictions:count * cluster:predictions_inside:ratio)"
-            " / sum(cluster:predictions:count)",
-            "error": "max(cluster:predictions_error:median)",
+            "busy": f"sum by ({_BILLED}) (sum_over_time({BUSY}{window}))",
+            "stall": f"sum by ({_BILLED}, waiting_on) (sum_over_time({STALL}{window}))",
+            **_TRACK,
         }
     )
-    owners = by_owner((_job(key).owner_name, use) for key, use in _uses(found).items())
-    jobs: list[Job] = []
-    if names := sorted({labels.get("workload", "") for labels, _ in found["worst"]}):
-        worst = f"workload=~{json.dumps('|'.join(map(re.escape, names)))}"
-        of_jobs = engine.ask(
-            {"busy": sums(BUSY, _JOB, worst), "stall": sums(STALL, f"{_JOB}, waiting_on", worst)}
-        )
-        jobs = [replace(_job(key), summed=use) for key, use in _uses(of_jobs).items()]
-    track = [rows[0][1] for name in ("followed", "inside", "error") if (rows := found[name])]
-    return replace(
-        bill_of(jobs, most),
-        count=int(sum(value for _, value in found["count"])),
-        use=total(owners.values()),
-        owners=owners,
-        track=Track(int(track[0]), *track[1:]) if len(track) == len(Track._fields) else None,
-    )
+    if not found["busy"]:
+        told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
+        raise ExporterError(f"{server.name} has recorded no {BUSY}: {told}")
+    track = [rows[0][1] for name in _TRACK if (rows := found[name])]
+    bill = Bill(wanted, [_job(key, use) for key, use in _uses(found).items()])
+    bill.track = Track(int(track[0]), *track[1:]) if len(track) == len(_TRACK) else None
+    return bill
 
 
-def detailed(engine: Engine, wanted: str, seconds: float) -> list[Job]:
-    """Jobs of the last `seconds` with what each GPU did; `wanted`: matchers of their series."""
-    info, by = f"gpu:owner:info{{{wanted}}}", f"{_GPU}, {_JOB}"
-    seen = f"timestamp({info})[{seconds:.0f}s:{_STEP_SECONDS}s]"
+def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
+    info, by = f"gpu:owner:info{{{_matchers(wanted)}}}", f"{_GPU}, cluster, {_WHO}"
+    seen, window = f"timestamp({info}) {_ITS_OWNER}", f"[{wanted.seconds:.0f}s:{_STEP_SECONDS}s]"
     found = engine.ask(
         {
-            "first": f"min by ({by}) (min_over_time({seen}))",
-            "last": f"max by ({by}) (max_over_time({seen}))",
+            fold: f"{fold} by ({by}, workload_owner) ({fold}_over_time(({seen}){window}))"
+            for fold in ("min", "max")
         }
     )
-    starts = {_key(labels): at - _STEP_SECONDS for labels, at in found["first"]}
-    ends = {_key(labels): at for labels, at in found["last"] if _key(labels) in starts}
-    if not ends:
+    if not found["max"]:
         return []
-    end = max(ends.values())
-    lasting = f"{end - min(starts.values()):.0f}s"
-    uuids = "|".join(sorted({re.escape(labels.get("uuid", "")) for labels, _ in found["first"]}))
-    gpus = f"uuid=~{json.dumps(uuids)}"
+    # Where the owner has changed, the last one counts.
+    first, last = sorted(found["min"], key=itemgetter(1)), sorted(found["max"], key=itemgetter(1))
+    starts = {_key(labels, "workload_owner"): at - _STEP_SECONDS for labels, at in reversed(first)}
+    gpus = f"uuid=~{_either(labels['uuid'] for labels, _ in last)}"
+    end, lasting = last[-1][1], f"{last[-1][1] - first[0][1] + _STEP_SECONDS:.0f}s"
 
     def of_gpus(name: str, also: str = "") -> str:
-        joined = f"{name}{{{gpus}}} * on ({_GPU}) group_left ({_OWNER}) {info}"
+        joined = f"{name}{{{gpus}}} * on ({_GPU}) group_left ({_WHO}) {info}"
         summed = f"sum_over_time(({joined})[{lasting}:{_STEP_SECONDS}s])"
         return f"{_STEP_SECONDS} * sum by ({by}{also}) ({summed})"
 
@@ -168,75 +154,79 @@ def detailed(engine: Engine, wanted: str, seconds: float) -> list[Job]:
             "busy": of_gpus("gpu:busy:ratio_rate5m"),
             "stall": of_gpus("gpu:stall:ratio_rate5m", ", waiting_on"),
             "advice": f"last_over_time({advice}[{lasting}])",
+            "advised": f"max_over_time(timestamp(gpu:prescription:value{{{gpus}}})"
+            f"[{lasting}:{_STEP_SECONDS}s])",
         },
         time=end + _STEP_SECONDS / 2,
     )
-    parts: dict[Key, list[Gpu]] = {}
-    for key, use in _uses(came).items():
-        labels, last = dict(key), ends.get(key, end)
-        gpu = Gpu(
-            gpu=labels.get("gpu", ""),
-            uuid=labels.get("uuid", ""),
-            node=labels.get("instance", ""),
-            start_seconds=starts.get(key, end),
-            end_seconds=None if time.time() - last < _ENDED_SECONDS else last,
-        )
-        gpu.add(use)
-        of_job = tuple(pair for pair in key if pair[0] in _JOB.split(", "))
-        parts.setdefault(of_job, []).append(gpu)
-    if len(parts) == 1:  # which of several was advised is unknown
-        _advise(next(iter(parts.values())), came["advice"])
-    return [_job(key).having(placed(gpus)) for key, gpus in parts.items()]
+    uses = _uses(came)
+    jobs: dict[tuple[str, str], Job] = {}
+    for labels, at in reversed(last):
+        key = _key(labels, "workload_owner")
+        if use := uses.pop(key, None):
+            gpu = Gpu(
+                gpu=labels["gpu"],
+                uuid=labels["uuid"],
+                node=re.sub(":[0-9]+$", "", labels["instance"]),
+                start_seconds=starts.get(key, at),
+                end_seconds=None if time.time() - at < _ENDED_SECONDS else at,
+            )
+            gpu.add(use)
+            name = labels["cluster"], labels["workload"]
+            jobs.setdefault(name, _job(_key(labels))).gpus.append(gpu)
+    if len(jobs) == 1:  # which of several was advised is unknown
+        _advise(next(iter(jobs.values())).gpus, came["advice"], came["advised"])
+    return [job.having(placed(job.gpus)) for job in jobs.values()]
 
 
-def matchers(job: str | None, pod: str | None, gpu: str | None) -> str:
-    """Matchers of `gpu:owner:info` for what the flags of `report` name."""
-    found: dict[str, str] = {}
-    if job:
-        found["slurm_job_id"] = re.escape(job.removeprefix("slurm-"))
-    if pod:
-        namespace, _, name = pod.partition("/")
-        found |= {"workload_namespace": re.escape(namespace), "workload_pod": re.escape(name)}
-    if gpu:
-        node, slash, index = gpu.rpartition("/")
-        found["gpu" if index.isdecimal() else "uuid"] = re.escape(index)
-        if slash:
-            found["instance"] = f"{re.escape(node)}(:[0-9]+)?"
-    return ", ".join(f"{label}=~{json.dumps(text)}" for label, text in found.items())
+def _either(texts: Iterable[str]) -> str:
+    """A regular expression for all of them, in PromQL."""
+    return json.dumps("|".join(sorted({re.escape(text) for text in texts})))
 
 
-def _advise(gpus: Iterable[Gpu], rows: Iterable[Row]) -> None:
+def _matchers(wanted: Wanted) -> str:
+    """Matchers of `gpu:owner:info` for what the flags name."""
+    node, _, gpu = (wanted.gpu or "").rpartition("/")
+    found = {
+        "slurm_job_id": wanted.job and re.escape(wanted.job.removeprefix("slurm-")),
+        "workload": wanted.pod and re.escape(f"pod {wanted.pod}"),
+        "gpu" if gpu.isdecimal() else "uuid": re.escape(gpu),
+        "instance": node and f"{re.escape(node)}(:[0-9]+)?",
+    }
+    return ", ".join(f"{label}=~{json.dumps(text)}" for label, text in found.items() if text)
+
+
+def _advise(gpus: Iterable[Gpu], rows: Iterable[Row], times: Iterable[Row]) -> None:
     """Note the last recommendation of each; none where figures are missing."""
-    figures: dict[str, dict[str, Any]] = {}
-    for labels, value in sorted(rows, key=lambda row: row[0].get("knob", "")):
-        name, of_gpu = labels.get("__name__", ""), figures.setdefault(labels.get("uuid", ""), {})
-        of_gpu |= {"knob": labels.get("knob", ""), name.rpartition(":")[2]: value}
+    figures: dict[str, dict[str, Any]] = defaultdict(dict)
+    last = defaultdict(float, {(of["uuid"], of["knob"]): at for of, at in times})
+    for labels, value in sorted(rows, key=lambda row: last[row[0]["uuid"], row[0]["knob"]]):
+        name = labels["__name__"].rpartition(":")[2]
+        figures[labels["uuid"]] |= {"knob": labels["knob"], name: value}
     for gpu in gpus:
-        known, own = figures.get(gpu.uuid, {}), gpu.stall_ratios
-        against = _AGAINST.get(known.get("knob", ""), ("",))
-        known["cause"] = max(against, key=lambda cause: own.get(cause, 0.0))
-        known |= {"at_most": known.get("upper_bound") == 1, "current_busy_ratio": gpu.busy_ratio}
+        told = figures[gpu.uuid] | {"cause": leading(gpu.stall_ratios)}
+        told |= {"at_most": told.get("upper_bound") == 1, "current_busy_ratio": gpu.busy_ratio}
         with suppress(ValueError):
-            gpu.recommendation = read(knobs.Prescription, known)
+            gpu.recommendation = read(Prescription, told)
 
 
 def _uses(rows: Mapping[str, Iterable[Row]]) -> dict[Key, Use]:
     """What GPUs did, by labels, from the rows of `busy` and `stall`."""
-    found: dict[Key, Use] = {}
+    found: dict[Key, Use] = defaultdict(Use)
     for labels, value in rows["busy"]:
-        found.setdefault(_key(labels), Use()).add(Use(value, value))
+        found[_key(labels)].add(Use(value, value))
     for labels, value in rows["stall"]:
-        part = {labels.get("waiting_on", stall.UNKNOWN): value}
-        found.setdefault(_key(labels), Use()).add(Use(value, 0.0, part))
+        found[_key(labels)].add(Use(value, 0.0, {labels["waiting_on"]: value}))
     return found
 
 
-def _job(key: Key) -> Job:
+def _job(key: Key, summed: Use | None = None) -> Job:
+    owner = {name.removeprefix("workload_"): text for name, text in key if name in _OWNER}
     labels = dict(key)
-    owner = {k.removeprefix("workload_"): v for k, v in key if k in _OWNER.split(", ")}
-    name, number = owner.pop("workload", ""), labels.get("slurm_job_id")
-    return Job(id=f"slurm-{number}" if number else name, owner=owner)
+    number = labels.get("slurm_job_id")
+    name = f"slurm-{number}" if number else labels.get("workload", "")
+    return Job(id=name, owner=owner, summed=summed)
 
 
-def _key(labels: Labels) -> Key:
-    return tuple(sorted((k, v) for k, v in labels.items() if v and k != "waiting_on"))
+def _key(labels: Labels, without: str = "waiting_on") -> Key:
+    return tuple(sorted((k, v) for k, v in labels.items() if v and k != without))
