@@ -35,7 +35,11 @@ def one(*gpus: Fields) -> Job:
 
 def test_the_example_of_two_nodes() -> None:
     (found,) = jobs(*example())
-    assert (len(found.gpus), len(found.nodes), found.owner_name) == (8, 2, "ada")
+    assert (len(found.gpus), len({gpu.node for gpu in found.gpus}), found.owner_name) == (
+        8,
+        2,
+        "ada",
+    )
     assert found.use.busy_ratio == pytest.approx(0.41)
     assert found.use.lost_seconds == pytest.approx(0.59 * 8 * 3.2 * HOUR)
     assert found.use.stall_ratios == pytest.approx(
