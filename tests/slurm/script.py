@@ -64,7 +64,7 @@ def summarized(of: Any, *ledgers: Mapping[str, Any]) -> str:  # noqa: ANN401 - s
     for number, one in enumerate(ledgers, 1):
         rows = (epilog.gpu_of(row, of.seconds, one["time_seconds"]) for row in one["job"]["gpus"])
         nodes[f"n{number}"] = dict(rows)
-    comment: str = epilog.summarized(of, nodes)
+    comment: str = epilog.summarized(of, {node: gpus for node, gpus in nodes.items() if gpus})
     return comment
 
 

@@ -257,5 +257,5 @@ def test_it_is_complete_in_itself() -> None:
         [*command[:-1], "5"], capture_output=True, text=True, check=False, env={"PATH": "/nowhere"}
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("sacctmgr: ")
+    assert done.stderr.startswith("sacct: ")
     assert done.stderr.count("\n") == 1
