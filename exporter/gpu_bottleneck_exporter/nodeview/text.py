@@ -268,8 +268,8 @@ def lines_of_code(found: IdleLines | None) -> Iterator[tuple[str, str]]:
         yield name, f"{percent(line.ratio)}{of}: {code(line)}{_within(line)}"
     if found.lines and found.waits and found.lines[0].role != "main":
         yield "main waits in", code(found.waits[0])
-    if not found.lines:
-        yield "no line", found.trouble or "nobody looked while it idled"
+    if found.looks and not found.lines:
+        yield "no line", found.trouble or "nobody did what it waited for when somebody looked"
     elif found.trouble:
         yield "not all lines", found.trouble
 
