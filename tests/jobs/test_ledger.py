@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP
@@ -122,7 +123,7 @@ def test_lines_that_were_found_are_whose_processes_are_there_and_outlive_a_resta
         native_ratio=0.5,
     )
     found = IdleLines(seconds=4.0, looks=9, lines=(line,))
-    with keeping(jobs_state_file=file) as ledger, process() as one:
+    with process() as one, keeping(jobs_state_file=file) as ledger:
         hold(ledger, one.pid)
         ledger.note(GPU, time.monotonic_ns(), found)
         ledger.note(GPU, time.monotonic_ns(), IdleLines(seconds=1.0, trouble="it is stopped"))
@@ -197,6 +198,7 @@ def test_claims_are_those_that_are_asked_for_and_cut() -> None:
 
 def test_a_running_job_goes_on_after_a_restart(tmp_path: Path) -> None:
     file, busy, pid = f"{tmp_path / 'jobs'}", 0.0, os.getpid()
+    until(lambda: time.time() - psutil.Process().create_time() > 2, "that this is no new process")
     for _ in range(2):
         with keeping(jobs_state_file=file) as ledger:
             hold(ledger, pid)

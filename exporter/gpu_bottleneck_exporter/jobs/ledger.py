@@ -150,6 +150,8 @@ class Ledger:
                     self._learn(now_ns)
                     self._save(running=self._saving_all.is_due(now_ns))
         with self._throttle.guarded("keeping the ledger of jobs"):
+            with self._lock:
+                self._drain()
             self._save(running=True)
         self._store.close()
 
