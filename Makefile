@@ -57,7 +57,7 @@ test-alone: $(VENV)/.tested-wheel programs stacks-tools  ## Test what takes the 
 
 # By hand, as they take ten minutes.
 test-scenarios: $(VENV)/.tested-wheel programs  ## Test it in all situations: the stall accounting on real processes, every alert in a real Prometheus
-	$(BIN)/python -m pytest -m alone tests/causes tests/e2e tests/prescriptions tests/scenarios $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m alone tests/causes tests/e2e tests/prescriptions tests/scenarios tests/stacktraces $(PYTEST_ARGS)
 
 test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's own DataLoader
 	$(BIN)/python -m pytest tests/dataloader $(PYTEST_ARGS)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending
+from gpu_bottleneck_exporter.stacktraces.reader import looking
 from support import leftovers, processes
 from support.board import Board
 from support.children import Parent, parent
@@ -56,6 +57,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or sockets that are kept till the end are complained of
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
     if config.getoption("--no-processes"):
@@ -87,7 +92,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
 @pytest.fixture(scope="session", autouse=True)
 def patient_reads() -> None:
     """A process that answers late, on a busy machine, is not one that holds us up."""
-    aside._patience = lending._patience = PATIENCE_SECONDS
+    aside._patience = lending._patience = looking._patience = PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)

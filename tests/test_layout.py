@@ -56,6 +56,16 @@ def test_what_reads_the_host_could_be_a_package_of_its_own() -> None:
     assert not {one for module in host for one in imports(known[module], known)} - host
 
 
+def test_what_reads_stacks_needs_no_more_than_the_host() -> None:
+    known = modules()
+    arrows = {module: imports(path, known) for module, path in known.items()}
+    pending, reached = [f"{PACKAGE}.stacktraces.reader"], set[str]()
+    while pending:
+        reached.add(module := pending.pop())
+        pending += arrows[module] - reached
+    assert {part(module) for module in reached} == {"errors", "host", "stacktraces"}
+
+
 def test_no_test_is_imported_by_another() -> None:
     of_a_test = re.compile(r"^ *from (\S*\.)?test_\S* import ", re.MULTILINE)
     for path in Path(__file__).parent.rglob("*.py"):

@@ -35,6 +35,9 @@ from gpu_bottleneck_exporter.shipped import completion, dashboards, rules, runbo
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _WATCHED = Seconds(1, 3600)
+_stacks = flag(
+    "stacks", is_flag=True, help="Also name the lines of Python code that the GPUs wait for."
+)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """That is read."""
 
@@ -111,10 +114,13 @@ def serve(settings: Settings) -> None:
     type=_WATCHED,
     help="The same as the command diagnose.",
 )
+@_stacks
 @flag("verbose", "-v", is_flag=True, help="Also list the driver, the signals and the GPUs.")
 @as_json
 @settings_flags(web="web.config.file")
-def check(settings: Settings, seconds: float | None, *, verbose: bool, as_json: bool) -> None:
+def check(
+    settings: Settings, seconds: float | None, *, stacks: bool, verbose: bool, as_json: bool
+) -> None:
     """Report what works, what is missing and how to fix it.
 
     Give it the options and variables of the exporter that you check.
@@ -136,6 +142,8 @@ def check(settings: Settings, seconds: float | None, *, verbose: bool, as_json: 
     from gpu_bottleneck_exporter.commands import check as checking  # noqa: PLC0415
     from gpu_bottleneck_exporter.web.reload import WebConfigFile  # noqa: PLC0415
 
+    if stacks and seconds is None:
+        raise SettingsError("--stacks belongs to --diagnose SECONDS")
     file = settings.web_config_file
     summary = WebConfigFile(Path(file)).active.summary if file else None
     if summary and not as_json:
@@ -144,15 +152,16 @@ def check(settings: Settings, seconds: float | None, *, verbose: bool, as_json: 
     if seconds is None:
         report = checking.check(settings, driver, full=verbose)
     else:
-        report = checking.diagnose(settings, driver, seconds)
+        report = checking.diagnose(settings, driver, seconds, stacks=stacks)
     checking.tell(report, summary, as_json=as_json)
 
 
 @commands.command
 @click.argument("seconds", type=_WATCHED, default=30.0)
+@_stacks
 @as_json
 @settings_flags()
-def diagnose(settings: Settings, seconds: float, *, as_json: bool) -> None:
+def diagnose(settings: Settings, seconds: float, *, stacks: bool, as_json: bool) -> None:
     """Watch for a while, then report why each GPU is idle.
 
     Watches for SECONDS, 30 if omitted. Reports for each GPU what it waited for, the processes most
@@ -163,6 +172,8 @@ def diagnose(settings: Settings, seconds: float, *, as_json: bool) -> None:
       $ gpu-bottleneck-exporter diagnose
     For longer, where GPUs idle now and then:
       $ gpu-bottleneck-exporter diagnose 5m
+    With the lines of Python code that they wait for:
+      $ gpu-bottleneck-exporter diagnose --stacks
     For a script:
       $ gpu-bottleneck-exporter diagnose 10 --json | jq '.gpus[] | {gpu, cause, remedy}'
 
@@ -174,7 +185,8 @@ def diagnose(settings: Settings, seconds: float, *, as_json: bool) -> None:
     """
     from gpu_bottleneck_exporter.commands import check as checking  # noqa: PLC0415
 
-    checking.tell(checking.diagnose(settings, _driver(settings), seconds), as_json=as_json)
+    report = checking.diagnose(settings, _driver(settings), seconds, stacks=stacks)
+    checking.tell(report, as_json=as_json)
 
 
 @commands.command

@@ -150,7 +150,8 @@ class Group(click.Group):
 
 def _collectors() -> tuple[str, str]:
     names = ", ".join(sorted(collector.name for collector in ALL))
-    set_by = f"[env var: {ENVIRONMENT_PREFIX}COLLECTOR_NAME; default: all on]"
+    off = ", ".join(collector.name for collector in ALL if not collector.on)
+    set_by = f"[env var: {ENVIRONMENT_PREFIX}COLLECTOR_NAME; default: all on but {off}]"
     what = f"Switch a collector on or off: {names}.  {set_by}"
     return "--collector.NAME / --no-collector.NAME", what
 
@@ -214,9 +215,9 @@ def _of_log(level: str) -> Iterator[Option]:
 
 
 def _of_collectors() -> Iterator[Option]:
-    for name in (collector.name for collector in ALL):
-        both = f"collector.{name}/--no-collector.{name}"
-        yield _setting(both, f"collector_{name}", default=True, help=f"The {name} collector.")
+    for one in ALL:
+        name, both = one.name, f"collector.{one.name}/--no-collector.{one.name}"
+        yield _setting(both, f"collector_{name}", default=one.on, help=f"The {name} collector.")
 
 
 def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decorator:

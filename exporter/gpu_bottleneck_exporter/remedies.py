@@ -51,8 +51,8 @@ SETTINGS = {
 """What a recommendation changes, by knob."""
 REMEDIES: dict[str, str] = {
     stall.UNALLOCATED: "give it to a job, or tell the scheduler that it is free",
-    stall.HOST_CODE: "profile the loop with py-spy; load data in workers, call .item() less often, "
-    "use torch.compile",
+    stall.HOST_CODE: "find the line with `diagnose --stacks`; load data in workers, call .item() "
+    "less often, use torch.compile",
     stall.WORKER_CPU: "more workers if cores are free; else preprocess offline or on the GPU "
     "(DALI)",
     stall.CPU_QUEUE: "fewer workers or other load on these cores, or more cores for the job",
@@ -64,7 +64,7 @@ REMEDIES: dict[str, str] = {
     stall.REQUESTS: "scale it down when there is no traffic, or share the GPU (MIG, several "
     "models)",
     stall.PEER: "check that GPU: straggler or uneven work",
-    stall.ASLEEP: "ask the owner; py-spy dump shows where the processes sleep",
+    stall.ASLEEP: "ask the owner; `diagnose --stacks` names the line in which it sleeps",
     stall.UNKNOWN: "run `check`: it names the missing permission",
 }
 """The first thing to try, by `waiting_on`."""

@@ -28,6 +28,7 @@ TOP = """card => new Promise(done => requestAnimationFrame(() => requestAnimatio
     () => done(card.getBoundingClientRect().top))))"""
 # In one go: the page changes meanwhile.
 FONT_SIZE = "part => parseFloat(getComputedStyle(part).fontSize)"
+DEMO = ("demo", "--collector.stacks")
 WAITS = re.compile(r"Waiting for [\w ]+ \((\w+)\)")
 MADE_FOR = {1: "worker_cpu", 2: "host_code", 3: "asleep", 4: "host_code", 5: "peer"}
 """By GPU, what its loop in demo/jobs.py waits for, unless others keep the cores."""
@@ -42,7 +43,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The demo, once it has something to say of each of its GPUs."""
-    with serving(tmp_path_factory.mktemp("demo"), "demo", *ANY_PORT) as server:
+    with serving(tmp_path_factory.mktemp("demo"), *DEMO, *ANY_PORT) as server:
         until(lambda: server.get("/")[1].count("<article") == len(MADE_FOR), "a card for each")
         yield server
 
@@ -126,6 +127,16 @@ def showing(
         page.route(url, lambda route: route.fulfill(body=body, content_type=HTML, headers=headers))
         page.goto(url)
         yield page, said
+
+
+def test_a_button_finds_the_line_of_code_that_a_gpu_waits_for(
+    demo: Server, browser: Browser
+) -> None:
+    with opened(browser, page_of(demo), viewport=PHONE) as (page, _):
+        card = page.get_by_label("GPU 3")
+        card.get_by_role("button").click()
+        expect(card.locator(".code")).to_contain_text("jobs.py:", timeout=60_000)
+        assert_accessible(page)
 
 
 @pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])

@@ -117,7 +117,7 @@ def test_the_web_config_is_part_of_the_document(tmp_path: Path) -> None:
 
 
 def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_path: Path) -> None:
-    result = run(tmp_path, "diagnose", "8s", "--json", **gpus)
+    result = run(tmp_path, "diagnose", "8s", "--stacks", "--json", **gpus)
     assert (result.returncode, result.stderr) == (0, "")
     (document,) = documents(result)
     assert (document["status"], document["gaps"]) == (0, [])
@@ -133,6 +133,13 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
         assert_shares(gpu)
         assert gpu["meaning"] == MEANINGS.get(gpu["cause"])
         assert gpu["remedy"] == REMEDIES.get(gpu["cause"])
+        found = gpu["idle_lines"]
+        assert found.keys() == documented("`idle_lines`")
+        lines = found["lines"]
+        assert all(one.keys() == documented("each of `lines` and `waits`") for one in lines)
+        assert gpu["holder_pids"] or not lines
+        if lines and gpu["cause"] in {"host_code", "worker_cpu"}:
+            assert lines[0]["file"].endswith("demo/jobs.py")
     made_for = ("busy", "worker_cpu", "host_code", "asleep", "host_code", "peer", "busy")
     for gpu, verdict in zip(document["gpus"], (*made_for, "unallocated"), strict=True):
         # On a crowded machine all of them wait for a CPU.
@@ -142,10 +149,11 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
 def test_diagnose_names_processes_that_did_what_it_says(
     gpus: dict[str, str], tmp_path: Path
 ) -> None:
-    result = run(tmp_path, "diagnose", "8", **gpus)
+    result = run(tmp_path, "diagnose", "8", "--stacks", **gpus)
     assert (result.returncode, result.stderr) == (0, "")
     blocks = result.stdout.split("\n\n")[:-1]
     assert len(blocks) == GPUS
+    assert "\n  line " in result.stdout
     for heading, verdict, *rest in (block.splitlines() for block in blocks):
         holder, cause = (re.findall(r"\d+$", heading), re.findall(r" \((\w+)\)", verdict))
         found = (re.fullmatch(r"  (?:most to blame| {13}) (\d+) +(.+)", line) for line in rest)

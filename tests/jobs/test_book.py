@@ -53,7 +53,7 @@ class Gpu:
         self, started: float, seen: float, use: model.Gpu | None = None, pid: int = 1
     ) -> model.Gpu:
         use = use or model.Gpu(gpu="0", uuid="GPU-0", start_seconds=at(seen) / SECOND)
-        self.book.begin(use, (pid, pid), at(started), at(seen))
+        self.book.begin(use, pid, at(started), at(seen))
         return use
 
     def go(self, use: model.Gpu, moment: float) -> None:

@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import psutil
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP
@@ -20,11 +21,12 @@ from gpu_bottleneck_exporter.driver.about import UNKNOWN
 from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Processes
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger, name_of
-from gpu_bottleneck_exporter.jobs.memory import Row
-from gpu_bottleneck_exporter.jobs.store import Store
+from gpu_bottleneck_exporter.jobs.store import Row, Store
+from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.sampling.opened import Spent
-from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, SamplerState
+from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support.waiting import until
 
@@ -50,7 +52,7 @@ class Looked:
 @contextmanager
 def keeping(sampler: Looked | None = None, **settings: Any) -> Iterator[Ledger]:  # noqa: ANN401
     ledger = Ledger(Settings(**settings))
-    ledger.start(sampler or Looked())
+    ledger.start(cast("Sampler", sampler or Looked()))
     yield ledger
     ledger.stop()
 
@@ -104,6 +106,30 @@ def test_a_process_is_charged_until_the_moment_of_its_end(tmp_path: Path) -> Non
         assert len({job["id"] for job in jobs(ledger)}) == 2
     with closing(Store(file, 10, 1e9)) as store:
         assert len(store.read()) == 2
+
+
+def test_lines_that_were_found_are_whose_processes_are_there_and_outlive_a_restart(
+    tmp_path: Path,
+) -> None:
+    file = f"{tmp_path / 'jobs'}"
+    line = CodeLine(
+        file="/train.py",
+        line=142,
+        function="collate",
+        role="worker",
+        seconds=3.0,
+        ratio=0.75,
+        lock_ratio=0.0,
+        native_ratio=0.5,
+    )
+    found = IdleLines(seconds=4.0, looks=9, lines=(line,))
+    with process() as one, keeping(jobs_state_file=file) as ledger:
+        hold(ledger, one.pid)
+        ledger.note(GPU, time.monotonic_ns(), found)
+        ledger.note(GPU, time.monotonic_ns(), IdleLines(seconds=1.0, trouble="it is stopped"))
+    with keeping(jobs_state_file=file) as ledger:
+        (job,) = jobs(ledger)
+        assert wire.read(IdleLines, job["gpus"][0]["idle_lines"]) == found
 
 
 def test_gpus_and_mig_instances_are_parts_of_a_job_of_their_own() -> None:
@@ -171,25 +197,30 @@ def test_claims_are_those_that_are_asked_for_and_cut() -> None:
 
 
 def test_a_running_job_goes_on_after_a_restart(tmp_path: Path) -> None:
+    file, busy, pid = f"{tmp_path / 'jobs'}", 0.0, os.getpid()
+    until(lambda: time.time() - psutil.Process().create_time() > 2, "that this is no new process")
+    for _ in range(2):
+        with keeping(jobs_state_file=file) as ledger:
+            hold(ledger, pid)
+            spend(ledger, 0.1, end_ns=time.monotonic_ns() + SECOND // 10)
+            busy += 0.025
+            (job,) = jobs(ledger)
+            (gpu,) = job["gpus"]
+            assert gpu["busy_seconds"] == pytest.approx(busy)
+            assert job["end_seconds"] is None
+            known = gpu["observed_seconds"] + gpu["unobserved_seconds"]
+            assert known == pytest.approx(time.time() - job["start_seconds"], abs=0.5)
+
+
+def test_a_job_that_ends_is_stored_without_those_that_run(tmp_path: Path) -> None:
     file = f"{tmp_path / 'jobs'}"
-    with process() as one:
-        with keeping(jobs_state_file=file) as ledger:
-            hold(ledger, one.pid)
-            ended_ns = time.monotonic_ns()
-            spend(ledger, 0.1, end_ns=ended_ns)
-            (before,) = jobs(ledger)
-        with keeping(jobs_state_file=file) as ledger:
-            hold(ledger, one.pid)
-            began_ns = time.monotonic_ns()
-            spend(ledger, 0.1, end_ns=began_ns + SECOND // 10)
-            (after,) = jobs(ledger)
-            down = (began_ns - ended_ns) / SECOND
-    assert after["id"] == before["id"]
-    assert after["start_seconds"] == pytest.approx(before["start_seconds"], abs=0.01)
-    then, now = before["gpus"][0], after["gpus"][0]
-    assert now["busy_seconds"] == pytest.approx(then["busy_seconds"] + 0.025)
-    assert now["unobserved_seconds"] - then["unobserved_seconds"] == pytest.approx(down, abs=0.05)
-    assert after["end_seconds"] is None
+    with keeping(jobs_state_file=file) as ledger, closing(Store(file, 10, 1e9)) as store:
+        hold(ledger, os.getpid())
+        (running,) = until(store.read, "the first job")
+        with process() as one:
+            hold(ledger, os.getpid(), one.pid)
+        until(lambda: len(store.read()) > 1, "the second one")
+        assert store.read(ids=running.id) == [running]
 
 
 def test_a_job_that_ended_meanwhile_ended_when_it_was_last_seen(tmp_path: Path) -> None:
@@ -223,7 +254,7 @@ def test_an_answer_is_bounded_and_says_what_it_leaves_off(tmp_path: Path) -> Non
     file, body = f"{tmp_path / 'jobs'}", zlib.compress(b'{"noise": "%s"}' % (b"x" * 200_000))
     now = time.time()
     with closing(Store(file, 1000, 1e9)) as store:
-        store.write((Row(f"{n}", "ada", now, now, runs=False, body=body) for n in range(100)), now)
+        store.write((Row(f"{n}", "ada", now, body) for n in range(100)), now)
     with keeping(jobs_state_file=file) as ledger:
         text = ledger.documents()
     assert len(text) < MOST_BYTES + 10_000

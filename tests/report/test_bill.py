@@ -8,8 +8,10 @@ from gpu_bottleneck_exporter.commands.report import FORMATS, select
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.jobs.model import Job
 from gpu_bottleneck_exporter.report import bill as sums
+from gpu_bottleneck_exporter.report import words
 from gpu_bottleneck_exporter.report.bill import Change
 from report.documents import (
+    HOSTILE,
     HOUR,
     NOW,
     Fields,
@@ -35,7 +37,11 @@ def one(*gpus: Fields) -> Job:
 
 def test_the_example_of_two_nodes() -> None:
     (found,) = jobs(*example())
-    assert (len(found.gpus), len(found.nodes), found.owner_name) == (8, 2, "ada")
+    assert (len(found.gpus), len({gpu.node for gpu in found.gpus}), found.owner_name) == (
+        8,
+        2,
+        "ada",
+    )
     assert found.use.busy_ratio == pytest.approx(0.41)
     assert found.use.lost_seconds == pytest.approx(0.59 * 8 * 3.2 * HOUR)
     assert found.use.stall_ratios == pytest.approx(
@@ -45,6 +51,21 @@ def test_the_example_of_two_nodes() -> None:
     assert slow
     assert (slow.gpu, slow.cause) == ("GPU 3 on node7", "worker_cpu")
     assert (slow.ratio, slow.others_ratio) == pytest.approx((0.52, 0.36))
+
+
+def test_the_slow_line_is_that_of_the_gpu_that_lost_most() -> None:
+    ranks = [gpu(0, worker_cpu=0.2), gpu(1, worker_cpu=0.6), gpu(2, asleep=0.9)]
+    for rank, function in zip(ranks[:2], ("decode", HOSTILE), strict=True):
+        line = {"file": "/home/ada/train.py", "line": 7, "function": function}
+        shares = {"role": "worker", "ratio": 0.75, "lock_ratio": 0.2, "native_ratio": 0.0}
+        line |= {"seconds": 3.0, **shares}
+        rank["idle_lines"] = {"seconds": 4.0, "looks": 9, "lines": [line], "waits": []}
+    found = bill(document("node7", job("slurm-1", *ranks)))
+    (told,) = (one for one in words.about(found, found.jobs[0]) if one.startswith("Slow line"))
+    assert told.startswith("Slow line: 75 % of 4 s idle: train.py:7 <script>")
+    assert told.endswith("…, 20 % of that waiting for a lock")
+    assert told.isprintable()
+    assert len(told) < 200
 
 
 def test_what_a_change_returns_is_no_more_than_its_cause_took() -> None:

@@ -221,7 +221,7 @@ def test_collectors_that_are_off_are_not_read() -> None:
     with sampling(no_driver, collectors=all_but("host")) as sampler:
         host = until(lambda: sampler.state().host, "the signals")
         assert host.machine is None
-    none = all_but("host", "feeders", "stall", "prescription", "workload")
+    none = all_but("host", "feeders", "stall", "prescription", "workload", "stacks")
     with sampling(no_driver, collectors=none) as sampler:
         until(lambda: sampler.ready, "a first try")
         assert sampler.state().host is None

@@ -58,6 +58,16 @@ def job(**changed: object) -> Any:  # noqa: ANN401 - of a module that is loaded 
     return epilog.Job(**{**told, "comment": "", **changed})
 
 
+def summarized(of: Any, *ledgers: Mapping[str, Any]) -> str:  # noqa: ANN401 - see `job`
+    """The comment about it, from ledgers of nodes `n1` and so on."""
+    nodes = {}
+    for number, one in enumerate(ledgers, 1):
+        rows = (epilog.gpu_of(row, of.seconds, one["time_seconds"]) for row in one["job"]["gpus"])
+        nodes[f"n{number}"] = dict(rows)
+    comment: str = epilog.summarized(of, {node: gpus for node, gpus in nodes.items() if gpus})
+    return comment
+
+
 def decoded(comment: str) -> dict[str, Any]:
     """The summary that a comment holds."""
     assert comment.startswith("JS1:")

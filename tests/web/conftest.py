@@ -60,6 +60,7 @@ class Page(Gate):
         self.fit = (True, "There is data.")
         self.failure: Exception | None = None
         self.accepted: list[str] = []
+        self.looked_at: list[str] = []
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         self.accepted.append(accept)
@@ -74,6 +75,11 @@ class Page(Gate):
     def node(self) -> bytes:
         self._fail()
         return self.document
+
+    def look_at_stacks(self, uuid: str) -> str | None:
+        self._fail()
+        self.looked_at.append(uuid)
+        return None if uuid == "GPU-a" else "There is no such GPU."
 
     def jobs(self, since: float) -> bytes:
         self._fail()

@@ -117,6 +117,25 @@ def test_what_there_is_not(serve: Serve) -> None:
             assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD"), (path, method)
 
 
+LOOKS = {
+    ("POST", "gpu=GPU-a"): (202, b"Looking.\n"),
+    ("POST", "gpu=GPU-b"): (409, b"There is no such GPU.\n"),
+    ("POST", ""): (409, b"There is no such GPU.\n"),
+    ("GET", "gpu=GPU-a"): (405, b"This page accepts POST only.\n"),
+    ("HEAD", "gpu=GPU-a"): (405, b""),
+}
+
+
+@pytest.mark.parametrize(("method", "query"), LOOKS)
+def test_a_look_at_stacks_is_asked_for_by_post_alone(
+    serve: Serve, page: Page, method: str, query: str
+) -> None:
+    reply = serve().get(f"/api/v1/stacks?{query}", method)
+    assert (reply.status, reply.body) == LOOKS[method, query]
+    assert (reply.status == 202) == (page.looked_at == ["GPU-a"])
+    assert reply.headers.get("allow", "POST") == "POST"
+
+
 JOBS = {
     "/api/v1/jobs?since=1700000000.5": (200, b'{"since": 1.7e+09}\n'),
     "/api/v1/jobs?since=yesterday": (400, b"since must be Unix time in seconds.\n"),

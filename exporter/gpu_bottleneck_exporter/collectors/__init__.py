@@ -5,7 +5,15 @@ To add a metric, add it to one of them; to add a collector, write its module and
 `ALL`.
 """
 
-from gpu_bottleneck_exporter.collectors import device, feeders, host, prescription, usage, workload
+from gpu_bottleneck_exporter.collectors import (
+    device,
+    feeders,
+    host,
+    prescription,
+    stacks,
+    usage,
+    workload,
+)
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.settings import Settings
 
@@ -14,6 +22,7 @@ ALL: tuple[Collector, ...] = (
     *(usage.UTILIZATION, usage.STALL, prescription.COLLECTOR, feeders.COLLECTOR, usage.ACTIVITY),
     *device.OTHERS,
     host.COLLECTOR,
+    stacks.COLLECTOR,
 )
 """In the order in which they read and are shown. `processes` comes before `utilization`, as stalls
 need the holders of the GPU; `utilization` before `activity`, which replaces it under MIG."""

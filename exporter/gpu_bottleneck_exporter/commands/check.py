@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -88,8 +89,13 @@ def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool =
     return _report(lines, node, gaps, driver=_driver(state), switched_off=off)
 
 
-def diagnose(settings: Settings, open_driver: Callable[[], Driver], seconds: float) -> Report:
-    """Watch for `seconds`."""
+def diagnose(
+    settings: Settings, open_driver: Callable[[], Driver], seconds: float, *, stacks: bool = False
+) -> Report:
+    """Watch for `seconds`; with `stacks`, also which lines of code the GPUs wait for."""
+    if stacks:
+        without = settings.disabled_collectors - {"stacks"}
+        settings = replace(settings, disabled_collectors=without)
     if sys.stderr.isatty():
         click.echo(f"watching for {seconds:g} s", err=True)
     node, state = watched(settings, open_driver, seconds)

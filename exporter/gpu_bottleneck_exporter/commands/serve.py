@@ -83,6 +83,15 @@ class ExporterContent:
         found = self._ledger.document(name)
         return found.encode() if found else None
 
+    def look_at_stacks(self, uuid: str) -> str | None:
+        """Look at the stacks of whoever feeds a GPU, for a minute."""
+        if self._sampler.lines is None:
+            return "Start the exporter with --collector.stacks to look at stacks."
+        if uuid not in {gpu.identity.uuid for gpu in self._sampler.state().gpus}:
+            return "There is no such GPU."
+        self._sampler.lines.ask(uuid)
+        return None
+
     def healthy(self) -> tuple[bool, str]:
         """Liveness: the sampler runs. A missing or hung driver is no reason for a restart."""
         standstill = self._sampler.standstill()

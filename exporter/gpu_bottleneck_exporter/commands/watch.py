@@ -52,6 +52,9 @@ def watched(settings: Settings, open_driver: Callable[[], Driver], seconds: floa
         local.record()
         end = time.monotonic() + (seconds if sampler.state().gpus else 0)
         while (left := end - time.monotonic()) > 0:
+            if sampler.lines:
+                for gpu in sampler.state().gpus:
+                    sampler.lines.ask(gpu.identity.uuid, left)
             time.sleep(min(left, 1.0))
             local.record()  # a GPU that comes later is measured from there
         return local.read(), sampler.state()

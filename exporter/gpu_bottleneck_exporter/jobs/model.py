@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from gpu_bottleneck_exporter.prescription.model import Prescription, Score
+from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
 VERSION = 1
 """Of the documents."""
@@ -39,9 +40,8 @@ class Use:
     @property
     def busy_ratio(self) -> float | None:
         """The busy share; None if nothing was observed."""
-        return (
-            min(self.busy_seconds / self.observed_seconds, 1.0) if self.observed_seconds else None
-        )
+        whole = self.observed_seconds
+        return min(self.busy_seconds / whole, 1.0) if whole else None
 
     @property
     def stall_ratios(self) -> dict[str, float]:
@@ -74,18 +74,18 @@ class Timeline:
     busy: list[Seconds] = field(default_factory=list)
     stall: list[dict[str, Seconds]] = field(default_factory=list)
 
-    def add(self, start: float, end: float, use: Use) -> None:
-        """Add what was done between two times; what lies in several steps is spread over them."""
+    def add(self, start: float, end: float, use: Use, share: float = 1.0) -> None:
+        """Add a share of `use`, spread over the steps between two times."""
         start = max(start - self.start_seconds, 0.0)
         end = max(end - self.start_seconds, start + 1e-6)
         while end > STEPS * self.step_seconds:
             self._double()
-        for step, share in steps(start, end, self.step_seconds, STEPS):
+        for step, part in steps(start, end, self.step_seconds, STEPS):
             while len(self.busy) <= step:
                 self.busy.append(0.0)
                 self.stall.append({})
-            self.busy[step] += share * use.busy_seconds
-            _add(self.stall[step], use.stall_seconds, share)
+            self.busy[step] += part * share * use.busy_seconds
+            _add(self.stall[step], use.stall_seconds, part * share)
 
     def _double(self) -> None:
         self.step_seconds *= 2
@@ -126,6 +126,8 @@ class Gpu(Use):
     memory_peak_bytes: Annotated[float, (0.0, 1e15)] | None = None
     memory_total_bytes: Annotated[float, (0.0, 1e15)] | None = None
     timeline: Timeline | None = None
+    idle_lines: IdleLines | None = None
+    """What the last looks at stacks found."""
     recommendation: Prescription | None = None
     score: Score | None = None
 
@@ -146,7 +148,7 @@ class Gpu(Use):
 
 
 def moved(found: Any, seconds: float, digits: int = 9) -> Any:  # noqa: ANN401 - JSON
-    """What a document says of a job, with all times so much later.
+    """What a document says of a job, with all times so much later, without what is unknown.
 
     Numbers are rounded, those of a timeline to milliseconds, as they are most of it. Raises
     OverflowError or RecursionError for what is no such document.
@@ -157,15 +159,11 @@ def moved(found: Any, seconds: float, digits: int = 9) -> Any:  # noqa: ANN401 -
             if name in ("start_seconds", "end_seconds") and isinstance(value, int | float)
             else moved(value, seconds, 3 if name == "timeline" else digits)
             for name, value in found.items()
+            if value not in (None, "") or name == "end_seconds"
         }
     if isinstance(found, list):
         return [moved(one, seconds, digits) for one in found]
     return round(found, digits) if isinstance(found, float) else found
-
-
-def placed(gpus: Iterable[Gpu]) -> list[Gpu]:
-    """By node and number."""
-    return sorted(gpus, key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
 
 
 def end_of(gpus: Sequence[Gpu]) -> float | None:
@@ -195,14 +193,9 @@ class Job:
         """What its GPUs did."""
         return self.summed or total(self.gpus)
 
-    @property
-    def nodes(self) -> set[str]:
-        """The nodes that its GPUs are on."""
-        return {gpu.node for gpu in self.gpus}
-
     def having(self, gpus: Iterable[Gpu]) -> Job:
-        """The same with these GPUs, from the first one's start to the last one's end."""
-        found = list(gpus)
+        """The same with these GPUs, in order, from the first one's start to the last one's end."""
+        found = sorted(gpus, key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
         start = min((gpu.start_seconds for gpu in found), default=None)
         return replace(self, gpus=found, start_seconds=start, end_seconds=end_of(found))
 

@@ -145,7 +145,7 @@ def _gpu(
         xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
         **_figures(gpu),
         **_processes(gpu, collectors),
-        **(_explained(gpu, lately) if gpu.up else _down(who.index, sampler)),
+        **(_explained(gpu, lately, sampler) if gpu.up else _down(who.index, sampler)),
     )
 
 
@@ -158,7 +158,7 @@ def _down(index: int, sampler: Sampler) -> dict[str, Any]:
     }
 
 
-def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
+def _explained(gpu: GpuSnapshot, lately: Lately, sampler: Sampler) -> dict[str, Any]:
     """What it did lately, why, and what would help it."""
     feeding = gpu.feeding
     outlook = feeding.outlook if feeding else NOTHING_KNOWN
@@ -166,6 +166,7 @@ def _explained(gpu: GpuSnapshot, lately: Lately) -> dict[str, Any]:
     verdict = shares.verdict if shares else None
     fields: dict[str, Any] = {"last_change": outlook.score, "verdict": verdict}
     fields |= shares._asdict() if shares else {}
+    fields["idle_lines"] = sampler.lines.told(gpu.identity.uuid) if sampler.lines else None
     if verdict == model.KEPT_BUSY:  # the advice may have been given before
         return fields
     if verdict:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
+from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
 DASH = "\u2013"
 """Shown for unknown values."""
@@ -86,6 +87,8 @@ class Gpu:
     """The name of an alert."""
     evidence: tuple[str, ...] | None = None
     """What was seen of the cause, in words."""
+    idle_lines: IdleLines | None = None
+    """None: the collector `stacks` is off."""
     prescription: Prescription | None = None
     prescription_refused: Refusal | None = None
     last_change: Score | None = None

@@ -6,11 +6,13 @@ Unknown readings are a dash, never a zero; of advice, unknown parts are left out
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED
 from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, REMOVED, Prescription, Score
 from gpu_bottleneck_exporter.remedies import SETTINGS, WAITS_FOR
+from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 
 _MINUTE = 60
 _UNITS = {"d": 86_400, "h": 3600, "min": _MINUTE}
@@ -21,6 +23,10 @@ _LEAST_BYTES = 0.05 * 2**30
 """Less than this would be 0.0 GiB."""
 _LEAST_CORES = 0.05
 _LEAST_SPEED = 1e6
+_LONG = 60
+"""Characters of a name."""
+_WORTH = 0.1
+"""Smaller shares of a line's time are not named."""
 _GOES_WITHOUT_SAYING = frozenset({"", "no_work", "no_knob"})
 """Reasons of refusals where the cause says it all."""
 
@@ -242,11 +248,47 @@ def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
     known = {
         "likely cause" if gpu.cause else "verdict": verdict(gpu),
         "try": recommendation(gpu),
+        **dict(lines_of_code(gpu.idle_lines)),
         "seen": "; ".join(gpu.evidence or ()),
         "last change": gpu.last_change and outcome(gpu.last_change),
         "runbook": gpu.runbook and f"{gpu.runbook}.md",
     }
     yield from ((name, text) for name, text in known.items() if text)
+
+
+def lines_of_code(found: IdleLines | None) -> Iterator[tuple[str, str]]:
+    """`71 % of 21 s idle: train.py:142 collate (torch.stack)`, and where its main was meanwhile."""
+    if found is None:
+        return
+    if found.looking and not found.lines:
+        yield "line", found.trouble or "looking at its processes"
+        return
+    for name, line in zip(("line", "next line"), found.lines, strict=False):
+        of = f" of {found.seconds:.0f} s idle" if name == "line" else ""
+        yield name, f"{percent(line.ratio)}{of}: {code(line)}{_within(line)}"
+    if found.lines and found.waits and found.lines[0].role != "main":
+        yield "main waits in", code(found.waits[0])
+    if found.looks and not found.lines:
+        yield "no line", found.trouble or "nobody did what it waited for when somebody looked"
+    elif found.trouble:
+        yield "not all lines", found.trouble
+
+
+def code(line: CodeLine) -> str:
+    """`train.py:142 collate (torch.stack)`."""
+    called = f" ({_cut(line.called)})" if line.called else ""
+    return f"{_cut(PurePath(line.file).name)}:{line.line} {_cut(line.function)}{called}"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONG else f"{name[: _LONG - 1]}…"
+
+
+def _within(line: CodeLine) -> str:
+    """How much of it was spent in what, if that is worth a word."""
+    shares = {"waiting for a lock": line.lock_ratio, "in native code": line.native_ratio}
+    told = [f"{percent(share)} of that {what}" for what, share in shares.items() if share >= _WORTH]
+    return f", {', '.join(told)}" if told else ""
 
 
 def _interval(low: float, high: float) -> str:

@@ -19,6 +19,7 @@ from gpu_bottleneck_exporter.prescription.model import REFUSALS, Prescription, R
 Found = TypeVar("Found")
 NODE_PATH = "/api/v1/node"
 JOBS_PATH = "/api/v1/jobs"
+STACKS_PATH = "/api/v1/stacks"
 MOST_BYTES = 16 * 2**20
 """Sixteen GPUs are 35 kB."""
 MOST_ITEMS = 1024

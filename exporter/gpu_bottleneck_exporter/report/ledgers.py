@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.fetch import Server, gather
-from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, VERSION, Job, moved, placed
+from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, VERSION, Job, moved
 from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, parsed, read
 from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
@@ -114,4 +114,4 @@ def joined(jobs: Iterable[Job]) -> Iterator[Job]:
         owner = {name: text for job in same for name, text in job.owner.items()}
         claims = {name: text for job in same for name, text in job.claims.items()}
         whole = replace(same[0], owner=owner, claims=claims, summed=None)
-        yield whole.having(placed(gpus.values()))
+        yield whole.having(gpus.values())

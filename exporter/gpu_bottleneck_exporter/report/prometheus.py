@@ -23,7 +23,7 @@ import click
 
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.fetch import Server, gather
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, placed
+from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use
 from gpu_bottleneck_exporter.nodeview.wire import parsed, read
 from gpu_bottleneck_exporter.prescription.model import Prescription, leading
 from gpu_bottleneck_exporter.report.bill import Bill, Track, Wanted
@@ -176,7 +176,7 @@ def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
             jobs.setdefault(name, _job(_key(labels))).gpus.append(gpu)
     if len(jobs) == 1:  # which of several was advised is unknown
         _advise(next(iter(jobs.values())).gpus, came["advice"], came["advised"])
-    return [job.having(placed(job.gpus)) for job in jobs.values()]
+    return [job.having(job.gpus) for job in jobs.values()]
 
 
 def _either(texts: Iterable[str]) -> str:

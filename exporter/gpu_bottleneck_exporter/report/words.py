@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
-from gpu_bottleneck_exporter.nodeview.text import amount, duration, memory, parts, percent
+from gpu_bottleneck_exporter.nodeview.text import (
+    amount,
+    duration,
+    lines_of_code,
+    memory,
+    parts,
+    percent,
+)
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, REMOVED
 from gpu_bottleneck_exporter.remedies import REMEDIES, SETTINGS
 from gpu_bottleneck_exporter.report import bill as sums
@@ -125,7 +132,8 @@ def who(bill: Bill, job: Job) -> str:
     """`ada, 8 GPUs on 2 nodes, 3 h 12 min`, as far as known."""
     told = [short(job.owner_name)]
     if job.gpus:
-        nodes = f" on {len(job.nodes)} nodes" if len(job.nodes) > 1 else ""
+        count = len({gpu.node for gpu in job.gpus})
+        nodes = f" on {count} nodes" if count > 1 else ""
         told.append(f"{_counted(len(job.gpus), 'GPU')}{nodes}")
     if job.start_seconds is not None:
         so_far = "" if job.end_seconds else " so far"
@@ -152,6 +160,10 @@ def about(bill: Bill, job: Job) -> Iterator[str]:
     if slow := sums.slowest(job):
         others = f"(the others {percent(slow.others_ratio)})"
         yield f"{slow.gpu} was the slowest: {slow.cause} {percent(slow.ratio)} {others}"
+    looked_at = [gpu for gpu in job.gpus if gpu.idle_lines]
+    if worst := max(looked_at, key=lambda gpu: gpu.lost_seconds, default=None):
+        _, told = next(lines_of_code(worst.idle_lines))
+        yield f"Slow line: {told}"
     if before := bill.earlier:
         theirs = f"{short(job.owner_name)}'s {_counted(before.jobs, 'earlier job')}"
         yield f"{theirs}: {percent(before.busy_ratio)} busy (median)"

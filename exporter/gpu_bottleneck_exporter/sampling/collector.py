@@ -78,6 +78,8 @@ class Collector:
     """Between two readings; 0: every tick."""
     of_machine: Callable[[Machine], Iterable[Sample]] | None = None
     """Samples of the host, without GPU labels; a collector has either these or GPU samples."""
+    on: bool = True
+    """Whether it is enabled by default."""
 
 
 def collector(

@@ -85,4 +85,6 @@ def charge(watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
     finally:
         ledger.add_stall(stalls, by_file_system(stalls, did))
         watch.note_split(gpu.uuid, active, stalls)
+        if watch.lines and (found := watch.lines.note(gpu.uuid, windows, stalls)):
+            watch.note(gpu, windows[-1].end_ns, found)
         watch.note(gpu, windows[-1].end_ns, Spent(windows, stalls))

@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.linewatch import LineWatch
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import REFRESH_SECONDS, SNAPSHOT_SECONDS, HostSampler
@@ -44,7 +45,7 @@ _BEATS = 4
 """Looks at the workers per deadline, at least: one must not seem to hang when we are late."""
 _WATCH_DEADLINE_SECONDS = 1.5 * SNAPSHOT_SECONDS
 """At least this for feeders and host, however short the GPUs' deadline."""
-_FEEDING = frozenset({"stall", "prescription", "feeders", "workload"})
+_FEEDING = frozenset({"stall", "prescription", "feeders", "workload", "stacks"})
 """Collectors that need the holders of GPUs watched."""
 _WATCHING = _FEEDING | {"host"}
 
@@ -191,6 +192,11 @@ class Sampler:
             worker.refresh(until)
         if self._watch:
             self._watch.refresh()
+
+    @property
+    def lines(self) -> LineWatch | None:
+        """What looks at stacks; None if that is switched off."""
+        return self._watch.lines if self._watch else None
 
     def look(self, uuids: Collection[str], *, now: bool) -> None:
         """Have the holders of these GPUs read at the next tick, which may be `now`."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
@@ -23,10 +24,12 @@ from gpu_bottleneck_exporter.host.threads import SCAN_NS
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.discovery import Discovery
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
+from gpu_bottleneck_exporter.sampling.linewatch import LineWatch
 from gpu_bottleneck_exporter.sampling.peers import engaged_peer, inspect_connections
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
 from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, OFTEN_NS, SELDOM_NS, Every
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stacktraces.reader import StackReader
 from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader
 
 log = logging.getLogger(__name__)
@@ -77,6 +80,10 @@ class HostSampler:
         units = Groups(proc, sysfs)
         self._owners = OwnerReader(proc, groups=units) if "workload" in collectors else None
         self._discovery = Discovery(settings, self._cgroups, units, self._isolated)
+        self.lines = (
+            LineWatch(self.feeding, partial(StackReader, proc)) if "stacks" in collectors else None
+        )
+        """Looks at stacks."""
         self._prescribers = Prescribers(proc, sysfs) if "prescription" in collectors else None
         self._stop = threading.Event()
         self._held: dict[str, Holders] = {}
@@ -101,6 +108,8 @@ class HostSampler:
         allow_many_files()
         self._finished_pass_ns = time.monotonic_ns()
         self._thread.start()
+        if self.lines:
+            self.lines.start()
 
     def stop(self) -> None:
         """Stop; waits for the current pass, but not if it is stuck in a read."""
@@ -108,6 +117,8 @@ class HostSampler:
         self._wanted.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
+        if self.lines:
+            self.lines.stop()
 
     def silent_seconds(self, now_ns: int) -> float:
         """Time since the last pass ended; 0 before `start`."""
@@ -296,6 +307,8 @@ class HostSampler:
         self._throttle.forget(uuid)
         if self._prescribers:
             self._prescribers.forget(uuid)
+        if self.lines:
+            self.lines.forget(uuid)
         self._readers.pop(uuid, None)
 
 

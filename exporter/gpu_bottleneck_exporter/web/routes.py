@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 from gpu_bottleneck_exporter.exposition.accept import weights
-from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH
+from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, STACKS_PATH
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,9 @@ class Content(Protocol):
     def job(self, name: str) -> bytes | None:
         """Render one job, as JSON; None if it is unknown."""
 
+    def look_at_stacks(self, uuid: str) -> str | None:
+        """Look for a while which lines of code a GPU waits for; returns why not, if so."""
+
     def healthy(self) -> tuple[bool, str]:
         """Check liveness; must not block.
 
@@ -104,6 +107,7 @@ class Routes:
             "/-/ready": lambda *_: _verdict(content.ready()),
             telemetry_path: _in_turn(lambda accept, _: _metrics(content, accept)),
         }
+        self._posted: Mapping[str, Page] = {STACKS_PATH: lambda _, query: _look(content, query)}
         self._job = _in_turn(lambda name, *_: _of_job(content, name))
 
     def answer(
@@ -121,10 +125,14 @@ class Routes:
         page = self._pages.get(path)
         if page is None and path.startswith(f"{JOBS_PATH}/"):
             page = partial(self._job, path.removeprefix(f"{JOBS_PATH}/"))
+        methods = "GET and HEAD"
+        if path in self._posted:
+            page, methods = self._posted[path], "POST"
         if page is None:
             return plain(404, "No such page; see / for a list.")
-        if method not in ("GET", "HEAD"):
-            return plain(405, "This page accepts GET and HEAD only.", {"Allow": "GET, HEAD"})
+        if method not in methods.split(" and "):
+            allow = {"Allow": methods.replace(" and ", ", ")}
+            return plain(405, f"This page accepts {methods} only.", allow)
         try:
             answer = page(accept, query)
         except Exception:
@@ -177,6 +185,11 @@ def _jobs(content: Content, query: str) -> Answer:
     if not _UNIX_TIME.fullmatch(since):
         return plain(400, "since must be Unix time in seconds.")
     return Answer(200, JSON, content.jobs(float(since)), _VARY)
+
+
+def _look(content: Content, query: str) -> Answer:
+    refused = content.look_at_stacks(parse_qs(query).get("gpu", [""])[-1])
+    return plain(409, refused) if refused else plain(202, "Looking.")
 
 
 def _of_job(content: Content, name: str) -> Answer:

@@ -150,6 +150,10 @@ nodeAffinity:
 - name: GPU_EXPORTER_COLLECTOR_{{ upper . }}
   value: "false"
 {{- end }}
+{{- range .Values.exporter.enabledCollectors }}
+- name: GPU_EXPORTER_COLLECTOR_{{ upper . }}
+  value: "true"
+{{- end }}
 {{- if include "exporter.kubelet" . }}
 - name: GPU_EXPORTER_KUBELET_SOCKET
   value: {{ .Values.kubelet.podResourcesPath }}/kubelet.sock

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.history import STEPS
 from gpu_bottleneck_exporter.nodeview.model import Gpu
+from gpu_bottleneck_exporter.nodeview.wire import STACKS_PATH
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, listed
 from gpu_bottleneck_exporter.web.status.strip import legend, strip
 
@@ -48,6 +50,7 @@ def _body(gpu: Gpu, runbooks: str) -> Iterator[Html | None]:
     if gpu.up:
         if gpu.evidence:
             yield listed((element("bdi", text) for text in gpu.evidence), "seen", "Evidence")
+        yield _code(gpu)
         yield _trend(gpu)
         yield legend(gpu.parts)
         yield element("p", _held_by(gpu), class_="owner")
@@ -68,6 +71,19 @@ def _verdict(gpu: Gpu, runbooks: str) -> Html:
     change = gpu.last_change and f"Last change: {words.outcome(gpu.last_change)}."
     last = element("p", change, class_="last") if change else None
     return element("div", said, remedy if tried else None, last, class_="verdict")
+
+
+def _code(gpu: Gpu) -> Html | None:
+    """Which lines of code it waits for; a button that has them found, if nobody looks now."""
+    found = gpu.idle_lines
+    if found is None or gpu.cause is None:
+        return None
+    told = described(words.lines_of_code(found), "code") if found.looks else None
+    age = f"{words.duration(found.age_seconds)} ago" if found.looks and not found.looking else None
+    path = f"{STACKS_PATH}?{urlencode({'gpu': gpu.uuid})}"
+    again = "Look again" if found.looks else "Find the line of code"
+    button = None if found.looking else element("button", again, type="button", data_post=path)
+    return element("div", told, button, f" {age}" if age else None, class_="stacks")
 
 
 def _trend(gpu: Gpu) -> Html | None:

@@ -69,6 +69,18 @@
     }
   }
 
+  // Buttons ask the exporter for something that a later page shows.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-post]");
+    if (!button) return;
+    button.disabled = true;
+    try {
+      await fetch(button.dataset.post, { method: "POST", signal: AbortSignal.timeout(PATIENCE) });
+    } catch {
+      tell(false);
+    }
+  });
+
   function tell(reachable) {
     document.body.classList.toggle("stale", !reachable);
     if (reachable) {

@@ -1,0 +1,229 @@
+"""The thread that looks at the stacks of whoever a GPU waits for."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.windows import Window, sums
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
+from gpu_bottleneck_exporter.stacktraces.lines import CAUSES, LineCount, Look, Thread
+from gpu_bottleneck_exporter.stacktraces.model import IdleLines
+from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, ThreadStack
+
+log = logging.getLogger(__name__)
+
+LASTED_NS = 2 * LONG_NS
+"""A GPU that has waited for one thing for so long is looked at unasked."""
+SESSION_SECONDS = LONG_NS / 1e9
+"""How long one GPU is looked at, unasked or for somebody who opened a page."""
+_AGAIN_NS = 10 * LONG_NS
+"""Between two times that a GPU is looked at unasked while its cause stays the same."""
+_REST_UNASKED, _REST_ASKED = 99, 19
+"""Pauses, in units of the CPU time of the look before: a hundredth of a core, and a twentieth."""
+_APART_SECONDS = 0.2
+"""Between two looks, at least."""
+_LOOKS_KEPT = 256
+"""Until the driver tells of the windows in which they fell."""
+_STOP_SECONDS = 2.0
+WORTH_A_LOOK = 0.1
+"""Share of the time that a GPU waits for one thing: less costs less than looking may tell."""
+_NOBODY = "none of its processes can be seen"
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of one GPU."""
+
+    count: LineCount = field(default_factory=LineCount)
+    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=_LOOKS_KEPT))
+    """Those in windows of which the driver has not told yet."""
+    began_ns: int | None = None
+    """When somebody began to look (monotonic), until when, and whether that was asked for."""
+    until_ns: int = 0
+    asked: bool = False
+    ended: bool = False
+    """Whether it was noted that nobody looks any more."""
+    trouble: str | None = None
+    lately: dict[str, float] = field(default_factory=dict)
+    """Idle time of the last seconds by cause: older time fades."""
+    cause: str | None = None
+    """The largest of these, and since when."""
+    since_ns: int = 0
+
+    def begin(self, now_ns: int, seconds: float, *, asked: bool) -> None:
+        """Begin to look, or go on for longer."""
+        if self.began_ns is None or self.until_ns < now_ns:
+            self.count, self.trouble, self.began_ns = LineCount(), None, now_ns
+            self.ended = False
+        self.asked, self.until_ns = asked, now_ns + int(seconds * 1e9)
+
+    def follow(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
+        """Note what it waits on; lines that were found hold only while that stays the same."""
+        elapsed_ns, _ = sums(windows)
+        fading = math.exp(-elapsed_ns / LATELY_NS)
+        for one in {*self.lately, *stalls}:
+            self.lately[one] = self.lately.get(one, 0.0) * fading + stalls.get(one, 0)
+        most = max(self.lately, key=lambda one: self.lately[one], default="")
+        idles = self.lately.get(most, 0.0) > WORTH_A_LOOK * LATELY_NS
+        cause = most if idles and most in CAUSES else None
+        if cause != self.cause:
+            self.cause, self.since_ns = cause, windows[-1].end_ns
+            if not self.asked or self.until_ns < self.since_ns:
+                self.began_ns, self.until_ns = None, 0
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether it has waited for so long that somebody should look, though nobody asks."""
+        lasts = self.cause is not None and now_ns - self.since_ns >= LASTED_NS
+        return lasts and (self.began_ns is None or now_ns - self.until_ns >= _AGAIN_NS)
+
+
+class LineWatch:
+    """Looks at the feeders of GPUs that somebody asks for, or of those that wait for long."""
+
+    def __init__(
+        self,
+        feeding: Callable[[str], Feeding | None],
+        open_reader: Callable[[], AbstractContextManager[StackReader]],
+    ) -> None:
+        """`feeding`: who feeds a GPU."""
+        self._feeding = feeding
+        self._open_reader = open_reader
+        self._gpus: dict[str, _Watched] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._wanted = threading.Event()
+        self._throttle = LogThrottle(log)
+        self._thread = threading.Thread(target=self._run, name="stacks", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it sleeps while there is nothing to look at."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._stop.set()
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS)
+
+    def ask(self, uuid: str, seconds: float = SESSION_SECONDS) -> None:
+        """Look at GPU `uuid` for so long from now; who asks again prolongs that."""
+        with self._lock:
+            gpu = self._gpus.setdefault(uuid, _Watched())
+            gpu.begin(time.monotonic_ns(), seconds, asked=True)
+        self._wanted.set()
+
+    def note(
+        self, uuid: str, windows: Sequence[Window], stalls: Mapping[str, int]
+    ) -> IdleLines | None:
+        """Note a tick of GPU `uuid`: its windows, and their idle time by what it waited on.
+
+        Returns what was found, once nobody looks any more.
+        """
+        end_ns, found = windows[-1].end_ns, None
+        with self._lock:
+            gpu = self._gpus.setdefault(uuid, _Watched())
+            gpu.follow(windows, stalls)
+            within = [look for look in gpu.looks if look.at_ns <= end_ns]
+            for _ in within:
+                gpu.looks.popleft()
+            if gpu.began_ns is not None:
+                gpu.count.add(*_between(windows, stalls, gpu.began_ns, gpu.until_ns), within)
+                if gpu.until_ns < end_ns and not gpu.ended:
+                    gpu.ended, found = True, gpu.count.found(gpu.trouble)
+            due = gpu.is_due(end_ns)
+        if due:
+            self._wanted.set()
+        return found
+
+    def forget(self, uuid: str) -> None:
+        """Drop GPU `uuid`, which is no more."""
+        with self._lock:
+            self._gpus.pop(uuid, None)
+
+    def told(self, uuid: str) -> IdleLines:
+        """What was found of GPU `uuid`; nothing where it waits for something else by now."""
+        with self._lock:
+            gpu = self._gpus.get(uuid)
+            if gpu is None or gpu.began_ns is None:
+                return IdleLines()
+            age_ns = max(time.monotonic_ns() - gpu.until_ns, 0)
+            found = gpu.count.found(gpu.trouble)
+            return replace(found, looking=not age_ns, age_seconds=age_ns / 1e9)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if not self._watched(time.monotonic_ns()):
+                self._wanted.wait()
+                self._wanted.clear()
+                continue
+            with self._throttle.guarded("reading stacks"), self._open_reader() as reader:
+                self._look_on(reader)
+            self._stop.wait(_APART_SECONDS)  # it may have failed at once
+
+    def _look_on(self, reader: StackReader) -> None:
+        """Look until there is nothing to look at."""
+        while not self._stop.is_set() and (watched := self._watched(time.monotonic_ns())):
+            before = reader.cpu_seconds + time.thread_time()
+            for uuid in watched:
+                self._look(uuid, reader)
+            spent = reader.cpu_seconds + time.thread_time() - before
+            rest = _REST_ASKED if any(gpu.asked for gpu in watched.values()) else _REST_UNASKED
+            self._stop.wait(max(_APART_SECONDS, rest * spent) * random.uniform(0.7, 1.3))  # noqa: S311
+
+    def _watched(self, now_ns: int) -> dict[str, _Watched]:
+        """The GPUs to look at now: those that somebody asked for, or else one."""
+        with self._lock:
+            found = {uuid: gpu for uuid, gpu in self._gpus.items() if now_ns < gpu.until_ns}
+            asked = {uuid: gpu for uuid, gpu in found.items() if gpu.asked}
+            if found:
+                return asked or found
+            due = [uuid for uuid, gpu in self._gpus.items() if gpu.is_due(now_ns)]
+            for uuid in due[:1]:
+                self._gpus[uuid].begin(now_ns, SESSION_SECONDS, asked=False)
+            return {uuid: self._gpus[uuid] for uuid in due[:1]}
+
+    def _look(self, uuid: str, reader: StackReader) -> None:
+        feeding = self._feeding(uuid)
+        mains, helpers = feeding.busiest if feeding else ((), ())
+        at_ns, found = time.monotonic_ns(), reader.read((*mains, *helpers))
+        threads = [
+            thread
+            for pid, stacks in found.items()
+            if not isinstance(stacks, Refusal)
+            for thread in _threads(pid, stacks, is_main=pid in mains)
+        ]
+        refused = (f"process {p}: {why}" for p, why in found.items() if isinstance(why, Refusal))
+        with self._lock:
+            if gpu := self._gpus.get(uuid):
+                gpu.looks.append(Look(at_ns, threads))
+                gpu.trouble = next(refused, None) if found else _NOBODY
+
+
+def _between(
+    windows: Sequence[Window], stalls: Mapping[str, int], start_ns: int, end_ns: int
+) -> tuple[list[Window], dict[str, int]]:
+    """The windows that end in that time, and their part of the idle time."""
+    kept = [window for window in windows if start_ns < window.end_ns <= end_ns]
+    (all_ns, busy_ns), (kept_ns, kept_busy_ns) = sums(windows), sums(kept)
+    idle_ns = max(all_ns - busy_ns, 1)
+    return kept, {cause: ns * (kept_ns - kept_busy_ns) // idle_ns for cause, ns in stalls.items()}
+
+
+def _threads(pid: int, stacks: Iterable[ThreadStack], *, is_main: bool) -> Iterator[Thread]:
+    """What a process's threads did; helpers of a main are its other threads."""
+    for one in stacks:
+        first = one.tid == pid
+        role = Role.MAIN if is_main and first else Role.THREAD if is_main else Role.WORKER
+        yield Thread(role, one.wait, one.frames, native=one.native)

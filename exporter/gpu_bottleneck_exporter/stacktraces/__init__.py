@@ -1,0 +1,1 @@
+"""Which line of the job's Python code an idle GPU waited for."""

@@ -1,0 +1,13 @@
+"""What a stack of Python calls consists of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Frame(NamedTuple):
+    """A call in a stack."""
+
+    function: str
+    file: str
+    line: int

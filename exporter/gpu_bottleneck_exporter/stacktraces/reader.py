@@ -1,0 +1,193 @@
+"""Stacks of Python threads, read from the memory of running processes: none is paused.
+
+A stack that changes while it is read may be inconsistent, so it is read again if it does.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from gpu_bottleneck_exporter.host.aside import Aside
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, numbered, read
+from gpu_bottleneck_exporter.host.process import ProcessReader
+from gpu_bottleneck_exporter.host.sockets import same_pids
+from gpu_bottleneck_exporter.host.threads import Thread
+from gpu_bottleneck_exporter.host.waits import Wait, wait_of
+from gpu_bottleneck_exporter.stacktraces.frames import Frame
+from gpu_bottleneck_exporter.stacktraces.interpreter import (
+    MOST_FRAMES,
+    Interpreter,
+    Running,
+)
+from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError
+
+PATIENCE_SECONDS = 1.0
+"""For all processes of a look together."""
+_MOST_KEPT = 64
+"""Processes whose Python is remembered."""
+_TRIES = 3
+_MOST_MAPPED = 4 * MANY_BYTES
+_MOST_NUMBERED = 512
+"""Threads of a process."""
+_OWN_NUMBER = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
+looking = Aside(PATIENCE_SECONDS)
+"""For all reads here: what holds them up must not hold up others."""
+
+
+class Refusal(str):
+    """Why a process cannot be read: a clause about it."""
+
+    __slots__ = ()
+
+
+class ThreadStack(NamedTuple):
+    """What a thread that runs Python did at one moment."""
+
+    tid: int
+    """0 if it is not known."""
+    wait: Wait
+    native: bool
+    """Whether it ran without Python's lock, so native code; False if that is not known."""
+    frames: tuple[Frame, ...]
+    """The innermost first."""
+
+
+class _Known:
+    """What is remembered of a process."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        self.folder, self.tasks = f"{proc}/{pid}", f"{proc}/{pid}/task"
+        self.process = ProcessReader(proc, pid)
+        self.memory = Memory(pid)
+        self.interpreter: Interpreter | None = None
+        self.threads: dict[int, Thread | None] = {}
+        """By their numbers in their own PID namespace; None: not found."""
+
+    def find(self, numbers: Sequence[int]) -> None:
+        """Find the threads with these numbers."""
+        unknown = {*numbers} - self.threads.keys()
+        if not unknown:
+            return
+        for number in self.threads.keys() - {*numbers}:
+            del self.threads[number]
+        tids = numbered(self.tasks, _MOST_NUMBERED)
+        nested = _own_number(self.folder) != self.process.pid
+        found = {_own_number(f"{self.tasks}/{tid}") if nested else tid: tid for tid in tids}
+        for number in unknown:
+            tid = found.get(number)
+            self.threads[number] = Thread(self.tasks, tid, None) if tid else None
+
+    def close(self) -> None:
+        """Close its files."""
+        self.process.close()
+        self.threads.clear()
+
+
+class StackReader(AbstractContextManager["StackReader"]):
+    """Reads stacks of processes."""
+
+    def __init__(self, proc: Path, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """`proc`: the host's."""
+        self._proc = proc
+        self._patience = patience_seconds
+        self._same_pids = same_pids(proc)
+        self._known: dict[int, _Known] = {}
+        self._before = looking.cpu_seconds
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._known.values():
+            one.close()
+        self._known.clear()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of all reads so far, without that of the calling thread."""
+        return looking.cpu_seconds - self._before
+
+    def read(self, pids: Sequence[int]) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
+        """The stacks of each process, or why they cannot be read."""
+        until = time.monotonic() + self._patience
+        return {pid: self._one(pid, until) for pid in pids}
+
+    def _one(self, pid: int, until: float) -> Sequence[ThreadStack] | Refusal:
+        if not self._same_pids:
+            return Refusal("it is in another PID namespace than we are")
+        if time.monotonic() > until:
+            return Refusal("there was no time left for it")
+        known = self._remembered(pid)
+        known.memory.until = until
+        found = _trouble(known.process) or self._asked(known)
+        # What was read may be another's by now.
+        found = _trouble(known.process) or found
+        if not isinstance(found, str):
+            return found
+        self._known.pop(pid).close()  # it may execute another program next
+        return Refusal(found)
+
+    def _asked(self, known: _Known) -> Sequence[ThreadStack] | str:
+        try:
+            found = looking.call(known.process.pid, lambda: _stacks(known))
+        except NoMemoryError as error:
+            return f"{error}"
+        except UnreadableError:
+            return "its memory makes no sense"
+        return "its memory does not answer" if found is None else found
+
+    def _remembered(self, pid: int) -> _Known:
+        known = self._known.pop(pid, None) or _Known(self._proc, pid)
+        self._known[pid] = known
+        if len(self._known) > _MOST_KEPT:
+            self._known.pop(next(iter(self._known))).close()  # not read for longest
+        return known
+
+
+def _stacks(known: _Known) -> list[ThreadStack]:
+    interpreter = known.interpreter = known.interpreter or _interpreter(known)
+    threads = interpreter.threads()
+    known.find([one.number for one in threads])
+    stacks = (_stack(known.threads[one.number], interpreter, one) for one in threads)
+    return [stack for stack in stacks if stack]
+
+
+def _interpreter(known: _Known) -> Interpreter:
+    maps = read(f"{known.folder}/maps", _MOST_MAPPED)
+    if maps is None:
+        raise NoMemoryError("reading it takes the permission to ptrace it (CAP_SYS_PTRACE)")
+    return Interpreter(known.memory, maps)
+
+
+def _trouble(process: ProcessReader) -> str | None:
+    """Why there is nothing to read of a process."""
+    stat = process.stat()
+    if stat is None or stat.ended:
+        return "it has ended"
+    return "it is stopped" if wait_of(stat.state, None) is Wait.STOPPED else None
+
+
+def _stack(asked: Thread | None, interpreter: Interpreter, thread: Running) -> ThreadStack | None:
+    """What a thread does; None if it is in no function, or calls and returns too fast."""
+    found = None
+    for _ in range(_TRIES):
+        try:
+            before = interpreter.place(thread)
+            wait = asked.ask() if asked else Wait.UNKNOWN
+            native = wait is Wait.RUN and interpreter.holds_lock(thread) is False
+            frames = tuple(islice(interpreter.stack(thread), MOST_FRAMES))
+            found = ThreadStack(asked.tid if asked else 0, wait, native, frames)
+            if interpreter.place(thread) == before:
+                break
+        except UnreadableError:
+            continue
+    return found if found and found.frames else None
+
+
+def _own_number(folder: str) -> int:
+    """The number of a process or thread in its own PID namespace; 0 if it has ended."""
+    found = _OWN_NUMBER.search(read(f"{folder}/status") or "")
+    return int(found[1]) if found else 0

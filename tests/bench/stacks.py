@@ -1,0 +1,172 @@
+"""What a look at the stacks of a Python program costs, ours and others', and how often it is wrong.
+
+    PYTHONPATH=exporter:tests python tests/bench/stacks.py [LOOKS]
+
+Prints a Markdown table: milliseconds of CPU for a look at a program with three threads, two of
+which sleep; the share of inconsistent stacks of a program that calls and returns every microsecond;
+how much more slowly a loop runs while it is looked at ten times a second, in pairs. Of each Python
+that is here (`support.pythons`), with py-spy and pystack if they are installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
+from support.pythons import PYTHONS
+
+Stack = list[tuple[str, int]]
+"""Functions and lines, the innermost first."""
+Look = Callable[[int], list[Stack]]
+
+_STEADY = """
+import threading
+def rest(): threading.Event().wait()
+for _ in range(2): threading.Thread(target=rest, daemon=True).start()
+def deep(n):
+    if n: deep(n - 1)
+    while True: pass
+print(flush=True)
+deep(20)
+"""
+_CALLS = ["import random, sys", "print(flush=True)"]
+for _number in range(12):
+    _CALLS += [
+        f"def f{_number}():",
+        "    before = 1",
+        f"    if random.random() < 0.85: {f'f{_number + 1}()' if _number < 11 else 'int()'}",
+        "    after = 2",
+    ]
+_CHANGING = "\n".join([*_CALLS, "while True:", "    f0()"])
+_COUNTING = """
+import sys, struct, mmap
+file = open(sys.argv[1], "r+b")
+shared, count = mmap.mmap(file.fileno(), 8), 0
+print(flush=True)
+while True:
+    for _ in range(2000): pass
+    count += 1
+    shared[:] = struct.pack("q", count)
+"""
+
+
+def readers(ours: StackReader) -> Iterator[tuple[str, Look]]:
+    def own(pid: int) -> list[Stack]:
+        found = ours.read([pid])[pid]
+        assert not isinstance(found, Refusal), found
+        return [[(one.function, one.line) for one in stack.frames] for stack in found]
+
+    yield "ours", own
+    if spy := shutil.which("py-spy"):
+        command = (spy, "dump", "--nonblocking", "--json", "--pid")
+
+        def dump(pid: int) -> list[Stack]:
+            done = subprocess.run([*command, f"{pid}"], capture_output=True, check=True)
+            threads = json.loads(done.stdout)
+            return [[(one["name"], one["line"]) for one in thread["frames"]] for thread in threads]
+
+        yield "py-spy dump", dump
+    with contextlib.suppress(ImportError):
+        from pystack.engine import get_process_threads  # noqa: PLC0415 - may be missing
+
+        def engine(pid: int) -> list[Stack]:
+            threads = get_process_threads(pid, stop_process=False)
+            calls = [[(f.code.scope, f.code.location.lineno) for f in t.frames] for t in threads]
+            return [stack[::-1] for stack in calls]
+
+        yield "pystack", engine
+
+
+def consistent(stack: Stack) -> bool:
+    """Of `_CHANGING`: each function is called by the one before it, from the line of the call."""
+    names = [f"f{number}" for number in reversed(range(len(stack) - 1))]
+    callers = [(name, 4 * int(name[1:]) + 5) for name in names[1:]]
+    functions = [name.rpartition(".")[2] for name, _ in stack]
+    return functions == [*names, "<module>"] and stack[1:-1] == callers
+
+
+@contextlib.contextmanager
+def running(interpreter: str, code: str, *arguments: str) -> Iterator[int]:
+    command = (interpreter, "-c", code, *arguments)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def used() -> float:
+    """CPU seconds of ours and of our children."""
+    whole = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in whole)
+
+
+def cost(look: Look, pid: int, looks: int) -> tuple[float, float]:
+    """Milliseconds of the first look, and of a later one."""
+    spent = []
+    for _ in range(looks):
+        before = used()
+        look(pid)
+        spent.append(1000 * (used() - before))
+        time.sleep(0.01)
+    return spent[0], statistics.median(spent[1:])
+
+
+def slower(look: Look, interpreter: str, pairs: int) -> tuple[float, float]:
+    """By what share a loop is slower per CPU second while it is looked at; the standard error."""
+    path = Path(f"/dev/shm/stacks-{os.getpid()}")  # noqa: S108 - in memory
+    path.write_bytes(bytes(8))
+
+    def speed(pid: int, hertz: int) -> float:
+        def state() -> tuple[int, int]:
+            spent = Path(f"/proc/{pid}/schedstat").read_text().split()[0]
+            return int.from_bytes(path.read_bytes(), sys.byteorder), int(spent)
+
+        count, spent = state()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            if hertz:
+                look(pid)
+            time.sleep(0.1)
+        count_now, spent_now = state()
+        return (count_now - count) / (spent_now - spent)
+
+    try:
+        with running(interpreter, _COUNTING, f"{path}") as pid:
+            found = [1 - speed(pid, 10) / speed(pid, 0) for _ in range(pairs)]
+    finally:
+        path.unlink()
+    return statistics.median(found), statistics.stdev(found) / len(found) ** 0.5
+
+
+def main(arguments: Sequence[str]) -> None:
+    looks = int(arguments[0]) if arguments else 200
+    print("| Python | Reader | First, later look | Inconsistent | Loop slower |")
+    print("|---|---|---:|---:|---:|")
+    for minor, interpreter in PYTHONS.items():
+        with StackReader(Path("/proc")) as ours:
+            for name, look in readers(ours):
+                with running(interpreter, _STEADY) as pid:
+                    first, later = cost(look, pid, max(looks // 10, 5))
+                with running(interpreter, _CHANGING) as pid:
+                    stacks = [stack for _ in range(looks) for stack in look(pid)]
+                wrong = sum(not consistent(stack) for stack in stacks) / len(stacks)
+                loss, error = slower(look, interpreter, max(looks // 20, 3))
+                figures = f"{first:.1f}, {later:.1f} ms | {wrong:.1%} | {loss:+.2%} ± {error:.2%}"
+                print(f"| 3.{minor} | {name} | {figures} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,124 @@
+"""When the stacks of a GPU's feeders are looked at, and what is told of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from gpu_bottleneck_exporter.accounting.stall import HOST_CODE, STORAGE
+from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.sampling.linewatch import LASTED_NS, LineWatch
+from gpu_bottleneck_exporter.stacktraces.frames import Frame
+from gpu_bottleneck_exporter.stacktraces.model import IdleLines
+from gpu_bottleneck_exporter.stacktraces.reader import Refusal, ThreadStack
+from support.states import feeding
+from support.waiting import until
+
+SECOND = 1_000_000_000
+MAIN, WORKER = 11, 12
+FRAMES = (Frame("decode", "/train.py", 7),)
+
+
+@dataclass
+class Recorded:
+    """A reader of two processes that goes wrong where it is told to."""
+
+    cost: float = 0.0
+    """CPU seconds of each look."""
+    fails: int = 0
+    refused: frozenset[int] = frozenset()
+    cpu_seconds: float = 0.0
+    asked: list[Sequence[int]] = field(default_factory=list)
+
+    def read(self, pids: Sequence[int]) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
+        self.asked.append(pids)
+        self.cpu_seconds += self.cost
+        if len(self.asked) <= self.fails:
+            raise ValueError("unreadable")
+        stacks = [ThreadStack(MAIN, Wait.RUN, native=False, frames=FRAMES)]
+        return {pid: Refusal("it ended") if pid in self.refused else stacks for pid in pids}
+
+
+def known(_: str) -> Feeding:
+    return replace(feeding(), busiest=((MAIN,), (WORKER,)))
+
+
+@contextmanager
+def watching(reader: Recorded) -> Iterator[LineWatch]:
+    @contextmanager
+    def opened() -> Iterator[Recorded]:
+        yield reader
+
+    watch = LineWatch(known, opened)  # type: ignore[arg-type]
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
+
+
+def tick(
+    watch: LineWatch, seconds: float = 0.05, cause: str = HOST_CODE, ago_ns: int = 0
+) -> IdleLines:
+    """What is told after so much idle time that ended then."""
+    elapsed_ns = int(seconds * SECOND)
+    window = Window(time.monotonic_ns() - ago_ns, elapsed_ns, 0)
+    watch.note("a", [window], {cause: elapsed_ns})
+    return watch.told("a")
+
+
+def test_a_gpu_that_somebody_asks_for_is_looked_at() -> None:
+    reader = Recorded()
+    with watching(reader) as watch:
+        assert watch.told("a") == IdleLines()
+        watch.ask("a", 60)
+        found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
+    assert (found.lines[0].line, found.lines[0].ratio, found.looking) == (7, 1.0, True)
+    assert set(reader.asked) == {(MAIN, WORKER)}
+
+
+def test_nobody_looks_unasked_until_a_gpu_has_waited_for_one_thing_for_long() -> None:
+    reader = Recorded()
+    with watching(reader) as watch:
+        for ago_ns in range(LASTED_NS - 2 * SECOND, 0, -SECOND):
+            tick(watch, 1.0, ago_ns=ago_ns)
+        assert watch.told("a") == IdleLines()
+        until(lambda: tick(watch, 1.0).lines, "a line")
+    assert reader.asked
+
+
+def test_what_was_found_holds_while_it_waits_for_the_same() -> None:
+    with watching(Recorded()) as watch:
+        watch.ask("a", 0.5)
+        until(lambda: tick(watch).lines, "a line")
+        until(lambda: not tick(watch).looking, "the end")
+        assert watch.told("a").lines
+        for _ in range(30):
+            tick(watch, 1.0, STORAGE)
+        assert watch.told("a") == IdleLines()
+
+
+def test_a_reader_that_fails_is_opened_again() -> None:
+    reader = Recorded(fails=1)
+    with watching(reader) as watch:
+        watch.ask("a", 60)
+        until(lambda: tick(watch).lines, "a line")
+
+
+def test_who_cannot_be_read_is_told_with_the_reason() -> None:
+    with watching(Recorded(refused=frozenset({WORKER}))) as watch:
+        watch.ask("a", 60)
+        found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
+    assert found.trouble == f"process {WORKER}: it ended"
+
+
+def test_what_costs_much_is_done_seldom() -> None:
+    reader = Recorded(cost=60)
+    with watching(reader) as watch:
+        watch.ask("a", 60)
+        until(lambda: tick(watch).lines, "a line")
+    assert len(reader.asked) == 1

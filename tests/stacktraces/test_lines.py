@@ -1,0 +1,175 @@
+"""Idle seconds by line of code, from looks at stacks."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.stacktraces.frames import Frame
+from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread, line_of
+from gpu_bottleneck_exporter.stacktraces.model import CodeLine
+
+SECOND = 1_000_000_000
+TORCH = Frame("stack", "/usr/lib/python3.12/site-packages/torch/functional.py", 9)
+GET = Frame("get", "/usr/lib/python3.12/queue.py", 171)
+LOOP = Frame("main", "/home/ada/train.py", 200)
+STACKS = {
+    "collate": (TORCH, Frame("collate", "/home/ada/train.py", 142)),
+    "decode": (Frame("decode", "/home/ada/data.py", 7), LOOP),
+    "wait": (GET, LOOP),
+    "synchronize": (
+        Frame("synchronize", "/venv/lib/python3.12/site-packages/torch/cuda.py", 3),
+        LOOP,
+    ),
+}
+
+
+def look(at: float, *threads: tuple[str, Wait, str]) -> Look:
+    seen = [Thread(role, wait, STACKS[stack]) for role, wait, stack in threads]
+    return Look(int(at * SECOND), seen)
+
+
+def window(end: float, seconds: float, busy: float) -> Window:
+    return Window(int(end * SECOND), int(seconds * SECOND), int(busy * seconds * SECOND))
+
+
+def functions(lines: tuple[CodeLine, ...]) -> dict[str, float]:
+    return {line.function: round(line.seconds, 3) for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("frames", "line", "called"),
+    [
+        (STACKS["collate"], 142, "torch.stack"),
+        (STACKS["wait"], 200, "queue.get"),
+        (STACKS["decode"], 7, ""),
+        ((GET,), 171, ""),
+        ((Frame("f", "<string>", 3),), 3, ""),
+        ((Frame("_find", "<frozen importlib>", 1), LOOP), 200, "<frozen importlib>._find"),
+    ],
+    ids=["a library", "Python's own", "a job", "nothing else", "-c", "an import"],
+)
+def test_a_line_is_the_jobs_own_if_it_has_one(
+    frames: tuple[Frame, ...], line: int, called: str
+) -> None:
+    found = line_of(frames)
+    assert found is not None
+    assert (found.line, found.called) == (line, called)
+
+
+@pytest.mark.parametrize(
+    ("cause", "threads", "blamed"),
+    [
+        (
+            stall.WORKER_CPU,
+            [(Role.MAIN, Wait.LOCK, "wait"), (Role.WORKER, Wait.RUN, "collate")],
+            "collate",
+        ),
+        (
+            stall.WORKER_CPU,
+            [(Role.MAIN, Wait.LOCK, "wait"), (Role.THREAD, Wait.RUN, "decode")],
+            "decode",
+        ),
+        (
+            stall.HOST_CODE,
+            [(Role.MAIN, Wait.RUN, "decode"), (Role.WORKER, Wait.RUN, "collate")],
+            "decode",
+        ),
+        (
+            stall.STORAGE,
+            [(Role.WORKER, Wait.DISK, "decode"), (Role.WORKER, Wait.PIPE, "wait")],
+            "decode",
+        ),
+        (stall.STORAGE, [(Role.MAIN, Wait.RUN, "decode")], "decode"),
+        (
+            stall.NETWORK,
+            [(Role.MAIN, Wait.LOCK, "wait"), (Role.WORKER, Wait.SOCKET, "collate")],
+            "collate",
+        ),
+        (stall.NETWORK, [(Role.MAIN, Wait.POLL, "wait")], "main"),
+        (stall.ASLEEP, [(Role.MAIN, Wait.LOCK, "wait")], "main"),
+        (stall.PEER, [(Role.MAIN, Wait.POLL, "synchronize")], "main"),
+    ],
+)
+def test_who_did_what_the_gpu_waited_on_is_charged_with_all_of_it(
+    cause: str, threads: list[tuple[str, Wait, str]], blamed: str
+) -> None:
+    count = LineCount()
+    count.add([window(1, 1, 0)], {cause: SECOND}, [look(0.5, *threads)])
+    found = count.found()
+    assert functions(found.lines) == {blamed: 1.0}
+    assert (found.lines[0].waiting_on, found.lines[0].ratio) == (cause, 1.0)
+
+
+def test_each_cause_is_charged_to_its_own_lines_and_all_adds_up() -> None:
+    count = LineCount()
+    stalls = {stall.HOST_CODE: 6 * SECOND, stall.ASLEEP: 2 * SECOND, stall.UNALLOCATED: 1}
+    looks = [
+        *(look(at, (Role.MAIN, Wait.RUN, "decode")) for at in (1, 2)),
+        look(3, (Role.MAIN, Wait.RUN, "collate")),
+        look(4, (Role.MAIN, Wait.LOCK, "wait")),
+    ]
+    count.add([window(8, 8, 0)], stalls, looks)
+    found = count.found()
+    assert functions(found.lines) == {"decode": 4.0, "collate": 2.0, "main": 2.0}
+    assert [line.lock_ratio for line in found.lines] == [0, 0, 1]
+    assert found.seconds == pytest.approx(8)
+    assert sum(line.ratio for line in found.waits) == pytest.approx(1)
+
+
+def test_a_main_that_waits_for_its_working_gpu_holds_nothing_up() -> None:
+    """Steps shorter than a window: half of each look's time the GPU worked."""
+    count = LineCount()
+    for at in range(10):
+        stack = "synchronize" if at % 2 else "decode"
+        wait = Wait.POLL if at % 2 else Wait.RUN
+        windows = [window(at + 1, 1, 0.5)]
+        count.add(
+            windows, {stall.HOST_CODE: SECOND // 2}, [look(at + 0.5, (Role.MAIN, wait, stack))]
+        )
+    assert functions(count.found().lines) == {"decode": 5.0}
+    assert functions(count.found().waits) == {"decode": 5.0}
+
+
+def test_of_sleeps_those_count_in_which_the_gpu_idled() -> None:
+    """Steps longer than a window."""
+    count = LineCount()
+    for at in range(10):
+        busy, stack = (1.0, "synchronize") if at % 2 else (0.0, "decode")
+        idle = {stall.ASLEEP: SECOND} if not busy else {}
+        seen = [look(at + 0.5, (Role.MAIN, Wait.TIMER, stack))]
+        count.add([window(at + 1, 1, busy)], idle, seen)
+    assert functions(count.found().lines) == {"decode": 5.0}
+
+
+def test_without_a_look_nothing_is_charged() -> None:
+    count = LineCount()
+    count.add([window(1, 1, 0)], {stall.HOST_CODE: SECOND}, [])
+    count.add([window(2, 1, 0)], {stall.HOST_CODE: SECOND}, [Look(SECOND, [])])
+    found = count.found("no Python")
+    assert (found.seconds, found.looks, found.lines, found.waits) == (2.0, 1, (), ())
+    assert found.trouble == "no Python"
+
+
+def test_a_line_in_a_comprehension_is_its_functions() -> None:
+    """Before Python 3.12, that is a call of its own."""
+    inner = Frame("main.<locals>.<listcomp>", LOOP.file, LOOP.line)
+    assert line_of((inner, LOOP)) == line_of((LOOP,))
+
+
+def test_a_job_that_makes_up_lines_takes_no_more_memory() -> None:
+    taken = []
+    count = LineCount()
+    tracemalloc.start()
+    for number in range(4000):
+        made_up = Thread(Role.MAIN, Wait.RUN, [Frame("f", f"/{number}.py", number)])
+        count.add([window(1, 1, 0)], {stall.HOST_CODE: 1}, [Look(number, [made_up])])
+        if number in {1999, 3999}:
+            taken.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert taken[1] < 1.05 * taken[0]

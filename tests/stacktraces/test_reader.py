@@ -1,0 +1,358 @@
+"""Stacks of real processes, of each Python that is here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.stacktraces import layouts
+from gpu_bottleneck_exporter.stacktraces.interpreter import MOST_FRAMES
+from gpu_bottleneck_exporter.stacktraces.memory import Memory
+from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, ThreadStack, looking
+from support.planted import Planted, planted
+from support.programs import ended, program
+from support.pythons import PYTHONS
+from support.rights import AS_WE_ARE, Way, as_nobody, with_mounts_of_its_own
+from support.tools import missing, require
+from support.waiting import PATIENCE_SECONDS, until
+
+PROC = Path("/proc")
+OURS = sys.version_info[1]
+
+
+class Start(Protocol):
+    """Start the planted program."""
+
+    def __call__(
+        self, python: str, depth: int, *threads: str, way: Way = AS_WE_ARE, plain: bool = False
+    ) -> Planted: ...
+
+
+@pytest.fixture
+def start_planted(tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def start(python: str, depth: int, *threads: str, **how: Any) -> Planted:  # noqa: ANN401
+            return stack.enter_context(planted(tmp_path, python, depth, *threads, **how))
+
+        yield start
+
+
+@pytest.fixture
+def reader() -> Iterator[StackReader]:
+    with StackReader(PROC, PATIENCE_SECONDS) as one:
+        yield one
+
+
+def stacks(reader: StackReader, pid: int) -> Sequence[ThreadStack]:
+    found = reader.read([pid])[pid]
+    assert not isinstance(found, Refusal), found
+    return found
+
+
+def refusal(reader: StackReader, pid: int) -> str:
+    found = reader.read([pid])[pid]
+    assert isinstance(found, Refusal), found
+    return found
+
+
+def first_of(found: Sequence[ThreadStack], pid: int) -> ThreadStack | None:
+    return next((one for one in found if one.tid == pid), None)
+
+
+def places(stack: ThreadStack) -> list[tuple[str, int]]:
+    return [(one.function.rpartition(".")[2], one.line) for one in stack.frames]
+
+
+def asleep(reader: StackReader, pid: int, function: str) -> ThreadStack:
+    """The first stack once its first thread sleeps in `function`."""
+
+    def there() -> ThreadStack | None:
+        first = first_of(stacks(reader, pid), pid)
+        return first if first and first.wait is Wait.PIPE else None
+
+    found = until(there, f"asleep in {function}")
+    assert found.frames[0].function.rpartition(".")[2] == function
+    return found
+
+
+@pytest.mark.parametrize("minor", PYTHONS)
+class TestEachPython:
+    def test_every_call_has_its_function_file_and_line(
+        self, minor: int, start_planted: Start, reader: StackReader
+    ) -> None:
+        one = start_planted(PYTHONS[minor], 2)
+        found = asleep(reader, one.pid, "warte")
+        called = ("größe", one.line("größe"))
+        assert places(found) == [
+            ("warte", one.line("warte")),
+            ("größe", one.line("sorted")),
+            *(called, called),
+            ("werte", one.line("werte")),
+            ("<module>", one.line("list")),
+        ]
+        assert {frame.file for frame in found.frames} == {f"{one.path}"}
+        assert not found.native
+
+    def test_helpers_wait_in_a_lock_or_run_native_code(
+        self, minor: int, start_planted: Start, reader: StackReader
+    ) -> None:
+        one = start_planted(PYTHONS[minor], 0, "locked", "native")
+
+        def helper(function: str, is_there: Callable[[ThreadStack], bool]) -> ThreadStack:
+            def found() -> ThreadStack | None:
+                helpers = (stack for stack in stacks(reader, one.pid) if stack.tid != one.pid)
+                there = (stack for stack in helpers if stack.frames[0].function == function)
+                return next(filter(is_there, there), None)
+
+            return until(found, function)
+
+        locked = helper("locked", lambda stack: stack.wait is Wait.LOCK)
+        assert places(locked)[0] == ("locked", one.line("locked"))
+        assert not locked.native
+        native = helper("native", lambda stack: stack.native)
+        assert places(native)[0] == ("native", one.line("native"))
+        assert native.wait is Wait.RUN
+        tasks = {int(task.name) for task in (PROC / f"{one.pid}/task").iterdir()}
+        assert {locked.tid, native.tid} < tasks
+        assert locked.tid != native.tid
+
+    def test_who_runs_python_holds_its_lock(self, minor: int, reader: StackReader) -> None:
+        code = "print(flush=True)\nwhile True: pass"
+        pipe = subprocess.PIPE
+        with subprocess.Popen([PYTHONS[minor], "-c", code], stdout=pipe) as process:
+            try:
+                assert process.stdout is not None
+                process.stdout.readline()
+
+                def runs() -> ThreadStack | None:
+                    found = first_of(stacks(reader, process.pid), process.pid)
+                    return found if found and found.wait is Wait.RUN and not found.native else None
+
+                found = until(runs, "a thread that runs Python")
+                assert places(found) == [("<module>", 2)]
+            finally:
+                process.kill()
+
+    def test_pystack_reads_the_same(
+        self, minor: int, start_planted: Start, reader: StackReader
+    ) -> None:
+        try:
+            from pystack.engine import get_process_threads  # noqa: PLC0415 - may be missing
+        except ImportError as error:
+            missing(f"{error}: pip install --group test")
+        one = start_planted(PYTHONS[minor], 5, "locked", plain=True)
+        asleep(reader, one.pid, "warte")
+        until(lambda: len(stacks(reader, one.pid)) > 1, "its other thread")
+        theirs = {
+            thread.tid: [
+                (frame.code.scope, frame.code.filename, frame.code.location.lineno)
+                for frame in thread.frames
+            ][::-1]
+            for thread in get_process_threads(one.pid, stop_process=False)
+        }
+        ours = {
+            stack.tid: [
+                (frame.function.rpartition(".")[2], frame.file, frame.line)
+                for frame in stack.frames
+            ]
+            for stack in stacks(reader, one.pid)
+        }
+        assert ours == theirs
+
+    def test_of_a_deep_stack_the_innermost_calls(
+        self, minor: int, start_planted: Start, reader: StackReader
+    ) -> None:
+        found = asleep(reader, start_planted(PYTHONS[minor], 300).pid, "warte")
+        assert len(found.frames) == MOST_FRAMES
+
+
+def test_a_forked_worker_is_read_as_itself(reader: StackReader) -> None:
+    code = """
+child = os.fork()
+if not child:
+    os.read(0, 1)
+ready(child)
+os.read(0, 1)
+"""
+    with program(code) as one:
+        main, child = (asleep(reader, pid, "<module>") for pid in (one.pid, int(one.words[0])))
+        assert main.tid != child.tid
+        assert main.frames[0].line == child.frames[0].line + 2
+
+
+def test_threads_of_another_pid_namespace_have_our_numbers(
+    start_planted: Start, reader: StackReader
+) -> None:
+    way = (require("unshare", "util-linux"), "--pid", "--fork", "--kill-child")
+    if subprocess.run([*way, "true"], capture_output=True, check=False).returncode:
+        missing("no PID namespace may be made")
+    one = start_planted(sys.executable, 1, "locked", way=way)
+    pid = int(Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text())
+    asleep(reader, pid, "warte")
+    tasks = {int(task.name) for task in (PROC / f"{pid}/task").iterdir()}
+    assert {stack.tid for stack in stacks(reader, pid)} == tasks
+
+
+def test_the_interpreter_may_be_where_we_see_nothing(
+    start_planted: Start, tmp_path: Path, reader: StackReader
+) -> None:
+    """As in a container: its files are not opened at all."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    root = Path(sys.executable).resolve().parents[1]
+    mount = f'mount --bind "{root}" "{elsewhere}" && exec "$@"'
+    way = (*with_mounts_of_its_own(), "sh", "-c", mount, "sh")
+    one = start_planted(f"{elsewhere}/bin/{Path(sys.executable).resolve().name}", 1, way=way)
+    assert f"{elsewhere}/" in Path(f"/proc/{one.pid}/maps").read_text()
+    assert not list(elsewhere.iterdir())
+    asleep(reader, one.pid, "warte")
+
+
+def test_native_threads_have_no_stack(reader: StackReader) -> None:
+    code = """
+libc = ctypes.CDLL(None)
+for _ in range(200):
+    libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.pause, None)
+ready()
+os.read(0, 1)
+"""
+    with program(code) as one:
+        asleep(reader, one.pid, "<module>")
+        assert len(stacks(reader, one.pid)) == 1
+
+
+def test_what_executes_another_program_is_read_anew(reader: StackReader) -> None:
+    code = """
+ready()
+told()
+code = "import os; print(flush=True); os.read(0, 1)"
+os.execv(sys.executable, [sys.executable, "-c", code])
+"""
+    with program(code) as one:
+        until(lambda: stacks(reader, one.pid), "the first program")
+        one.ask()
+
+        def there() -> bool:
+            found = reader.read([one.pid])[one.pid]
+            if isinstance(found, Refusal):
+                return False
+            return any(places(stack) == [("<module>", 1)] for stack in found)
+
+        until(there, "the second program")
+
+
+class TestRefusals:
+    def test_no_python(self, reader: StackReader) -> None:
+        with subprocess.Popen(["sleep", "1000"]) as process:
+            until(lambda: "sleep" in (PROC / f"{process.pid}/comm").read_text(), "sleep")
+            assert refusal(reader, process.pid) == "there is no Python in it"
+            process.kill()
+
+    def test_it_has_ended(self, reader: StackReader) -> None:
+        assert refusal(reader, ended()) == "it has ended"
+
+    def test_nobody_has_waited_for_it(self, reader: StackReader) -> None:
+        with subprocess.Popen(["true"]) as process:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            assert refusal(reader, process.pid) == "it has ended"
+
+    def test_it_ends_between_two_looks(self, reader: StackReader) -> None:
+        with program("ready()\nos.read(0, 1)") as one:
+            asleep(reader, one.pid, "<module>")
+        assert refusal(reader, one.pid) == "it has ended"
+
+    def test_it_is_stopped(self, reader: StackReader) -> None:
+        with program("ready()\nos.read(0, 1)") as one:
+            one.process.send_signal(signal.SIGSTOP)
+            until(lambda: refused(reader, one.pid) == "it is stopped", "it is stopped")
+            one.process.send_signal(signal.SIGCONT)
+            asleep(reader, one.pid, "<module>")
+
+    def test_it_is_of_another_user(self) -> None:
+        code = """
+from pathlib import Path
+from gpu_bottleneck_exporter.stacktraces.reader import StackReader
+with StackReader(Path("/proc")) as reader:
+    ready(reader.read([int(sys.argv[1])])[int(sys.argv[1])])
+"""
+        way = as_nobody(files=[Path(layouts.__file__)])
+        with program("ready()\nos.read(0, 1)") as one, program(code, one.pid, way=way) as other:
+            assert "CAP_SYS_PTRACE" in " ".join(other.words)
+
+    def test_proc_shows_another_pid_namespace(self, tmp_path: Path) -> None:
+        (tmp_path / "self").symlink_to("7")
+        with StackReader(tmp_path) as reader:
+            assert "PID namespace" in refusal(reader, os.getpid())
+
+    def test_its_python_is_too_new(
+        self, reader: StackReader, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delitem(layouts.LAYOUTS, OURS)
+        assert f"its Python is 3.{OURS}, and " in refusal(reader, os.getpid())
+
+    @pytest.mark.parametrize("minor", [minor for minor in PYTHONS if minor > 12] or [OURS])
+    def test_its_python_is_free_threaded(
+        self,
+        minor: int,
+        start_planted: Start,
+        reader: StackReader,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """As far as it says: since 3.13."""
+        one, read = start_planted(PYTHONS[minor], 0), Memory.read
+
+        def free(memory: Memory, address: int, size: int) -> bytes:
+            raw = read(memory, address, size)
+            return raw[:16] + b"\1" + raw[17:] if raw.startswith(b"xdebugpy") else raw
+
+        assert asleep(reader, one.pid, "warte")
+        monkeypatch.setattr(Memory, "read", free)
+        with StackReader(PROC, PATIENCE_SECONDS) as another:
+            assert minor <= 12 or "free-threaded" in refusal(another, one.pid)
+
+    def test_no_time_is_left(self) -> None:
+        with StackReader(PROC, 0.0) as reader:
+            assert isinstance(reader.read([os.getpid()])[os.getpid()], Refusal)
+
+
+def refused(reader: StackReader, pid: int) -> str:
+    found = reader.read([pid])[pid]
+    return found if isinstance(found, Refusal) else ""
+
+
+def test_memory_that_does_not_answer_costs_only_its_own_process(
+    reader: StackReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, read = threading.Event(), Memory.read
+
+    def hangs(memory: Memory, address: int, size: int) -> bytes:
+        if memory._pid == hung.pid:
+            gate.wait()
+        return read(memory, address, size)
+
+    with program("ready()\nos.read(0, 1)") as hung, program("ready()\nos.read(0, 1)") as other:
+        monkeypatch.setattr(looking, "_patience", 0.01)
+        monkeypatch.setattr(Memory, "read", hangs)
+        assert refusal(reader, hung.pid) == "its memory does not answer"
+        monkeypatch.setattr(looking, "_patience", PATIENCE_SECONDS)
+        asleep(reader, other.pid, "<module>")
+        assert refusal(reader, hung.pid) == "its memory does not answer"
+        gate.set()
+        until(lambda: not refused(reader, hung.pid), "it answers")
+
+
+def test_the_cost_is_counted(reader: StackReader) -> None:
+    before = reader.cpu_seconds
+    stacks(reader, os.getpid())
+    until(lambda: reader.cpu_seconds > before, "CPU time")
