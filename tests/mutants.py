@@ -2,10 +2,11 @@
 
     PYTHONPATH=tests python -m mutants [--count 300] [--seed 1] [FOLDER ...]
 
-prints the changes that they let pass, and how many of each folder they caught. mutmut runs tests
-in a copy of the project, and these read the project. Of cosmic-ray's mutants, three in four put
-another operator in place of one, mostly in types, and none drops a statement; it runs one command
-for all.
+prints the changes that they let pass, and how many of each folder they caught. First all tests run
+once, to see which lines each of them reaches; for a change, those that reach it run first. mutmut
+runs tests in a copy of the project, and these read the project. Of cosmic-ray's mutants, three in
+four put another operator in place of one, mostly in types, and none drops a statement; it runs one
+command for all.
 """
 
 from __future__ import annotations
@@ -15,27 +16,41 @@ import ast
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout, suppress
 from functools import partial
+from itertools import groupby
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from operator import itemgetter
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
-PACKAGE = Path(__file__).parents[1] / "exporter/gpu_bottleneck_exporter"
-PURE = "--no-processes"
+import pytest
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "exporter/gpu_bottleneck_exporter"
 TESTS = {
-    "accounting": (PURE, "tests/accounting"),
-    "feeders": (PURE, "tests/feeders"),
-    "host": (PURE, "tests/host"),
-    "sampling": (PURE, "tests/sampling", "tests/feeders", "tests/prescriptions"),
-    "prescription": (PURE, "tests/prescriptions"),
-    "driver/nvml": ("tests/driver",),
+    "accounting": ("tests/accounting",),
+    "feeders": ("tests/feeders",),
+    "host": ("tests/host", "tests/feeders", "tests/workload"),
+    "sampling": ("tests/sampling", "tests/feeders", "tests/prescriptions"),
+    "prescription": ("tests/prescriptions",),
+    "driver/nvml": ("tests/driver", "tests/workload"),
     "web": ("tests/web",),
 }
-"""What pytest runs for each folder: without processes, where that tells something."""
-_LONGEST_SECONDS = 240.0
+"""What pytest runs for each folder."""
+CAUGHT, MISSED, LATE, DEAD = "caught", "missed", "timed out: ", "hung or crashed"
+_TEST_SECONDS = 30
+_LONGEST_SECONDS = 600.0
 _TWINS = [
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn)),
     *((ast.Is, ast.IsNot), (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv), (ast.And, ast.Or)),
@@ -76,34 +91,102 @@ def _of_node(node: ast.AST) -> Iterator[Change]:
         yield partial(setattr, node, "value", ast.Constant(None))
 
 
-def mutant(source: str, number: int) -> tuple[str, str]:
-    """The source with the change of that number; its line, and what it was and is there."""
+def mutant(source: str, number: int) -> tuple[str, int, str]:
+    """The source with the change of that number; its line; what it was and is there."""
     tree = ast.parse(source)
     node, change = [*changes(tree)][number]
     line, before = getattr(node, "lineno", 0), ast.unparse(node)
     change()
-    return ast.unparse(tree), f"{line}: {before[:60]!r} -> {ast.unparse(node)[:60]!r}"
+    after = ast.unparse(node)
+    told = f"{before[:90]!r} -> {after[:90]!r}" if after != before else f"without {before[:90]!r}"
+    return ast.unparse(tree), line, told
 
 
-def is_caught(folder: str, package: Path) -> bool:
-    """Whether tests fail on the package in folder `package`."""
-    tests = PACKAGE.parents[1]
-    path = os.pathsep.join([f"{package.parent}", f"{tests / 'tests'}", f"{tests / 'grafana'}"])
-    command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *TESTS[folder]]
-    quiet = subprocess.DEVNULL
-    try:
-        done = subprocess.run(
-            [*command, "--timeout=60"],
-            cwd=tests,
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=quiet,
-            stderr=quiet,
-            timeout=_LONGEST_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+class Reached:
+    """A pytest plugin: which tests reach each line of a folder, and how long they take."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = f"{folder}/"
+        self._test = ""
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._tests: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+
+    def trace(self, frame: FrameType, _event: str, _value: object) -> TraceFunction | None:
+        """For sys.settrace."""
+        path = frame.f_code.co_filename
+        if not path.startswith(self._folder):
+            return None
+        self._tests[path, frame.f_lineno].add(self._test)
+        return self.trace
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._test = item.nodeid
+        result = yield
+        self._test = ""
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def of(self, path: Path, line: int) -> list[str]:
+        """The tests that reach the line, the quickest first; of the file, if none is known to."""
+        found = self._tests[f"{path}", line] - {""}
+        if not found:
+            found.update(*(has for (file, _), has in self._tests.items() if file == f"{path}"))
+        return sorted(found, key=self._seconds.__getitem__)
+
+
+class Judge:
+    """A pytest plugin: runs some tests before all others, and sees why one fails."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self._at = {test: at for at, test in enumerate(tests)}
+        self.verdict = ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self._at.get(item.nodeid, len(self._at)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            late = "Timeout (>" in report.longreprtext
+            self.verdict = f"{LATE}{report.nodeid}" if late else CAUGHT
+
+
+def test(package: Path, paths: Iterable[str], plugin: Reached | Judge) -> Reached | str:
+    """What the plugin says after a run in a process of its own, as it imports the package."""
+    context = get_context("fork")
+    result, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_test, args=(package, paths, plugin, sender))
+    child.start()
+    sender.close()
+    found: Reached | str = DEAD
+    with suppress(EOFError):
+        if result.poll(_LONGEST_SECONDS):
+            found = result.recv()
+    child.kill()
+    child.join()
+    return found
+
+
+def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: Connection) -> None:
+    sys.path.insert(0, f"{package.parent}")
+    os.environ["PYTHONPATH"] = f"{package.parent}:{ROOT}/tests:{ROOT}/grafana"
+    os.chdir(ROOT)
+    options = ["-m", "not alone", "-p", "no:cacheprovider"]
+    if isinstance(plugin, Reached):
+        threading.settrace(plugin.trace)
+        sys.settrace(plugin.trace)
+    else:
+        options += ["-x", f"--timeout={_TEST_SECONDS}"]
+        sys.dont_write_bytecode = True  # a change in the same second might go unnoticed
+    with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing):
+        status = pytest.main([*options, *paths], plugins=[plugin])
+    sys.settrace(None)
+    failed = status not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    said = plugin.verdict if isinstance(plugin, Judge) else "" if failed else plugin
+    sender.send(said or (CAUGHT if failed else MISSED))
 
 
 def main() -> None:
@@ -120,20 +203,27 @@ def main() -> None:
         for number, _ in enumerate(changes(ast.parse(path.read_text())))
     ]
     draw = random.Random(options.seed)  # noqa: S311 - no secret
-    caught: Counter[str] = Counter()
     drawn = sorted(draw.sample(found, min(options.count, len(found))))
+    caught: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as home:
         package = Path(home) / PACKAGE.name
         shutil.copytree(PACKAGE, package)
-        for folder, path, number in drawn:
-            source = (PACKAGE / path).read_text()
-            changed, told = mutant(source, number)
-            (package / path).write_text(changed)
-            if is_caught(folder, package):
-                caught[folder] += 1
-            else:
-                print(f"{path}:{told}", flush=True)
-            (package / path).write_text(source)
+        for folder, places in groupby(drawn, key=itemgetter(0)):
+            reached = test(package, TESTS[folder], Reached(package / folder))
+            if not isinstance(reached, Reached):
+                sys.exit(f"the tests of {folder} fail as they are")
+            for _, path, number in places:
+                changed, line, told = mutant((PACKAGE / path).read_text(), number)
+                (package / path).write_text(changed)
+                first = reached.of(package / path, line)
+                verdict = test(package, TESTS[folder], Judge(first))
+                shutil.copy2(PACKAGE / path, package / path)
+                late = f"{verdict}".removeprefix(LATE)
+                if verdict != late and test(package, [late], Judge([])) == MISSED:
+                    verdict = CAUGHT  # only with the change it takes so long
+                caught[folder] += verdict == CAUGHT
+                if verdict != CAUGHT:
+                    print(f"{path}:{line}: {told}: {verdict}", flush=True)
     of = Counter(folder for folder, _, _ in drawn)
     for folder in options.folders:
         print(f"{folder}: {caught[folder]} of {of[folder]} caught")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
@@ -260,6 +260,7 @@ def test_busy_time_is_explained_by_what_hides_it_likeliest() -> None:
     did = bucket({SLEEP: 2, QUEUE: 1, HIDDEN: 1, SERVES: 1, RUN: 2, ASKS: 1, READS: 2})
     idle = {REQUESTS: 1, HOST_CODE: 2, NETWORK: 1, STORAGE: 2}
     assert shares(did, 0.4) == pytest.approx({c: n / 6 for c, n in idle.items()}, abs=0.001)
+    assert shares(did, 0.7) == pytest.approx({NETWORK: 1 / 3, STORAGE: 2 / 3}, abs=0.001)
     assert shares(did, 0.8) == pytest.approx({STORAGE: 1.0})
     waits = {SERVES: 4, QUEUE: 4, SLEEP: 2}
     assert shares(bucket(waits), 0.2) == pytest.approx({REQUESTS: 0.5, ASLEEP: 0.5})
@@ -432,6 +433,7 @@ TICKS = st.tuples(WINDOWS, st.none() | st.integers(0, 4), st.none() | BUCKETS)
 
 
 @given(st.lists(TICKS, min_size=1, max_size=5))
+@example([([Window(0, 2, 1)], HELD, None)])
 def test_idle_time_is_split_exactly(
     ticks: list[tuple[list[Window], int | None, Bucket | None]],
 ) -> None:
@@ -460,3 +462,4 @@ def test_storage_is_split_as_it_was_seen(storage: int, places: dict[Place, int])
 def test_of_storage_that_nobody_was_seen_to_wait_for_no_file_system_is_known() -> None:
     assert by_file_system({STORAGE: SECOND}, bucket()) == {}
     assert by_file_system({STORAGE: SECOND}, None) == {}
+    assert by_file_system({HOST_CODE: SECOND}, bucket(places={Place.LOCAL: 1})) == {}

@@ -333,6 +333,14 @@ def test_a_mean_over_a_spell_of_refusals_is_given_up(
     assert activity.interval_ns < 10**9
 
 
+def test_a_device_may_be_closed_at_any_time_and_then_begins_anew(nvml: Make) -> None:
+    device = nvml().device
+    device.close()
+    until(device.activity, "two readings")
+    device.close()
+    assert device.activity() is None
+
+
 @pytest.mark.parametrize("refusal", [3, 4, 10, 999])
 def test_a_ring_that_is_refused_for_a_while_is_replaced_by_single_readings(
     nvml: Make, refusal: int

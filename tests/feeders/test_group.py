@@ -8,18 +8,21 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role, less, plus
-from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.accounting.stall import PEER, STORAGE, UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
+from gpu_bottleneck_exporter.feeders.memory import free_bytes
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
+from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
-from support.trees import cgroup_v2, end, lay, process
+from support.trees import cgroup_v2, end, lay, links, process
 
 SECOND = 1_000_000_000
 PSI = "some avg10=0 avg60=0 avg300=0 total={total}\n"
+RANK = "MASTER_ADDR=10.0.0.1\0MASTER_PORT=29500\0WORLD_SIZE=2\0"
 JOB = {
     "job/cpu.stat": "throttled_usec 1000\n",
     "job/cpu.max": "max 100000\n",
@@ -133,8 +136,41 @@ def test_what_a_worker_used_is_not_told_again_by_its_parent(recorded: Recorded) 
     process(recorded.proc, 7, ended_ticks=50)
     recorded.adopt(7)
     recorded.tick()
+    process(recorded.proc, 7, ended_ticks=60)
+    recorded.tick()
     told = recorded.feed.history.total.of(Role.MAIN).used.children_ns
-    assert told == 5 * TICK_NS, "of which nobody knew before"
+    assert told == (5 + 10) * TICK_NS, "of which nobody knew before"
+
+
+def test_what_kin_do_and_use_is_the_gpus(recorded: Recorded) -> None:
+    process(recorded.proc, 8, state="R")
+    recorded.adopt(7)
+    recorded.feed.family.adopt_kin({8})
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    process(recorded.proc, 8, state="R", cpu_ticks=45)
+    recorded.tick()
+    kin = recorded.feed.history.total.of(Role.RELATED)
+    assert (kin.seen, kin.processes) == ({Activity.RUN: 1}, 1)
+    assert kin.used.cpu_ns == 30 * TICK_NS
+
+
+@pytest.mark.parametrize(("state", "causes"), [("D", [STORAGE]), ("S", [])])
+def test_files_are_named_only_while_somebody_waits_for_them(
+    recorded: Recorded, state: str, causes: list[str]
+) -> None:
+    process(recorded.proc, 7, state=state)
+    lay(recorded.proc, {"7/mountinfo": "21 1 0:21 / /data rw - nfs4 x rw\n"})
+    links(recorded.proc / "7/fd", "/data/x")
+    recorded.adopt(7)
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    recorded.tick()
+    assert [cause for cause, text in recorded.feed.evidence(SECOND) if "/data" in text] == causes
+    assert recorded.feed.history.total.places == dict.fromkeys([Place.UNKNOWN] if causes else [], 1)
+
+
+def test_a_gpu_is_engaged_while_it_works_or_is_held_up_by_its_own_rank(recorded: Recorded) -> None:
+    recorded.feed.note_split(2 * SECOND, {STORAGE: SECOND, PEER: SECOND}, 1)
+    assert recorded.feed.engaged == (0.75, 1)
 
 
 def test_who_sleeps_by_itself_does_not_wait_for_its_next_task(recorded: Recorded) -> None:
@@ -263,10 +299,12 @@ def test_limits(recorded: Recorded) -> None:
     assert limits.shared_memory is None  # /proc/PID/root is not there
     assert limits.interactive is False
     lay(recorded.sysfs, {"fs/cgroup/job/memory.current": "1500\n"})
-    lay(recorded.proc, {"7/cmdline": "python\0-m\0ipykernel_launcher\0"})
+    lay(recorded.proc, {"7/cmdline": "python\0-m\0ipykernel_launcher\0", "7/environ": RANK})
     assert recorded.tick().job.limits == limits
+    assert not recorded.feed.facts.has_rank_variables
     later = recorded.tick(seconds=10).job.limits
     assert (later.memory_used_bytes, later.interactive) == (1500, True), "after a while"
+    assert recorded.feed.facts.has_rank_variables
 
 
 def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path) -> None:
@@ -296,6 +334,16 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
     assert limits(1, 2) == (3.0, 900, 1000)
     assert limits(1, 3) == (None, 900, 1000)
     assert limits(3) == (None, None, None)
+
+
+def test_of_its_limit_a_job_may_still_take_what_is_not_used_but_for_cache(tmp_path: Path) -> None:
+    files = {"memory.current": "700\n", "memory.max": "1000\n", "memory.stat": "inactive_file 50\n"}
+    cgroup_v2(tmp_path, {f"job/{name}": text for name, text in files.items()})
+    group = cgroup_of("0::/job\n", tmp_path)
+    assert group is not None
+    assert free_bytes(frozenset({group}), 9000.0) == 350.0
+    assert free_bytes(frozenset({group}), 300.0) == 300.0
+    assert free_bytes(frozenset(), None) is None
 
 
 def test_a_network_that_many_share_is_read_once_a_tick(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, descriptors, program
 from support.rows import rows
+from support.trees import process
 from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
@@ -295,7 +296,9 @@ def test_a_server_waits_for_requests_until_one_is_in_flight(watch: Watch, accept
         with program(TAKE + ask, one.words[0]) as client:
             watched.comes_to(lambda seen: seen.serves)
             client.tell("ask")
-            seen = watched.comes_to(lambda seen: not seen.serves)
+            around = Surroundings(holds=True, may_serve=True)
+            seen = watched.comes_to(lambda seen: not seen.serves, around)
+            assert watched.deep.launches_elsewhere
             assert seen.whole is not Activity.REQUESTS
             assert not watched.deep.serving
             one.tell("answer")
@@ -329,3 +332,15 @@ def test_what_threads_used_is_taken_once(watch: Watch) -> None:
 
         assert until(used, "CPU time") == {"burns"}
         assert watched.deep.drain_used() == []
+
+
+def test_a_look_that_is_fresh_holds_while_the_wait_is_the_same(tmp_path: Path) -> None:
+    process(tmp_path, 7)
+    deep, around = DeepProbe(tmp_path, 7, None), Surroundings(fresh_ns=10)
+    first = deep.probe(100, Wait.LOCK, around)
+    assert deep.probe(105, Wait.LOCK, around) is first
+    assert deep.probe(106, Wait.POLL, around).reason == Wait.POLL.value
+    deep.serving = True
+    deep.probe(107, Wait.RUN, around)
+    assert not deep.serving
+    deep.close()

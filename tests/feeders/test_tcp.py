@@ -75,6 +75,7 @@ def asked_ago(ms: int) -> Connection:
         "was told something, unasked": (SERVED, replace(ASKS_US, received_segments=0)),
         "as soon as connected": (REQUEST, replace(ASKS_US, sent_ms=400, sent_segments=0)),
         "nobody will answer": (SERVED, replace(ASKS_US, sent_ms=LONG_AGO, received_ms=30_001)),
+        "never answered": (REQUEST, replace(ASKS_US, sent_segments=0, received_ms=30_001)),
         "who has hung up": (SERVED, replace(ASKS_US, state=CLOSE_WAIT)),
         "the socket that listens": (Verdict.LISTENS, LISTENING),
     },

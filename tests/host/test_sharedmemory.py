@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
+from gpu_bottleneck_exporter.host.sharedmemory import (
+    SharedMemory,
+    hosts_shared_memory,
+    shared_memory_of,
+)
 from support.programs import Program, ended, program
 from support.rights import with_mounts_of_its_own
 from support.rows import rows
+from support.trees import lay
 
 PROC = Path("/proc")
 MEBIBYTE = 2**20
@@ -92,3 +97,12 @@ def test_whatever_else_is_there_is_none(line: str, tmp_path: Path) -> None:
 
 def test_of_a_process_that_is_gone_there_is_none() -> None:
     assert shared_memory_of(PROC, ended()) is None
+
+
+def test_where_process_1_may_not_be_looked_into_it_is_the_hosts_if_it_is_the_same(
+    tmp_path: Path,
+) -> None:
+    ours = Path("/dev/shm").stat().st_dev  # noqa: S108 - looked at only
+    for device, same in ((f"{os.major(ours)}:{os.minor(ours)}", True), ("0:0", False)):
+        lay(tmp_path, {"1/mountinfo": f"20 1 {device} / /dev/shm rw - tmpfs x rw\n"})
+        assert (hosts_shared_memory(tmp_path) is not None) is same

@@ -109,3 +109,11 @@ def test_what_cannot_be_listened_on_is_told_in_one_line(address: str) -> None:
             bind(address.format(port))
     assert str(raised.value).isprintable()
     assert isinstance(raised.value, SettingsError) or address not in BAD
+
+
+def test_of_a_name_that_has_both_it_takes_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [(socket.AF_INET6, (IPV6, 0, 0, 0)), (socket.AF_INET, (IPV4, 0))]
+    found = [(family, socket.SOCK_STREAM, 6, "", place) for family, place in both]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with bind("a-name:0") as sock:
+        assert sock.family is socket.AF_INET

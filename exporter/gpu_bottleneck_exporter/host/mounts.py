@@ -187,10 +187,9 @@ def _wait_of(process: str, tid: int) -> tuple[str | None, str] | None:
 
     None if it waits for no file by now.
     """
-    call = (read(f"{process}/task/{tid}/syscall") or "running").split()
-    if call[0] == "running":
-        return None
+    call = (read(f"{process}/task/{tid}/syscall") or "").split()
     channel = read(f"{process}/task/{tid}/wchan") or ""
+    # Fails for `running`, and for what may not be read.
     if int(call[0]) < 0:  # a page fault
         return None, channel
     # The first argument of all calls that wait for an open file; of others it is a pointer, or
