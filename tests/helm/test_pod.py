@@ -208,13 +208,14 @@ def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -
 
 def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = {"disabledCollectors": ["power", "host"], "extraArgs": ["--collector.power"]}
-    found = rendered(exporter=exporter)
+    found = rendered(exporter={**exporter, "enabledCollectors": ["stacks"]})
     for name, value in found.environment.items():
         monkeypatch.setenv(name, value)
     command, *given = found.container["args"]
     with cli.commands.commands[command].make_context(command, given) as context:
         assert context.params["collector_power"] is True
         assert context.params["collector_host"] is False
+        assert context.params["collector_stacks"] is True
 
 
 @each_case

@@ -143,6 +143,7 @@ def test_the_schema_knows_what_the_command_and_a_parent_chart_know() -> None:
     assert set(exporter["logLevel"]["enum"]) == set(LEVELS)
     assert set(exporter["logFormat"]["enum"]) == set(FORMATS)
     assert set(exporter["disabledCollectors"]["items"]["enum"]) == {c.name for c in ALL}
+    assert set(exporter["enabledCollectors"]["items"]["enum"]) == {c.name for c in ALL if not c.on}
 
 
 def test_the_schema_knows_what_the_exporter_takes_as_web_config(tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ def test_a_job_that_ends_is_stored_without_those_that_run(tmp_path: Path) -> Non
         (running,) = until(store.read, "the first job")
         with process() as one:
             hold(ledger, os.getpid(), one.pid)
+            assert len(jobs(ledger)) == 2
         until(lambda: len(store.read()) > 1, "the second one")
         assert store.read(ids=running.id) == [running]
 
@@ -254,7 +255,7 @@ def test_an_answer_is_bounded_and_says_what_it_leaves_off(tmp_path: Path) -> Non
     file, body = f"{tmp_path / 'jobs'}", zlib.compress(b'{"noise": "%s"}' % (b"x" * 200_000))
     now = time.time()
     with closing(Store(file, 1000, 1e9)) as store:
-        store.write((Row(f"{n}", "ada", now, body) for n in range(100)), now)
+        store.write([Row(f"{n}", "ada", now, body) for n in range(100)], now)
     with keeping(jobs_state_file=file) as ledger:
         text = ledger.documents()
     assert len(text) < MOST_BYTES + 10_000
