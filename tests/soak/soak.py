@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -69,12 +69,12 @@ BEGUN = 3
 first process."""
 
 
-def grown(run: list[Figures], mebibytes: float = ALLOWED["mebibytes"]) -> list[str]:
-    """What grew, in plain sentences; so many MiB more are no growth."""
+def grown(run: list[Figures], allowed: Mapping[str, float] = ALLOWED) -> list[str]:
+    """What grew by more than `allowed`, in plain sentences."""
     warm = run[len(run) // 3 :]
     halves = warm[: len(warm) // 2], warm[len(warm) // 2 :]
     said = []
-    for name, most in {**ALLOWED, "mebibytes": mebibytes}.items():
+    for name, most in allowed.items():
         before, after = (median(getattr(one, name) for one in half) for half in halves)
         if after > before + most:
             said.append(f"{name} grew from {before:.1f} to {after:.1f} while it ran")
