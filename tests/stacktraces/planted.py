@@ -133,7 +133,6 @@ def checkpoint(gpu: VirtualGpu, folder: Path) -> None:
     while True:
         with (folder / "checkpoint").open("wb") as file:
             pickle.dump(weights, file)  # hot: checkpoint
-            os.fsync(file)
         burn(FAST / 4)
         gpu.run(STEP, TRAINING)
 
