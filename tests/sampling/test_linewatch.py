@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from gpu_bottleneck_exporter.accounting.stall import HOST_CODE, STORAGE
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
@@ -91,14 +93,21 @@ def test_nobody_looks_unasked_until_a_gpu_has_waited_for_one_thing_for_long() ->
     assert reader.asked
 
 
-def test_what_was_found_holds_while_it_waits_for_the_same() -> None:
+def test_what_was_found_is_told_for_ten_minutes() -> None:
     with watching(Recorded()) as watch:
         watch.ask("a", 0.5)
         until(lambda: tick(watch).lines, "a line")
         until(lambda: not tick(watch).looking, "the end")
-        assert watch.told("a").lines
-        for _ in range(30):
-            tick(watch, 1.0, STORAGE)
+        assert tick(watch, cause=STORAGE).lines
+        assert tick(watch, ago_ns=-601 * SECOND) == IdleLines()
+
+
+def test_what_was_found_is_told_of_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watching(Recorded()) as watch:
+        watch.ask("a", 60)
+        until(lambda: tick(watch).lines, "a line")
+        others = replace(feeding(), busiest=((MAIN + 7,), ()))
+        monkeypatch.setattr(watch, "_feeding", lambda _: others)
         assert watch.told("a") == IdleLines()
 
 

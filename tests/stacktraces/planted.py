@@ -16,6 +16,7 @@ import queue
 import re
 import struct
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -128,10 +129,11 @@ def lock(gpu: VirtualGpu, _: Path) -> None:
         gpu.run(STEP / 2, TRAINING)
 
 
-def checkpoint(gpu: VirtualGpu, folder: Path) -> None:
+def checkpoint(gpu: VirtualGpu, _: Path) -> None:
     weights = [float(number) for number in range(1_000_000)]
     while True:
-        with (folder / "checkpoint").open("wb") as file:
+        # Into memory: on a slow disk, opening and closing a file may take longer.
+        with tempfile.SpooledTemporaryFile() as file:
             pickle.dump(weights, file)  # hot: checkpoint
         burn(FAST / 4)
         gpu.run(STEP, TRAINING)

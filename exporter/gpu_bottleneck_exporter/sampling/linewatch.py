@@ -28,7 +28,7 @@ LASTED_NS = 2 * LONG_NS
 SESSION_SECONDS = LONG_NS / 1e9
 """How long one GPU is looked at, unasked or for somebody who opened a page."""
 _AGAIN_NS = 10 * LONG_NS
-"""Between two times that a GPU is looked at unasked while its cause stays the same."""
+"""Between two times that a GPU is looked at unasked; so long lines are told that were found."""
 _REST_UNASKED, _REST_ASKED = 99, 19
 """Pauses, in units of the CPU time of the look before: a hundredth of a core, and a twentieth."""
 _APART_SECONDS = 0.2
@@ -54,6 +54,8 @@ class _Watched:
     asked: bool = False
     ended: bool = False
     """Whether it was noted that nobody looks any more."""
+    mains: frozenset[int] = frozenset()
+    """Those that were looked at."""
     trouble: str | None = None
     lately: dict[str, float] = field(default_factory=dict)
     """Idle time of the last seconds by cause: older time fades."""
@@ -65,11 +67,11 @@ class _Watched:
         """Begin to look, or go on for longer."""
         if self.began_ns is None or self.until_ns < now_ns:
             self.count, self.trouble, self.began_ns = LineCount(), None, now_ns
-            self.ended = False
+            self.ended, self.mains = False, frozenset()
         self.asked, self.until_ns = asked, now_ns + int(seconds * 1e9)
 
     def follow(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
-        """Note what it waits on; lines that were found hold only while that stays the same."""
+        """Note what it waits on; lines that were found are told for a while."""
         elapsed_ns, _ = sums(windows)
         fading = math.exp(-elapsed_ns / LATELY_NS)
         for one in {*self.lately, *stalls}:
@@ -77,10 +79,11 @@ class _Watched:
         most = max(self.lately, key=lambda one: self.lately[one], default="")
         idles = self.lately.get(most, 0.0) > WORTH_A_LOOK * LATELY_NS
         cause = most if idles and most in CAUSES else None
+        end_ns = windows[-1].end_ns
         if cause != self.cause:
-            self.cause, self.since_ns = cause, windows[-1].end_ns
-            if not self.asked or self.until_ns < self.since_ns:
-                self.began_ns, self.until_ns = None, 0
+            self.cause, self.since_ns = cause, end_ns
+        if end_ns - self.until_ns > _AGAIN_NS:
+            self.began_ns = None
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it has waited for so long that somebody should look, though nobody asks."""
@@ -153,10 +156,13 @@ class LineWatch:
             self._gpus.pop(uuid, None)
 
     def told(self, uuid: str) -> IdleLines:
-        """What was found of GPU `uuid`; nothing where it waits for something else by now."""
+        """What was found of GPU `uuid`; nothing once others have it."""
+        feeding = self._feeding(uuid)
         with self._lock:
             gpu = self._gpus.get(uuid)
             if gpu is None or gpu.began_ns is None:
+                return IdleLines()
+            if gpu.mains and (feeding is None or gpu.mains.isdisjoint(feeding.busiest[0])):
                 return IdleLines()
             age_ns = max(time.monotonic_ns() - gpu.until_ns, 0)
             found = gpu.count.found(gpu.trouble)
@@ -208,6 +214,7 @@ class LineWatch:
         with self._lock:
             if gpu := self._gpus.get(uuid):
                 gpu.looks.append(Look(at_ns, threads))
+                gpu.mains |= {*mains}
                 gpu.trouble = next(refused, None) if found else _NOBODY
 
 
