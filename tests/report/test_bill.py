@@ -66,6 +66,10 @@ def test_the_slow_line_is_that_of_the_gpu_that_lost_most() -> None:
     assert told.endswith("…, 20 % of that waiting for a lock")
     assert told.isprintable()
     assert len(told) < 200
+    for rank in ranks:
+        rank["idle_lines"] = {}
+    found = bill(document("node7", job("slurm-1", *ranks)))
+    assert not [one for one in words.about(found, found.jobs[0]) if one.startswith("Slow line")]
 
 
 def test_what_a_change_returns_is_no_more_than_its_cause_took() -> None:

@@ -160,7 +160,7 @@ def about(bill: Bill, job: Job) -> Iterator[str]:
     if slow := sums.slowest(job):
         others = f"(the others {percent(slow.others_ratio)})"
         yield f"{slow.gpu} was the slowest: {slow.cause} {percent(slow.ratio)} {others}"
-    looked_at = [gpu for gpu in job.gpus if gpu.idle_lines]
+    looked_at = [gpu for gpu in job.gpus if gpu.idle_lines and gpu.idle_lines.lines]
     if worst := max(looked_at, key=lambda gpu: gpu.lost_seconds, default=None):
         _, told = next(lines_of_code(worst.idle_lines))
         yield f"Slow line: {told}"
