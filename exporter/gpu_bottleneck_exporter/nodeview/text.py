@@ -23,8 +23,6 @@ _LEAST_BYTES = 0.05 * 2**30
 """Less than this would be 0.0 GiB."""
 _LEAST_CORES = 0.05
 _LEAST_SPEED = 1e6
-_LONG = 60
-"""Characters of a name."""
 _WORTH = 0.1
 """Smaller shares of a line's time are not named."""
 _GOES_WITHOUT_SAYING = frozenset({"", "no_work", "no_knob"})
@@ -276,12 +274,13 @@ def lines_of_code(found: IdleLines | None) -> Iterator[tuple[str, str]]:
 
 def code(line: CodeLine) -> str:
     """`train.py:142 collate (torch.stack)`."""
-    called = f" ({_cut(line.called)})" if line.called else ""
-    return f"{_cut(PurePath(line.file).name)}:{line.line} {_cut(line.function)}{called}"
+    file, function, called = map(short, (PurePath(line.file).name, line.function, line.called))
+    return f"{file}:{line.line} {function}{f' ({called})' if called else ''}"
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONG else f"{name[: _LONG - 1]}…"
+def short(name: str, most: int = 60) -> str:
+    """`name`, cut where it has more than `most` characters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _within(line: CodeLine) -> str:

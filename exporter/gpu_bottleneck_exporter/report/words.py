@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use
+from gpu_bottleneck_exporter.nodeview import text as nodeview
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
 from gpu_bottleneck_exporter.nodeview.text import (
     amount,
@@ -21,8 +23,8 @@ from gpu_bottleneck_exporter.report import bill as sums
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill, Change
 
 _SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}
-_LONG = 40
-"""Characters of a name."""
+short = partial(nodeview.short, most=40)
+"""A name, cut where it is too long for a line."""
 _LOST = ("GPU-hours lost", "Cost")
 _FIGURES = ("Busy", *_LOST, "Mostly")
 Row = tuple[str, ...]
@@ -121,11 +123,6 @@ def _lost(bill: Bill, seconds: float) -> Row:
 def _rounded(value: float) -> str:
     """Three digits of it: `15.1`, `5 310`."""
     return f"{float(f'{value:.3g}'):,.12g}".replace(",", " ")
-
-
-def short(name: str) -> str:
-    """`name`, cut where it is too long for a line."""
-    return name if len(name) <= _LONG else f"{name[: _LONG - 1]}…"
 
 
 def who(bill: Bill, job: Job) -> str:

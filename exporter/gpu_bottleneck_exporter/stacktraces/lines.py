@@ -34,9 +34,10 @@ from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 
-_LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3(?:\.\d+t?)?/|/(?:site|dist)-packages/")
+_FOLDERS = r"/lib(?:64)?/python3(?:\.\d+t?)?/|/(?:site|dist)-packages/"
+_LIBRARY = re.compile(rf"^<frozen |{_FOLDERS}")
 """Files that nobody who runs a job edits: Python's own and what was installed."""
-_INSTALLED = re.compile(r".*(?:/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+t?)?/)([^/]+)")
+_INSTALLED = re.compile(rf".*(?:{_FOLDERS})([^/]+)")
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _MOST_LINES = 1000
 """Of one GPU; a job may make up more. Those of further ones are not counted."""

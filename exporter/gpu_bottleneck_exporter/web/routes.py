@@ -125,14 +125,14 @@ class Routes:
         page = self._pages.get(path)
         if page is None and path.startswith(f"{JOBS_PATH}/"):
             page = partial(self._job, path.removeprefix(f"{JOBS_PATH}/"))
-        methods = "GET and HEAD"
+        methods: tuple[str, ...] = ("GET", "HEAD")
         if path in self._posted:
-            page, methods = self._posted[path], "POST"
+            page, methods = self._posted[path], ("POST",)
         if page is None:
             return plain(404, "No such page; see / for a list.")
-        if method not in methods.split(" and "):
-            allow = {"Allow": methods.replace(" and ", ", ")}
-            return plain(405, f"This page accepts {methods} only.", allow)
+        if method not in methods:
+            told = f"This page accepts {' and '.join(methods)} only."
+            return plain(405, told, {"Allow": ", ".join(methods)})
         try:
             answer = page(accept, query)
         except Exception:
