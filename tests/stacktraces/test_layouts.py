@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from gpu_bottleneck_exporter.stacktraces.layouts import LAYOUTS
+from gpu_bottleneck_exporter.stacktraces.layouts import FREE_THREADED, LAYOUTS, Layout
 from support.pythons import PYTHONS
 from support.tools import require
 
@@ -16,11 +16,23 @@ def output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
 
 
+def printed(layout: Layout) -> str:
+    """As offsets.c prints it."""
+    via = {} if layout.via is None else {"via": layout.via}
+    known = [*layout[: -1 if layout.copies else -3], *(f"{k}={v}" for k, v in via.items())]
+    return f"({', '.join(map(str, known))}, ),"
+
+
 def test_the_headers_say_the_same(tmp_path: Path) -> None:
     cc, program = require("cc", "gcc"), tmp_path / "offsets"
-    for minor, path in PYTHONS.items():
-        headers = Path(path).resolve().parents[1] / f"include/python3.{minor}"
-        if (headers / "internal/pycore_runtime.h").exists():
-            include = (f"-I{headers}", f"-I{headers}/internal")
+    for version, path in PYTHONS.items():
+        minor = int(version.removesuffix("t").partition(".")[2])
+        headers = Path(path).resolve().parents[1] / f"include/python{version}"
+        if not (headers / "internal/pycore_runtime.h").exists():
+            continue
+        rows = [("Py_GIL_DISABLED", FREE_THREADED)] if minor in FREE_THREADED else []
+        rows += [] if version.endswith("t") else [("Py_WITH_LOCK", LAYOUTS)]
+        for build, layouts in rows:
+            include = (f"-I{headers}", f"-I{headers}/internal", f"-D{build}")
             output(cc, "-w", *include, f"{SOURCE}", "-o", f"{program}")
-            assert output(f"{program}") == f"{minor}: Layout{tuple(LAYOUTS[minor])},"
+            assert output(f"{program}") == f"{minor}: Layout{printed(layouts[minor])}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
 import sys
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -26,15 +26,16 @@ from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, Un
 MINOR = sys.version_info[1]
 LAYOUT = LAYOUTS[MINOR]
 MAPS = Path("/proc/self/maps").read_text()
+M = TypeVar("M", bound=Memory)
 
 
-def patient(memory: Memory) -> Memory:
-    memory.until = time.monotonic() + 240
-    return memory
+def patient(kind: type[M]) -> M:
+    """Our own."""
+    return kind("/proc/self", time.monotonic() + 240)
 
 
-def codes(memory: Memory) -> Codes:
-    return Codes(patient(memory), MINOR, LAYOUT, id(CodeType))
+def codes() -> Codes:
+    return Codes(patient(Memory), MINOR, LAYOUT, id(CodeType))
 
 
 def all_code(code: CodeType) -> Iterator[CodeType]:
@@ -53,7 +54,7 @@ def instruction(code: CodeType, offset: int) -> int:
 def test_each_instruction_has_its_line(module: ModuleType) -> None:
     assert module.__file__ is not None
     whole = compile(Path(module.__file__).read_text(encoding="utf-8"), "a file", "exec")
-    reading = codes(Memory(os.getpid()))
+    reading = codes()
     for code in all_code(whole):
         for start, _, line in code.co_lines():
             found = reading.frame(id(code), instruction(code, start))
@@ -75,25 +76,50 @@ def test_each_instruction_has_its_line(module: ModuleType) -> None:
 )
 def test_a_path_is_printable_and_cut(path: str, told: str) -> None:
     code = compile("1", path, "exec")
-    assert codes(Memory(os.getpid())).frame(id(code), instruction(code, 0)).file == told
+    assert codes().frame(id(code), instruction(code, 0)).file == told
+
+
+class Copied(Memory):
+    """Our own, with a list of copies of some code's instructions, of which the third is at 7."""
+
+    def read(self, address: int, size: int) -> bytes:
+        said = {id(_LISTED) + 1000: 1 << 40, (1 << 40) + 8 + 3 * 8: 7}
+        return (
+            said[address].to_bytes(8, "little") if address in said else super().read(address, size)
+        )
+
+
+_LISTED = test_each_instruction_has_its_line.__code__
+
+
+@pytest.mark.skipif(LAYOUT.instructions is None, reason="no copies before Python 3.11")
+def test_a_free_threaded_build_has_copies_of_instructions_by_thread() -> None:
+    layout = LAYOUT._replace(copies=1000)
+    reading = Codes(patient(Copied), MINOR, layout, id(CodeType))
+    for start, _, line in _LISTED.co_lines():
+        for found in (
+            reading.frame(id(_LISTED), instruction(_LISTED, start)),
+            reading.frame(id(_LISTED), 7 + start, 3),
+        ):
+            assert found.line == (line or _LISTED.co_firstlineno)
 
 
 def test_what_is_no_code_is_none() -> None:
     with pytest.raises(UnreadableError):
-        codes(Memory(os.getpid())).frame(id("text"), 0)
+        codes().frame(id("text"), 0)
 
 
 @given(st.integers(-1, 1 << 65), st.integers(-1, 1 << 20))
 def test_any_address_can_be_asked_for(address: int, size: int) -> None:
     with contextlib.suppress(UnreadableError):
-        assert len(patient(Memory(os.getpid())).read(address, size)) == size
+        assert len(patient(Memory).read(address, size)) == size
 
 
 class Damaged(Memory):
     """Our own, with a word that is another one at some reads."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(os.getpid())
+        super().__init__("/proc/self", time.monotonic() + 240)
         self._random = random.Random(seed)  # noqa: S311 - not for secrets
         self.reads = 0
 
@@ -110,7 +136,6 @@ class Damaged(Memory):
 @given(st.integers())
 def test_damaged_memory_costs_a_bounded_number_of_reads(seed: int) -> None:
     memory = Damaged(seed)
-    patient(memory)
     try:
         interpreter = Interpreter(memory, MAPS)
         for thread in interpreter.threads():
@@ -136,8 +161,8 @@ class Circular(Memory):
 
 @pytest.mark.parametrize("what", ["threads", "calls"])
 def test_circles_end(what: str) -> None:
-    memory = Circular(os.getpid())
-    interpreter = Interpreter(patient(memory), MAPS)
+    memory = patient(Circular)
+    interpreter = Interpreter(memory, MAPS)
     threads = interpreter.threads()
     if what == "threads":
         memory.size, memory.at = interpreter._size, 8
@@ -148,7 +173,6 @@ def test_circles_end(what: str) -> None:
 
 
 def test_no_more_is_read_once_time_is_up() -> None:
-    memory = Memory(os.getpid())
-    memory.until = time.monotonic() - 1
+    memory = Memory("/proc/self", time.monotonic() - 1)
     with pytest.raises(UnreadableError):
         memory.read(id(memory), 8)

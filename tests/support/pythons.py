@@ -10,16 +10,19 @@ import sys
 from pathlib import Path
 
 
-def _python(minor: int) -> str | None:
-    """The path of a Python 3.`minor`: ours, in a folder of $PYTHONS, of pyenv, or of the system."""
-    if sys.version_info[:2] == (3, minor):
+def _python(version: str) -> str | None:
+    """The path of a Python: ours, in a folder of $PYTHONS, of pyenv, or of the system."""
+    if version == OURS:
         return sys.executable
-    name = f"python3.{minor}"
+    name = f"python{version}"
     named = [Path(folder, name) for folder in os.environ.get("PYTHONS", "").split(":") if folder]
-    pyenv = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}"))
+    pyenv = sorted(Path.home().glob(f".pyenv/versions/3.*/bin/{name}"))
     known = (path for path in (*named, *pyenv, Path("/usr/bin", name)) if path.exists())
     return next(map(str, known), None)
 
 
-PYTHONS = {minor: path for minor in range(9, 16) if (path := _python(minor))}
-"""By minor version."""
+_free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
+OURS = f"3.{sys.version_info[1]}{'t' if _free_threaded else ''}"
+_VERSIONS = [f"3.{minor}{kind}" for minor in range(9, 16) for kind in ("", "t")]
+PYTHONS = {version: path for version in _VERSIONS if (path := _python(version))}
+"""By version, as in `3.13`; the free-threaded build of that is `3.13t`."""

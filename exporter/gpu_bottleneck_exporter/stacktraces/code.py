@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
-from gpu_bottleneck_exporter.stacktraces.layouts import CODE_SIZE, Layout
+from gpu_bottleneck_exporter.stacktraces.layouts import Layout
 from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError, word
 
 _MOST_CHARACTERS = 512
@@ -16,8 +16,8 @@ _MOST_CHARACTERS = 512
 _MOST_KEPT = 4096
 """Places in code that are remembered, per process."""
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
-_OBJECT_TYPE, _LENGTH, _FLAGS, _BYTES = 8, 16, 32, 32
-"""In any object; in strings and bytes; in strings; in bytes."""
+_TYPE, _LENGTH, _FLAGS, _BYTES = -8, 0, 16, 16
+"""From the end of an object's header; in strings and bytes; in strings; in bytes."""
 _COMPACT, _ASCII = 0x20, 0x40
 _PAIR = struct.Struct("=Bb")
 _NO_LINE = -128
@@ -43,16 +43,20 @@ class Codes:
         self._memory = memory
         self._layout = layout
         self._kind = kind
+        self._code_size = max(layout.name, layout.lines) + 8
         self._line = _table_of(minor)
         self._kept: dict[tuple[_Code, int], Frame] = {}
 
-    def frame(self, address: int, instruction: int) -> Frame:
-        """The call of code object `address` that is at `instruction`.
+    def frame(self, address: int, instruction: int, copy: int = 0) -> Frame:
+        """The call of code object `address` that is at `instruction` of a copy.
 
         `instruction`: an address; before 3.11 an offset. Raises UnreadableError.
         """
         code, layout = self._code(address), self._layout
-        if layout.instructions is not None:
+        if copy and layout.copies:  # number 0 stands in the object itself
+            copies = self._memory.pointer(address + layout.copies)
+            instruction -= self._memory.pointer(copies + 8 * (1 + copy))
+        elif layout.instructions is not None:
             instruction -= address + layout.instructions
         place = code, instruction
         if place not in self._kept:
@@ -62,16 +66,17 @@ class Codes:
         return self._kept[place]
 
     def _code(self, address: int) -> _Code:
-        raw, layout = self._memory.read(address, CODE_SIZE), self._layout
-        if word(raw, _OBJECT_TYPE) != self._kind:
+        raw, layout = self._memory.read(address, self._code_size), self._layout
+        if word(raw, layout.header + _TYPE) != self._kind:
             raise UnreadableError
         places = layout.filename, layout.name, layout.lines
         filename, name, lines = (word(raw, at) for at in places)
         return _Code(address, filename, name, lines, word(raw, layout.first_line, 4))
 
     def _read(self, code: _Code, offset: int) -> Frame:
-        length = self._memory.pointer(code.lines + _LENGTH)
-        table = self._memory.read(code.lines + _BYTES, length)
+        lines = code.lines + self._layout.header
+        length = self._memory.pointer(lines + _LENGTH)
+        table = self._memory.read(lines + _BYTES, length)
         line = code.first_line
         try:
             line = self._line(table, code.first_line, offset) or line
@@ -80,7 +85,7 @@ class Codes:
         return Frame(self._text(code.name), self._text(code.filename), line)
 
     def _text(self, address: int) -> str:
-        raw = self._memory.read(address, _FLAGS + 4)
+        raw = self._memory.read(address + self._layout.header, _FLAGS + 4)
         length, flags = word(raw, _LENGTH), word(raw, _FLAGS, 4)
         width = flags >> 2 & 7
         if not flags & _COMPACT or width not in _ENCODINGS:

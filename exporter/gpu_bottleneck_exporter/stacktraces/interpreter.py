@@ -12,9 +12,8 @@ from gpu_bottleneck_exporter.stacktraces.code import Codes
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.images import Image, mapped
 from gpu_bottleneck_exporter.stacktraces.layouts import (
-    HOLDER,
+    FREE_THREADED,
     LAYOUTS,
-    LOCKED,
     NEXT_THREAD,
     OWNED_BY_C,
     Layout,
@@ -36,8 +35,10 @@ _OFFSETS = struct.Struct("=8s9Q")
 """Of which these are alike: a mark, version, free-threaded, a size, `finalizing`, interpreters, a
 size, `id`, next interpreter, threads."""
 _MARK = b"xdebugpy"
-_WITH_NUMBERS, _WITH_LOCKS = 11, 12
-"""From these minor versions on, threads know their numbers, and interpreters their locks."""
+_WITH_NUMBERS, _WITH_STATES = 11, 12
+"""From these minor versions on, threads know their numbers, and whether they may run Python."""
+_ACTIVE = 1 << 4
+"""The flag of one that may."""
 _X86 = platform.machine() == "x86_64"
 _NUMBER_AT = 720 if _X86 else 208
 """In glibc's `struct pthread`."""
@@ -47,7 +48,6 @@ class Running(NamedTuple):
     """A thread of Python's."""
 
     address: int
-    interpreter: int
     number: int
     """In its own PID namespace; 0 if it is not known, nonsense with another C library."""
 
@@ -60,72 +60,69 @@ class Interpreter:
 
         Raises NoMemoryError, which says why there is nothing to read, and UnreadableError.
         """
-        self._memory = memory
+        self.memory = memory
         image, self._runtime, path = _runtime(memory, maps)
         self.minor = _minor(memory, image, f"{path}\n{maps}")
-        kind, layout = image.address("PyCode_Type"), LAYOUTS.get(self.minor)
+        kind, layout = image.address("PyCode_Type"), self._found_layout()
         if layout is None or kind is None:
             most = f"3.{min(LAYOUTS)} to 3.{max(LAYOUTS)}"
             raise NoMemoryError(f"its Python is 3.{self.minor}, and {most} can be read")
-        self._layout = self._checked(layout)
-        self._codes = Codes(memory, self.minor, self._layout, kind)
+        self._layout = layout
+        self._codes = Codes(memory, self.minor, layout, kind)
         self._size = max(layout.tid, layout.call) + 8
         within_call = layout.previous, layout.code, layout.instruction, layout.owner or 0
-        self._call_size = max(within_call) + 8
+        self._call_size = max(*within_call, layout.copy or 0) + 8
 
-    def _checked(self, layout: Layout) -> Layout:
+    def _found_layout(self) -> Layout | None:
         if self.minor < _WITH_OFFSETS:
-            return layout
-        raw = self._memory.read(self._runtime, _OFFSETS.size)
-        mark, _, free, _, _, interpreters, _, _, following, threads = _OFFSETS.unpack(raw)
-        if mark != _MARK or free:
-            raise NoMemoryError(f"its Python 3.{self.minor} is a free-threaded or unknown build")
-        # A debug build has other ones.
-        places = {"interpreters": interpreters, "next_interpreter": following, "threads": threads}
-        return layout._replace(**places)
+            return LAYOUTS.get(self.minor)
+        raw = self.memory.read(self._runtime, _OFFSETS.size)
+        mark, _, free, _, _, interpreters, _, _, after, threads = _OFFSETS.unpack(raw)
+        layout = (FREE_THREADED if free else LAYOUTS).get(self.minor)
+        if layout is None or mark != _MARK:
+            return None
+        return layout._replace(interpreters=interpreters, next_interpreter=after, threads=threads)
 
     def threads(self) -> list[Running]:
         """At most `MOST_THREADS`. Raises UnreadableError, NoMemoryError."""
         layout, found = self._layout, list[Running]()
-        interpreter = self._memory.pointer(self._runtime + layout.interpreters)
+        interpreter = self.memory.pointer(self._runtime + layout.interpreters)
         for _ in range(_MOST_INTERPRETERS):
             if not interpreter:
                 break
-            address = self._memory.pointer(interpreter + layout.threads)
+            address = self.memory.pointer(interpreter + layout.threads)
             while address and len(found) < MOST_THREADS:
-                raw = self._memory.read(address, self._size)
-                found.append(Running(address, interpreter, self._number(word(raw, layout.tid))))
+                raw = self.memory.read(address, self._size)
+                found.append(Running(address, self._number(word(raw, layout.tid))))
                 address = word(raw, NEXT_THREAD)
-            interpreter = self._memory.pointer(interpreter + layout.next_interpreter)
+            interpreter = self.memory.pointer(interpreter + layout.next_interpreter)
         return found
 
     def _number(self, known: int) -> int:
         """The number of a thread, by what Python knows of it."""
         if self.minor >= _WITH_NUMBERS:
             return known
-        return word(self._memory.read(known + _NUMBER_AT, 4), 0)
+        return word(self.memory.read(known + _NUMBER_AT, 4), 0)
 
     def holds_lock(self, thread: Running) -> bool | None:
-        """Whether it holds Python's lock, the GIL; None if that is not known.
+        """Whether it holds Python's lock, the GIL, or needs none; None if that is not known.
 
         Before 3.12, locks of the C library precede what tells: their size differs elsewhere.
         """
-        at, pointer = self._layout.lock, self._memory.pointer
-        if self.minor < _WITH_LOCKS:
-            return pointer(self._runtime + at) == thread.address if _X86 else None
-        lock = pointer(thread.interpreter + at)
-        locked = word(self._memory.read(lock + LOCKED, 4), 0)
-        return bool(locked) and pointer(lock + HOLDER) == thread.address
+        pointer, at = self.memory.pointer, self._layout.lock
+        if self.minor >= _WITH_STATES:
+            return bool(pointer(thread.address + at) & _ACTIVE)
+        return pointer(self._runtime + at) == thread.address if _X86 else None
 
     def place(self, thread: Running) -> tuple[int, int]:
         """What changes as it calls and returns: where its innermost call is, and of what code."""
         call = self._innermost(thread)
-        return call, self._memory.pointer(call + self._layout.code) if call else 0
+        return call, self.memory.pointer(call + self._layout.code) if call else 0
 
     def _innermost(self, thread: Running) -> int:
-        call = self._memory.pointer(thread.address + self._layout.call)
-        within = self._layout.within
-        return call if within is None else self._memory.pointer(call + within)
+        call = self.memory.pointer(thread.address + self._layout.call)
+        via = self._layout.via
+        return call if via is None else self.memory.pointer(call + via)
 
     def stack(self, thread: Running) -> Iterator[Frame]:
         """Its calls, the innermost first. Raises UnreadableError, NoMemoryError."""
@@ -133,12 +130,13 @@ class Interpreter:
         for _ in range(_MOST_CALLS):
             if not call:
                 break
-            raw = self._memory.read(call, self._call_size)
+            raw = self.memory.read(call, self._call_size)
             if layout.owner is None or raw[layout.owner] < OWNED_BY_C:
                 size = 4 if layout.owner is None else 8
                 instruction = word(raw, layout.instruction, size)
                 # Since 3.14 the lowest bits are flags.
-                yield self._codes.frame(word(raw, layout.code) & ~7, instruction)
+                copy = word(raw, layout.copy, 4) if layout.copy else 0
+                yield self._codes.frame(word(raw, layout.code) & ~7, instruction, copy)
             call = word(raw, layout.previous)
 
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, numbered, read
 from gpu_bottleneck_exporter.host.process import ProcessReader
-from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.host.threads import Thread
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
@@ -64,7 +63,6 @@ class _Known:
     def __init__(self, proc: Path, pid: int) -> None:
         self.folder, self.tasks = f"{proc}/{pid}", f"{proc}/{pid}/task"
         self.process = ProcessReader(proc, pid)
-        self.memory = Memory(pid)
         self.interpreter: Interpreter | None = None
         self.threads: dict[int, Thread | None] = {}
         """By their numbers in their own PID namespace; None: not found."""
@@ -96,7 +94,6 @@ class StackReader(AbstractContextManager["StackReader"]):
         """`proc`: the host's."""
         self._proc = proc
         self._patience = patience_seconds
-        self._same_pids = same_pids(proc)
         self._known: dict[int, _Known] = {}
         self._before = looking.cpu_seconds
 
@@ -116,28 +113,16 @@ class StackReader(AbstractContextManager["StackReader"]):
         return {pid: self._one(pid, until) for pid in pids}
 
     def _one(self, pid: int, until: float) -> Sequence[ThreadStack] | Refusal:
-        if not self._same_pids:
-            return Refusal("it is in another PID namespace than we are")
         if time.monotonic() > until:
             return Refusal("there was no time left for it")
         known = self._remembered(pid)
-        known.memory.until = until
-        found = _trouble(known.process) or self._asked(known)
+        found = _trouble(known.process) or _asked(known, until)
         # What was read may be another's by now.
         found = _trouble(known.process) or found
         if not isinstance(found, str):
             return found
         self._known.pop(pid).close()  # it may execute another program next
         return Refusal(found)
-
-    def _asked(self, known: _Known) -> Sequence[ThreadStack] | str:
-        try:
-            found = looking.call(known.process.pid, lambda: _stacks(known))
-        except NoMemoryError as error:
-            return f"{error}"
-        except UnreadableError:
-            return "its memory makes no sense"
-        return "its memory does not answer" if found is None else found
 
     def _remembered(self, pid: int) -> _Known:
         known = self._known.pop(pid, None) or _Known(self._proc, pid)
@@ -147,19 +132,26 @@ class StackReader(AbstractContextManager["StackReader"]):
         return known
 
 
-def _stacks(known: _Known) -> list[ThreadStack]:
-    interpreter = known.interpreter = known.interpreter or _interpreter(known)
+def _asked(known: _Known, until: float) -> Sequence[ThreadStack] | str:
+    try:
+        found = looking.call(known.process.pid, lambda: _stacks(known, until))
+    except NoMemoryError as error:
+        return f"{error}"
+    except UnreadableError:
+        return "its memory makes no sense"
+    return "its memory does not answer" if found is None else found
+
+
+def _stacks(known: _Known, until: float) -> list[ThreadStack]:
+    if known.interpreter is None:
+        memory = Memory(known.folder, until)
+        known.interpreter = Interpreter(memory, read(f"{known.folder}/maps", _MOST_MAPPED) or "")
+    interpreter = known.interpreter
+    interpreter.memory.until = until
     threads = interpreter.threads()
     known.find([one.number for one in threads])
     stacks = (_stack(known.threads[one.number], interpreter, one) for one in threads)
     return [stack for stack in stacks if stack]
-
-
-def _interpreter(known: _Known) -> Interpreter:
-    maps = read(f"{known.folder}/maps", _MOST_MAPPED)
-    if maps is None:
-        raise NoMemoryError("reading it takes the permission to ptrace it (CAP_SYS_PTRACE)")
-    return Interpreter(known.memory, maps)
 
 
 def _trouble(process: ProcessReader) -> str | None:
