@@ -169,6 +169,35 @@ class TestEachPython:
         }
         assert ours == theirs
 
+    def test_a_thread_is_where_its_subinterpreter_is(
+        self, version: str, reader: StackReader
+    ) -> None:
+        code = """
+import os
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+other = interpreters.create()
+os.read(0, 1)
+interpreters.run_string(other, "import os; print(flush=True)\\nos.read(0, 1)")
+"""
+        pipe = subprocess.PIPE
+        command = [PYTHONS[version], "-c", code]
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+            try:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                assert places(asleep(reader, process.pid, "<module>")) == [("<module>", 8)]
+                process.stdin.write(b"1")
+                process.stdin.flush()
+                process.stdout.readline()
+                asleep(reader, process.pid, "<module>")
+                (stack,) = stacks(reader, process.pid)
+                assert places(stack) == [("<module>", 2)]
+            finally:
+                process.kill()
+
     def test_of_a_deep_stack_the_innermost_calls(
         self, version: str, start_planted: Start, reader: StackReader
     ) -> None:

@@ -21,8 +21,6 @@ _TYPE, _LENGTH, _FLAGS, _BYTES = -8, 0, 16, 16
 _COMPACT, _ASCII = 0x20, 0x40
 _PAIR = struct.Struct("=Bb")
 _NO_LINE = -128
-_FIRST_WITH_COLUMNS, _FIRST_WITH_RANGES = 11, 10
-"""Minor versions that changed the table of lines."""
 
 
 class _Code(NamedTuple):
@@ -44,7 +42,7 @@ class Codes:
         self._layout = layout
         self._kind = kind
         self._code_size = max(layout.name, layout.lines) + 8
-        self._line = _table_of(minor)
+        self._line = _TABLES.get(minor, _with_columns)
         self._kept: dict[tuple[_Code, int], Frame] = {}
 
     def frame(self, address: int, instruction: int, copy: int = 0) -> Frame:
@@ -97,16 +95,6 @@ class Codes:
         return text if taken == length else f"…{text}"
 
 
-_Table = Callable[[bytes, int, int], int | None]
-"""The line of the instruction at an offset, by table and first line; None if it has none."""
-
-
-def _table_of(minor: int) -> _Table:
-    if minor >= _FIRST_WITH_COLUMNS:
-        return _with_columns
-    return _with_ranges if minor >= _FIRST_WITH_RANGES else _with_starts
-
-
 def _with_starts(table: bytes, line: int, offset: int) -> int:
     """3.9: pairs of steps, in bytes and lines."""
     start = 0
@@ -155,3 +143,7 @@ def _step(table: bytes, at: int) -> int:
         number |= (table[at] & 63) << shift
         shift += 6
     return -(number >> 1) if number & 1 else number >> 1
+
+
+_TABLES: dict[int, Callable[[bytes, int, int], int | None]] = {9: _with_starts, 10: _with_ranges}
+"""The line of the instruction at an offset, by table and first line; None if it has none."""

@@ -150,8 +150,12 @@ def _stacks(known: _Known, until: float) -> list[ThreadStack]:
     interpreter.memory.until = until
     threads = interpreter.threads()
     known.find([one.number for one in threads])
-    stacks = (_stack(known.threads[one.number], interpreter, one) for one in threads)
-    return [stack for stack in stacks if stack]
+    found: dict[int, ThreadStack] = {}
+    for one in threads:
+        if stack := _stack(known.threads[one.number], interpreter, one):
+            # One that is in a subinterpreter, which comes first, is in this call of another, too.
+            found.setdefault(stack.tid or one.address, stack)
+    return [*found.values()]
 
 
 def _trouble(process: ProcessReader) -> str | None:
