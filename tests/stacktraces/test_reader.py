@@ -23,7 +23,7 @@ from support.planted import Planted, planted
 from support.programs import ended, program
 from support.pythons import OURS, PYTHONS
 from support.rights import AS_WE_ARE, Way, as_nobody, with_mounts_of_its_own
-from support.tools import missing, require
+from support.tools import WITH_US, missing, require
 from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
@@ -258,6 +258,29 @@ os.read(0, 1)
     with program(code) as one:
         asleep(reader, one.pid, "<module>")
         assert len(stacks(reader, one.pid)) == 1
+
+
+def test_one_in_uninterruptible_sleep_is_read(reader: StackReader) -> None:
+    """As long as the child lives, which shares its memory, and goes on to the next line there."""
+    code = """
+import ctypes
+libc = ctypes.CDLL(None)
+print(flush=True)
+if not libc.vfork():
+    libc.pause()
+"""
+    command, pipe = [*WITH_US, sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, process_group=0) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            state = PROC / f"{process.pid}/stat"
+            until(lambda: ") D " in state.read_text(), "uninterruptible sleep")
+            (stack,) = stacks(reader, process.pid)
+            assert stack.wait is Wait.DISK
+            assert stack.frames[0].line in (5, 6)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_what_executes_another_program_is_read_anew(reader: StackReader) -> None:
