@@ -1,6 +1,7 @@
 """Interpreters of Python's versions, as far as this machine has them.
 
-`.ci/python 3.14 FOLDER` gets one more; PYTHONS=FOLDER/usr/bin has tests use it.
+`.ci/python 3.14 FOLDER` gets one more; PYTHONS=FOLDER/usr/bin has tests use it. A free-threaded one
+is to be built: `apt-get source python3.13`, `./configure --disable-gil --prefix FOLDER/usr`.
 """
 
 from __future__ import annotations
