@@ -31,7 +31,7 @@ _INSTALLED = (
 )
 _LEFT_OUT = shutil.ignore_patterns(
     *("test", "idlelib", "lib2to3", "tkinter", "ensurepip", "config-*", "site-packages"),
-    *("dist-packages", "__pycache__", "*.pyc"),
+    *("dist-packages", "node_modules", "__pycache__", "*.pyc"),
 )
 _MOUNT_POINTS = ("proc", "sys", "dev", "tmp", "run", "etc")
 _LIBRARY = re.compile(r"(/\S+) \(0x")
