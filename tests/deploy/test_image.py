@@ -116,7 +116,8 @@ def secrets(folder: Path) -> Iterator[str]:
     options = dict(re.findall(r"^[^.]+\.\.?([\w-]+)='(.*)'$", listed, re.MULTILINE))
     if authority := options.pop("cert", None):
         yield f"--secret id=ca,src={authority}"
-    options.pop("find-links", None)
+    for of_our_files in ("find-links", "constraint"):
+        options.pop(of_our_files, None)
     lines = [f"{name} = {value}\n" for name, value in options.items()]
     (folder / "pip.conf").write_text("[global]\n" + "".join(lines).replace("\\n", " "))
     yield f"--secret id=pip,src={folder}/pip.conf"
