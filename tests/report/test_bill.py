@@ -22,7 +22,6 @@ from report.documents import (
     gpu,
     job,
     read,
-    scored,
 )
 
 
@@ -138,18 +137,6 @@ def test_worst_first_totals_of_all_and_a_limit() -> None:
     assert list(found.owners) == ["bob", "vision", "ada"]
     assert found.use.lost_seconds == pytest.approx(7 * HOUR)
     assert found.use.stall_seconds == pytest.approx({"storage": 5 * HOUR, "asleep": 2 * HOUR})
-
-
-def test_the_record_of_predictions() -> None:
-    ranks = [gpu(index, hours=1) for index in range(4)]
-    for rank, came in zip(ranks[:3], (0.72, 0.71, 0.5), strict=True):
-        rank["score"] = scored(0.7, came)
-    track = bill(document("node7", job("slurm-1", *ranks))).track
-    assert track
-    assert track.followed == 3
-    assert track.inside_ratio == pytest.approx(2 / 3)
-    assert track.median_error_ratio == pytest.approx(0.02)
-    assert bill(document("node7", job("slurm-1", gpu(0)))).track is None
 
 
 def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:

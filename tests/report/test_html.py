@@ -25,7 +25,13 @@ def test_a_job_has_its_figures_its_gpus_and_a_timeline_that_can_be_heard() -> No
     found = page(*example(), job="4711")
     assert text(found, ".//h1") == "Job 4711"
     whole = text(found, "body")
-    for told in ("15.1 GPU-hours", "num_workers 2 → 6", "GPU 3 on node7 was the slowest", "8 kWh"):
+    for told in (
+        "15.1 GPU-hours",
+        "num_workers 2 → 6",
+        "GPU 3 on node7 was the slowest",
+        "1 kWh",
+        "52 of 80 GiB",
+    ):
         assert told in whole
     assert len(found.findall(".//table")) == 1
     assert {one.get("scope") for one in found.iter("th")} == {"col", "row"}

@@ -71,13 +71,6 @@ def past() -> Iterator[str]:
         yield from series(BUSY, billed, 600 * busy, 600)
         yield from series(STALL, {**billed, "waiting_on": "storage"}, 600 * storage, 600)
         yield from series(STALL, {**billed, "waiting_on": "worker_cpu"}, 600 * cpu, 600)
-    for name, value in (
-        ("cluster:predictions:count", 312),
-        ("cluster:predictions_inside:ratio", 0.91),
-        ("cluster:predictions_error:median", 0.02),
-    ):
-        now = int(time.time()) + 60
-        yield from (f"{name} {value} {at}\n" for at in range(now - 3600, now + 601, 60))
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +99,6 @@ def test_all_jobs_with_totals_by_owner(tmp_path: Path, server: Prometheus) -> No
     assert ada["stall_ratios"] == pytest.approx({"worker_cpu": 0.45, "storage": 0.1})
     assert found["total"]["lost_gpu_hours"] == pytest.approx(3 * 1.2)
     assert found["job_count"] == 2
-    assert found["predictions"] == {
-        "followed": 312,
-        "inside_ratio": 0.91,
-        "median_error_ratio": 0.02,
-    }
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import click
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
 from gpu_bottleneck_exporter.flags import nearest
-from gpu_bottleneck_exporter.report.bill import Bill, Wanted, earlier, json, track
+from gpu_bottleneck_exporter.report.bill import Bill, Wanted, earlier, json
 from gpu_bottleneck_exporter.report.html import html
 from gpu_bottleneck_exporter.report.ledgers import ledgers
 from gpu_bottleneck_exporter.report.prometheus import recorded
@@ -58,5 +58,4 @@ def select(bill: Bill) -> None:
         jobs = [job.having(one for one in job.gpus if gpu in one.names) for job in jobs]
     used = (job for job in jobs if job.use.observed_seconds)
     bill.jobs = sorted(used, key=lambda job: (-job.use.lost_seconds, job.id))
-    bill.track = bill.track or track(bill.jobs)
     bill.earlier = earlier(bill.single, every) if bill.single else None

@@ -60,17 +60,6 @@ class Earlier:
     """Their median."""
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
-    """What came of recommendations that were followed."""
-
-    followed: int
-    inside_ratio: float
-    """The share within the predicted interval."""
-    median_error_ratio: float
-    """Distance between outcome and prediction, as a share of the GPU's time."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What the flags of `report` ask for."""
@@ -106,7 +95,6 @@ class Bill:
     """What could not be read, one line each."""
     notes: list[str] = field(default_factory=list)
     """What could, but is worth knowing."""
-    track: Track | None = None
     earlier: Earlier | None = None
     """If there is one job."""
     time_seconds: float = field(default_factory=time.time)
@@ -164,7 +152,6 @@ def json(bill: Bill) -> str:
         "total": use(bill.use),
         "owners": [{"owner": name, **use(of)} for name, of in bill.owners.items()],
         "jobs": [job(one) for one in bill.listed],
-        "predictions": plain(bill.track),
         "missing": bill.missing,
     }
     return dumps(whole)
@@ -221,16 +208,6 @@ def earlier(job: Job, jobs: Iterable[Job]) -> Earlier | None:
     ended = (one.use for one in theirs if one.end_seconds and one.end_seconds <= begun)
     ratios = [use.busy_ratio for use in ended if use.busy_ratio is not None]
     return Earlier(len(ratios), median(ratios)) if ratios else None
-
-
-def track(jobs: Iterable[Job]) -> Track | None:
-    """The record of predictions; None without any."""
-    scores = [gpu.score for job in jobs for gpu in job.gpus if gpu.score]
-    if not scores:
-        return None
-    inside = [s.predicted_low_ratio <= s.busy_ratio <= s.predicted_high_ratio for s in scores]
-    errors = [abs(score.error_ratio) for score in scores]
-    return Track(len(scores), sum(inside) / len(scores), median(errors))
 
 
 def _change(job: Job, offer: Sequence[tuple[Gpu, Prescription]]) -> Change:

@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.fetch import Server, gather
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use
 from gpu_bottleneck_exporter.nodeview.wire import parsed, read
 from gpu_bottleneck_exporter.prescription.model import Prescription, leading
-from gpu_bottleneck_exporter.report.bill import Bill, Track, Wanted
+from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
 BUSY, STALL = "workload:busy_gpu_seconds:sum10m", "workload:stall_gpu_seconds:sum10m"
 MOST_BYTES = 256 * 2**20
@@ -47,12 +47,6 @@ _STEP_SECONDS = 60
 """Of what is looked at GPU by GPU: as often as rules record it."""
 _ENDED_SECONDS = 600.0
 """What rules have not seen for so long has ended."""
-_TRACK = {
-    "followed": "sum(cluster:predictions:count) > 0",
-    "inside_ratio": "sum(cluster:predictions:count * cluster:predictions_inside:ratio)"
-    " / sum(cluster:predictions:count)",
-    "median_error_ratio": "max(cluster:predictions_error:median)",
-}
 Labels = Mapping[str, str]
 Row = tuple[Labels, float]
 """A series: its labels and its value."""
@@ -114,16 +108,12 @@ def recorded(url: str, wanted: Wanted) -> Bill:
         {
             "busy": f"sum by ({_BILLED}) (sum_over_time({BUSY}{window}))",
             "stall": f"sum by ({_BILLED}, waiting_on) (sum_over_time({STALL}{window}))",
-            **_TRACK,
         }
     )
     if not found["busy"]:
         told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
         raise ExporterError(f"{server.name} has recorded no {BUSY}: {told}")
-    track = [rows[0][1] for name in _TRACK if (rows := found[name])]
-    bill = Bill(wanted, [_job(key, use) for key, use in _uses(found).items()])
-    bill.track = Track(int(track[0]), *track[1:]) if len(track) == len(_TRACK) else None
-    return bill
+    return Bill(wanted, [_job(key, use) for key, use in _uses(found).items()])
 
 
 def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:

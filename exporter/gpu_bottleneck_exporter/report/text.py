@@ -19,7 +19,7 @@ def text(bill: Bill) -> str:
     if job := bill.single:
         head = f"{words.heading(job)} ({words.who(bill, job)})"
         bar = "█" * round(_WIDE * (job.use.busy_ratio or 0.0))
-        told = [words.waits(job.use), *words.about(bill, job), *words.record(bill)]
+        told = [words.waits(job.use), *words.about(bill, job)]
         lines = [f"{head:50} busy {percent(job.use.busy_ratio)}"]
         return "\n  ".join([*lines, f"{bar:{_WIDE}} {words.loss(bill, job.use)}", *told])
     lines = [words.summary(bill)]

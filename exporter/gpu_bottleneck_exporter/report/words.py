@@ -53,8 +53,6 @@ def sections(bill: Bill) -> Iterator[Section]:
         )
         rows = _table(("GPU", "Model", *_FIGURES, "Peak memory", "Energy"), gpus)
         yield Section(heading(job), [whole, *about(bill, job)], rows, job)
-    if told := record(bill):
-        yield Section("Recommendations", told)
 
 
 def _totals(bill: Bill) -> Iterator[Section]:
@@ -166,16 +164,10 @@ def about(bill: Bill, job: Job) -> Iterator[str]:
         yield f"{theirs}: {percent(before.busy_ratio)} busy (median)"
     if found := sums.first(job):
         yield f"Do first: {change(found, job)}"
-    most = max(job.gpus, key=lambda gpu: gpu.memory_peak_bytes or 0.0, default=None)
-    used = {"energy": _energy(*job.gpus), "peak memory": _memory(most) if most else DASH}
-    if told := ", ".join(f"{name} {text}" for name, text in used.items() if text != DASH):
-        yield told
 
 
-def _energy(*gpus: Gpu) -> str:
-    """`8 kWh`; a dash if that of one is unknown."""
-    joules = [gpu.energy_joules for gpu in gpus if gpu.energy_joules is not None]
-    return f"{sum(joules) / 3.6e6:.3g} kWh" if 0 < len(joules) == len(gpus) else DASH
+def _energy(gpu: Gpu) -> str:
+    return DASH if gpu.energy_joules is None else f"{gpu.energy_joules / 3.6e6:.3g} kWh"
 
 
 def _memory(gpu: Gpu) -> str:
@@ -196,12 +188,3 @@ def change(found: Change, job: Job) -> str:
     returned = _rounded(found.returned_seconds / HOUR_SECONDS)
     about = "at most" if found.at_most else "about"
     return f"{turned}{where} (would return {about} {returned} GPU-hours)"
-
-
-def record(bill: Bill) -> list[str]:
-    """`Predictions: 312 followed, 91 % inside, median error 2 points`, if any were."""
-    if not (track := bill.track):
-        return []
-    error = _counted(round(100 * track.median_error_ratio), "point")
-    inside = f"{percent(track.inside_ratio)} inside"
-    return [f"Predictions: {track.followed} followed, {inside}, median error {error}"]
