@@ -88,8 +88,9 @@ def test_fifty_jobs_back_to_back_are_charged_their_own_time(tick: float) -> None
         assert use.busy_seconds == pytest.approx(worked, rel=0.01)
         assert (use.unobserved_seconds, use.shared_seconds) == (0, None)
         assert use.timeline
-        assert sum(use.timeline.busy) == pytest.approx(use.busy_seconds)
-        assert len(use.timeline.busy) <= STEPS
+        spent = use.timeline.spent_seconds["busy"]
+        assert sum(spent) == pytest.approx(use.busy_seconds)
+        assert len(spent) == STEPS
 
 
 def test_work_in_the_window_of_a_border_is_of_who_was_there_first() -> None:
@@ -225,11 +226,11 @@ def test_a_timeline_has_few_steps_and_loses_nothing() -> None:
         line.add(now, now + lasts, use)
         whole.add(use)
         now += lasts
-    assert sum(line.busy) == pytest.approx(whole.busy_seconds)
-    assert sum(by[ASLEEP] for by in line.stall) == pytest.approx(whole.stall_seconds[ASLEEP])
-    assert len(line.busy) <= STEPS
-    steps = zip(line.busy, line.stall, strict=True)
-    assert all(busy + idle[ASLEEP] <= line.step_seconds + 1e-6 for busy, idle in steps)
+    busy, idle = line.spent_seconds["busy"], line.spent_seconds[ASLEEP]
+    assert sum(busy) == pytest.approx(whole.busy_seconds)
+    assert sum(idle) == pytest.approx(whole.stall_seconds[ASLEEP])
+    assert len(busy) == len(idle) == STEPS
+    assert all(sum(step) <= line.step_seconds + 1e-6 for step in zip(busy, idle, strict=True))
 
 
 def test_a_gpu_that_many_come_to_stays_small() -> None:

@@ -38,8 +38,10 @@ def gpu(index: int, *, hours: float = 3.2, began: float | None = None, **stalls:
         "timeline": {
             "start_seconds": began,
             "step_seconds": seconds / 4,
-            "busy": [(seconds - sum(found.values())) / 4] * 4,
-            "stall": [{cause: one / 4 for cause, one in found.items()}] * 4,
+            "spent_seconds": {
+                what: [one / 4] * 4
+                for what, one in {"busy": seconds - sum(found.values()), **found}.items()
+            },
         },
     }
 

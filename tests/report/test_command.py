@@ -102,9 +102,9 @@ def test_what_is_missing_is_a_line_each_and_the_rest_is_reported(tmp_path: Path)
 @pytest.mark.parametrize("layout", ["text", "markdown", "json"])
 def test_hostile_names_are_inert(tmp_path: Path, layout: str) -> None:
     named = {"user": HOSTILE, "namespace": HOSTILE, "pod": HOSTILE, "\x1b[0m<b>": HOSTILE}
-    rank = gpu(0, storage=0.5)
+    rank = gpu(0, storage=0.5, **{"<script>_": 0.1})
     rank["model"] = rank["gpu"] = rank["mig"] = HOSTILE
-    bad = job("pod-1", rank, **named)
+    bad = job(HOSTILE, rank, **named)
     with nodes({"a": document(HOSTILE, bad, job("slurm-1", gpu(1, storage=0.5)))}) as urls:
         done = report(tmp_path, "--url", urls["a"], "--format", layout)
     assert done.returncode == 0
@@ -169,7 +169,7 @@ def test_the_ledger_of_a_real_exporter(tmp_path: Path) -> None:
         shares = [one["busy_ratio"], *one["stall_ratios"].values()]
         assert sum(shares) == pytest.approx(1)
         assert one["end_seconds"] is None
-        assert all(gpu["timeline"]["busy"] for gpu in one["gpus"])
+        assert all(gpu["timeline"]["spent_seconds"]["busy"] for gpu in one["gpus"])
 
 
 def asked(folder: Path, server: Server) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def test_a_job_has_its_figures_its_gpus_and_a_timeline_that_can_be_heard() -> No
     drawn = [*found.iter("svg")]
     assert len(drawn) == 9
     assert all(one.get("role") == "img" for one in drawn)
-    assert "quarter 4: busy 41 %, worker_cpu 38 %" in f"{drawn[0].get('aria-label')}"
+    assert "quarter 4: busy 41 %, host_code 5 %, worker_cpu 38 %" in f"{drawn[0].get('aria-label')}"
     assert drawn[0].find("path[@class='c-worker_cpu']") is not None
 
 
@@ -55,11 +55,11 @@ def test_several_jobs_have_tables_with_captions() -> None:
 
 
 def test_hostile_names_are_text() -> None:
-    rank = gpu(0, storage=0.5)
+    rank = gpu(0, storage=0.5, **{'"><b>': 0.1})
     rank |= {"gpu": HOSTILE, "mig": HOSTILE, "model": HOSTILE, "uuid": HOSTILE}
     rank["recommendation"] = advised(1, 2, 0.9, cause=HOSTILE, knob=HOSTILE)
     owner = {"namespace": HOSTILE, "pod": HOSTILE, "user": HOSTILE}
-    found = page(document(HOSTILE, job("pod-1", rank, **owner), job("slurm-1", gpu(1))))
+    found = page(document(HOSTILE, job(HOSTILE, rank, **owner), job("slurm-1", gpu(1))))
     assert not {one.tag for one in found.iter()} & {"script", "img", "a", "b", "iframe", "link"}
     names = {name for one in found.iter() for name in one.attrib}
     assert not any(name.startswith("on") for name in names)
@@ -78,16 +78,17 @@ def test_the_page_loads_nothing() -> None:
 
 def test_the_timeline_adds_up() -> None:
     (whole,) = bill(*example()).jobs
-    uses = columns(whole.gpus, NOW - 3.2 * 3600, NOW, 7)
-    assert len(uses) == 7
-    assert sum(use.busy_seconds for use in uses) == pytest.approx(whole.use.busy_seconds)
-    assert sum(use.observed_seconds for use in uses) == pytest.approx(whole.use.observed_seconds)
-    assert uses[3].stall_ratios == pytest.approx(whole.use.stall_ratios)
+    spent = columns(whole.gpus, NOW - 3.2 * 3600, NOW, 7)
+    assert len(spent) == 7
+    assert sum(one["busy"] for one in spent) == pytest.approx(whole.busy_seconds)
+    assert sum(sum(one.values()) for one in spent) == pytest.approx(whole.observed_seconds)
+    for cause, seconds in whole.stall_seconds.items():
+        assert spent[3][cause] == pytest.approx(seconds / 7)
 
 
 def test_a_timeline_of_another_time_is_not_drawn_and_breaks_nothing() -> None:
     rank = gpu(0, storage=0.5)
     rank["timeline"] |= {"start_seconds": 1.0, "step_seconds": 1e10}
-    rank["timeline"]["busy"] = [1.0]
+    rank["timeline"]["spent_seconds"]["busy"] = [1.0]
     found = page(document("node7", job("slurm-1", rank)))
     assert len(found.findall(".//table")) == 1

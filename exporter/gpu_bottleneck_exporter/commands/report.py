@@ -56,6 +56,6 @@ def select(bill: Bill) -> None:
             raise SettingsError(f"There is no {kind} {name!r}.{nearest(name, names)}")
     if gpu:
         jobs = [job.having(one for one in job.gpus if gpu in one.names) for job in jobs]
-    used = (job for job in jobs if job.use.observed_seconds)
-    bill.jobs = sorted(used, key=lambda job: (-job.use.lost_seconds, job.id))
+    used = (job for job in jobs if job.observed_seconds)
+    bill.jobs = sorted(used, key=lambda job: (-job.lost_seconds, job.id))
     bill.earlier = earlier(bill.single, every) if bill.single else None

@@ -7,10 +7,12 @@ clock; amounts are GPU-seconds. None: unknown.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from operator import add
 from typing import Annotated, Any
 
+from gpu_bottleneck_exporter.nodeview.model import parts_of
 from gpu_bottleneck_exporter.prescription.model import Prescription, Score
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
@@ -54,7 +56,8 @@ class Use:
         """Add a share of what `other` did."""
         self.observed_seconds += share * other.observed_seconds
         self.busy_seconds += share * other.busy_seconds
-        _add(self.stall_seconds, other.stall_seconds, share)
+        for cause, seconds in other.stall_seconds.items():
+            self.stall_seconds[cause] = self.stall_seconds.get(cause, 0.0) + share * seconds
 
 
 def total(uses: Iterable[Use]) -> Use:
@@ -67,12 +70,12 @@ def total(uses: Iterable[Use]) -> Use:
 
 @dataclass(slots=True, eq=False)
 class Timeline:
-    """Busy and idle time in at most `STEPS` steps, whose length doubles."""
+    """Busy and idle time in `STEPS` steps, whose length doubles."""
 
     start_seconds: Time
     step_seconds: Annotated[float, (1e-3, MOST_SECONDS)] = 1.0
-    busy: list[Seconds] = field(default_factory=list)
-    stall: list[dict[str, Seconds]] = field(default_factory=list)
+    spent_seconds: dict[str, list[Seconds]] = field(default_factory=dict)
+    """In each step, by what was waited on or `KEPT_BUSY`."""
 
     def add(self, start: float, end: float, use: Use, share: float = 1.0) -> None:
         """Add a share of `use`, spread over the steps between two times."""
@@ -80,19 +83,15 @@ class Timeline:
         end = max(end - self.start_seconds, start + 1e-6)
         while end > STEPS * self.step_seconds:
             self._double()
-        for step, part in steps(start, end, self.step_seconds, STEPS):
-            while len(self.busy) <= step:
-                self.busy.append(0.0)
-                self.stall.append({})
-            self.busy[step] += part * share * use.busy_seconds
-            _add(self.stall[step], use.stall_seconds, part * share)
+        for name, seconds in parts_of(use.busy_seconds, use.stall_seconds).items():
+            spent = self.spent_seconds.setdefault(name, [0.0] * STEPS)
+            for step, part in steps(start, end, self.step_seconds, STEPS):
+                spent[step] += part * share * seconds
 
     def _double(self) -> None:
         self.step_seconds *= 2
-        self.busy = [sum(self.busy[at : at + 2]) for at in range(0, len(self.busy), 2)]
-        for first, second in zip(self.stall[::2], self.stall[1::2], strict=False):
-            _add(first, second)
-        self.stall = self.stall[::2]
+        for spent in self.spent_seconds.values():
+            spent[:] = [*map(add, spent[::2], spent[1::2]), *[0.0] * (STEPS // 2)]
 
 
 def steps(start: float, end: float, length: float, most: int) -> Iterator[tuple[int, float]]:
@@ -100,11 +99,6 @@ def steps(start: float, end: float, length: float, most: int) -> Iterator[tuple[
     for step in range(max(int(start / length), 0), min(math.ceil(end / length), most)):
         inside = min(end, (step + 1) * length) - max(start, step * length)
         yield step, inside / (end - start)
-
-
-def _add(to: dict[str, float], more: Mapping[str, float], share: float = 1.0) -> None:
-    for name, amount in more.items():
-        to[name] = to.get(name, 0.0) + share * amount
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -173,8 +167,8 @@ def end_of(gpus: Sequence[Gpu]) -> float | None:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Job:
-    """A job, on one or more nodes."""
+class Job(Use):
+    """A job, on one or more nodes, and what all its GPUs did."""
 
     id: str
     owner: dict[str, str] = field(default_factory=dict)
@@ -185,19 +179,14 @@ class Job:
     end_seconds: Time | None = None
     """None while it runs, or if it is unknown."""
     gpus: list[Gpu] = field(default_factory=list)
-    summed: Use | None = None
-    """Of all its GPUs, where they are not known one by one."""
-
-    @property
-    def use(self) -> Use:
-        """What its GPUs did."""
-        return self.summed or total(self.gpus)
+    """Empty where they are not known one by one."""
 
     def having(self, gpus: Iterable[Gpu]) -> Job:
         """The same with these GPUs, in order, from the first one's start to the last one's end."""
         found = sorted(gpus, key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
         start = min((gpu.start_seconds for gpu in found), default=None)
-        return replace(self, gpus=found, start_seconds=start, end_seconds=end_of(found))
+        did, end = asdict(total(found)), end_of(found)
+        return replace(self, gpus=found, start_seconds=start, end_seconds=end, **did)
 
     @property
     def owner_name(self) -> str:

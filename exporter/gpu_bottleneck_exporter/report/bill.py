@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -104,7 +104,7 @@ class Bill:
         """What the jobs of each did, the largest loss first."""
         found: dict[str, Use] = {}
         for job in self.jobs:
-            found.setdefault(job.owner_name, Use()).add(job.use)
+            found.setdefault(job.owner_name, Use()).add(job)
         return dict(sorted(found.items(), key=lambda one: (-one[1].lost_seconds, one[0])))
 
     @cached_property
@@ -138,10 +138,8 @@ def json(bill: Bill) -> str:
         return known | lost | {"lost_cost": bill.cost(of.lost_seconds)}
 
     def job(of: Job) -> dict[str, Any]:
-        names = ("id", "owner", "claims", "start_seconds", "end_seconds")
         told = {"slowest": slowest(of), "do_first": first(of), "earlier": bill.earlier}
-        known = plain({name: getattr(of, name) for name in names} | told)
-        return {**known, **use(of.use), "gpus": [plain(gpu) for gpu in of.gpus]}
+        return {**plain(of), **use(of), **plain(told)}
 
     whole = {
         "version": VERSION,
@@ -167,7 +165,7 @@ def first(job: Job) -> Change | None:
     most = max(changes, key=lambda one: one.returned_seconds, default=None)
     if most and most.returned_seconds >= _LEAST_RETURNED_SECONDS:
         return most
-    cause = next(iter(job.use.stall_ratios), None)
+    cause = next(iter(job.stall_ratios), None)
     return Change(cause) if cause else None
 
 
@@ -189,15 +187,18 @@ def slowest(job: Job) -> Slowest | None:
     return Slowest(found.name, cause, own[cause], theirs.get(cause, 0.0))
 
 
-def columns(gpus: Iterable[Gpu], start: float, end: float, count: int) -> list[Use]:
-    """What these GPUs did in each of `count` equal parts of the time, in Unix seconds."""
-    found, wide = [Use() for _ in range(count)], (end - start) / count
+def columns(
+    gpus: Iterable[Gpu], start: float, end: float, count: int
+) -> Sequence[Mapping[str, float]]:
+    """What these GPUs spent each of `count` equal parts of the time on, in Unix seconds."""
+    found = [defaultdict[str, float](float) for _ in range(count)]
+    wide = (end - start) / count
     for line in (gpu.timeline for gpu in gpus if gpu.timeline and wide > 0):
-        for at, (busy, stalls) in enumerate(zip(line.busy, line.stall, strict=False)):
-            use = Use(busy + sum(stalls.values()), busy, stalls)
-            begin = line.start_seconds + at * line.step_seconds - start
-            for column, share in steps(begin, begin + line.step_seconds, wide, count):
-                found[column].add(use, share)
+        for name, spent in line.spent_seconds.items():
+            for at, seconds in enumerate(spent):
+                begin = line.start_seconds + at * line.step_seconds - start
+                for column, share in steps(begin, begin + line.step_seconds, wide, count):
+                    found[column][name] += share * seconds
     return found
 
 
@@ -205,8 +206,8 @@ def earlier(job: Job, jobs: Iterable[Job]) -> Earlier | None:
     """The jobs of the same owner that had ended when this one began; None without any."""
     begun = job.start_seconds or 0.0
     theirs = [one for one in jobs if one.owner_name == job.owner_name != "unknown"]
-    ended = (one.use for one in theirs if one.end_seconds and one.end_seconds <= begun)
-    ratios = [use.busy_ratio for use in ended if use.busy_ratio is not None]
+    ended = (one for one in theirs if one.end_seconds and one.end_seconds <= begun)
+    ratios = [one.busy_ratio for one in ended if one.busy_ratio is not None]
     return Earlier(len(ratios), median(ratios)) if ratios else None
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.resources import files
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
-from gpu_bottleneck_exporter.jobs.model import Gpu, Use
-from gpu_bottleneck_exporter.nodeview.model import Parts, parts_of
-from gpu_bottleneck_exporter.nodeview.text import percent
+from gpu_bottleneck_exporter.jobs.model import Gpu
+from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Parts, named, parts_of
+from gpu_bottleneck_exporter.nodeview.text import parts
 from gpu_bottleneck_exporter.palette import WAITING_ON
 from gpu_bottleneck_exporter.report import words
 from gpu_bottleneck_exporter.report.bill import Bill, columns
@@ -47,7 +47,7 @@ def _section(bill: Bill, part: words.Section) -> Html:
             content += [drawn, element("div", *times, class_="axis")]
             each = ("Over time", *(_drawn([gpu], start, end) or "" for gpu in job.gpus))
             rows = [(*row, cell) for row, cell in zip(rows, each, strict=True)]
-        content.append(legend(_parts(job.use)))
+        content.append(legend(_parts(parts_of(job.busy_seconds, job.stall_seconds))))
     if part.lines:
         content.append(listed(map(_text, part.lines), "told", "What to know"))
     return element("section", *content, _table(part.heading, rows))
@@ -56,21 +56,20 @@ def _section(bill: Bill, part: words.Section) -> Html:
 def _drawn(gpus: Sequence[Gpu], start: float, end: float) -> Html | None:
     """The shares over time, with a text alternative: what a quarter of the time each was like."""
     heard = "; ".join(
-        f"quarter {at}: busy {percent(use.busy_ratio)}, {words.waits(use)}"
-        for at, use in enumerate(columns(gpus, start, end, 4), 1)
+        f"quarter {at}: {parts(named(_parts(spent))) or DASH}"
+        for at, spent in enumerate(columns(gpus, start, end, 4), 1)
     )
-    uses = columns(gpus, start, end, _COLUMNS)
-    return strip([_parts(use) for use in uses], _COLUMNS, f"What GPUs did over time. {heard}")
+    shares = [_parts(spent) for spent in columns(gpus, start, end, _COLUMNS)]
+    return strip(shares, _COLUMNS, f"What GPUs did over time. {heard}")
 
 
-def _parts(use: Use) -> Parts:
-    """Shares of the observed time, by names that have a colour; empty if unknown."""
-    if use.busy_ratio is None:
-        return {}
-    known = dict.fromkeys(WAITING_ON, 0.0)  # in the same order at all times
-    for cause, ratio in use.stall_ratios.items():
-        known[cause if cause in WAITING_ON else UNKNOWN] += ratio
-    return parts_of(use.busy_ratio, {cause: ratio for cause, ratio in known.items() if ratio})
+def _parts(seconds: Mapping[str, float]) -> Parts:
+    """Shares of all these, by names that have a colour, in the same order at all times."""
+    known = dict.fromkeys((KEPT_BUSY, *WAITING_ON), 0.0)
+    for name, amount in seconds.items():
+        known[name if name in known else UNKNOWN] += amount
+    whole = sum(known.values())
+    return {name: amount / whole for name, amount in known.items() if amount}
 
 
 def _table(caption: str, rows: Sequence[words.Row]) -> Html | None:

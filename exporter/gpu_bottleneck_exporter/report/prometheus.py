@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -113,7 +113,7 @@ def recorded(url: str, wanted: Wanted) -> Bill:
     if not found["busy"]:
         told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
         raise ExporterError(f"{server.name} has recorded no {BUSY}: {told}")
-    return Bill(wanted, [_job(key, use) for key, use in _uses(found).items()])
+    return Bill(wanted, [_job(key, did) for key, did in _uses(found).items()])
 
 
 def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
@@ -163,7 +163,7 @@ def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
             )
             gpu.add(use)
             name = labels["cluster"], labels["workload"]
-            jobs.setdefault(name, _job(_key(labels))).gpus.append(gpu)
+            jobs.setdefault(name, _job(_key(labels), Use())).gpus.append(gpu)
     if len(jobs) == 1:  # which of several was advised is unknown
         _advise(next(iter(jobs.values())).gpus, came["advice"], came["advised"])
     return [job.having(job.gpus) for job in jobs.values()]
@@ -210,12 +210,12 @@ def _uses(rows: Mapping[str, Iterable[Row]]) -> dict[Key, Use]:
     return found
 
 
-def _job(key: Key, summed: Use | None = None) -> Job:
+def _job(key: Key, did: Use) -> Job:
     owner = {name.removeprefix("workload_"): text for name, text in key if name in _OWNER}
     labels = dict(key)
     number = labels.get("slurm_job_id")
     name = f"slurm-{number}" if number else labels.get("workload", "")
-    return Job(id=name, owner=owner, summed=summed)
+    return Job(id=name, owner=owner, **asdict(did))
 
 
 def _key(labels: Labels, without: str = "waiting_on") -> Key:

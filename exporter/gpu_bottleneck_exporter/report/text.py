@@ -18,10 +18,10 @@ def text(bill: Bill) -> str:
     """The report as plain text."""
     if job := bill.single:
         head = f"{words.heading(job)} ({words.who(bill, job)})"
-        bar = "█" * round(_WIDE * (job.use.busy_ratio or 0.0))
-        told = [words.waits(job.use), *words.about(bill, job)]
-        lines = [f"{head:50} busy {percent(job.use.busy_ratio)}"]
-        return "\n  ".join([*lines, f"{bar:{_WIDE}} {words.loss(bill, job.use)}", *told])
+        bar = "█" * round(_WIDE * (job.busy_ratio or 0.0))
+        told = [words.waits(job), *words.about(bill, job)]
+        lines = [f"{head:50} busy {percent(job.busy_ratio)}"]
+        return "\n  ".join([*lines, f"{bar:{_WIDE}} {words.loss(bill, job)}", *told])
     lines = [words.summary(bill)]
     for part in words.sections(bill):
         widths = [max(map(len, column)) for column in zip(*part.rows, strict=True)]
@@ -35,7 +35,7 @@ def markdown(bill: Bill) -> str:
     lines = [f"## {marked(words.title(bill))}", "", words.summary(bill)]
     for part in words.sections(bill):
         if part.job is None or bill.single:
-            waits = [words.waits(part.job.use)] if part.job else []
+            waits = [words.waits(part.job)] if part.job else []
             head, *rows = part.rows or [()]
             ruled = [head, ("---",) * len(head), *rows] if rows else []
             lines += ["", *(f"| {' | '.join(map(marked, row))} |" for row in ruled)]

@@ -46,7 +46,7 @@ def sections(bill: Bill) -> Iterator[Section]:
     if not bill.single:
         yield from _totals(bill)
     for job in bill.listed:
-        whole = f"{who(bill, job)}: {figures(bill, job.use)}"
+        whole = f"{who(bill, job)}: {figures(bill, job)}"
         gpus = (
             (gpu.name, short(gpu.model or ""), *_cells(bill, gpu), _memory(gpu), _energy(gpu))
             for gpu in job.gpus
@@ -60,7 +60,7 @@ def _totals(bill: Bill) -> Iterator[Section]:
     for job in bill.listed:
         advice = sums.first(job)
         to_do = change(advice, job) if advice and advice.knob else ""
-        cells, boards = _cells(bill, job.use), f"{len(job.gpus) or ''}"
+        cells, boards = _cells(bill, job), f"{len(job.gpus) or ''}"
         jobs.append((short(job.name), boards, *cells, short(job.owner_name), to_do))
     if more := len(bill.jobs) - len(bill.listed):
         jobs.append((f"and {more} more (see --limit)", *[""] * 7))
