@@ -7,9 +7,8 @@ import pytest
 from gpu_bottleneck_exporter.commands.report import FORMATS, select
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.jobs.model import Job
-from gpu_bottleneck_exporter.report import bill as sums
-from gpu_bottleneck_exporter.report import words
-from gpu_bottleneck_exporter.report.bill import Change
+from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.report.about import about, change, first, slow_line, slowest
 from report.documents import (
     HOSTILE,
     HOUR,
@@ -46,10 +45,8 @@ def test_the_example_of_two_nodes() -> None:
     assert found.stall_ratios == pytest.approx(
         {"worker_cpu": 0.38, "asleep": 0.14, "host_code": 0.05, "unknown": 0.02}
     )
-    slow = sums.slowest(found)
-    assert slow
-    assert (slow.gpu, slow.cause) == ("GPU 3 on node7", "worker_cpu")
-    assert (slow.ratio, slow.others_ratio) == pytest.approx((0.52, 0.36))
+    told = slowest(found)
+    assert told == "GPU 3 on node7 was the slowest: worker_cpu 52 % (the others 36 %)"
 
 
 def test_the_slow_line_is_that_of_the_gpu_that_lost_most() -> None:
@@ -59,34 +56,31 @@ def test_the_slow_line_is_that_of_the_gpu_that_lost_most() -> None:
         shares = {"role": "worker", "ratio": 0.75, "lock_ratio": 0.2, "native_ratio": 0.0}
         line |= {"seconds": 3.0, **shares}
         rank["idle_lines"] = {"seconds": 4.0, "looks": 9, "lines": [line], "waits": []}
-    found = bill(document("node7", job("slurm-1", *ranks)))
-    (told,) = (one for one in words.about(found, found.jobs[0]) if one.startswith("Slow line"))
+    told = slow_line(one(*ranks))
+    assert told
     assert told.startswith("Slow line: 75 % of 4 s idle: train.py:7 <script>")
     assert told.endswith("…, 20 % of that waiting for a lock")
     assert told.isprintable()
     assert len(told) < 200
     for rank in ranks:
         rank["idle_lines"] = {}
-    found = bill(document("node7", job("slurm-1", *ranks)))
-    assert not [one for one in words.about(found, found.jobs[0]) if one.startswith("Slow line")]
+    assert slow_line(one(*ranks)) is None
 
 
 def test_what_a_change_returns_is_no_more_than_its_cause_took() -> None:
     (found,) = jobs(*example())
-    change = sums.first(found)
-    assert change
-    assert (change.knob, change.current_value, change.value) == ("num_workers", 2, 6)
-    assert len(change.gpus) == 8
     # By the prediction 0.43 of the time of seven GPUs, and 0.63 of one; they waited 0.36 and 0.52.
-    assert change.returned_seconds == pytest.approx((7 * 0.36 + 0.52) * 3.2 * HOUR)
+    hours = f"{(7 * 0.36 + 0.52) * 3.2:.3g}"
+    told = f"num_workers 2 → 6 on all ranks (would return about {hours} GPU-hours)"
+    assert change(found) == told
+    assert first(found) == f"Do first: {told}"
 
 
 def test_what_a_change_returns_is_what_the_same_work_leaves_over() -> None:
     rank = gpu(0, hours=1, worker_cpu=0.6)
-    rank["recommendation"] = advised(1, 2, 0.5)
-    change = sums.first(one(rank))
-    assert change
-    assert change.returned_seconds == pytest.approx(HOUR * (1 - 0.4 / 0.5))
+    rank["recommendation"] = advised(1, 2, 0.5, at_most=True)
+    # One hour, of which the same work at 0.5 rather than 0.4 takes four fifths.
+    assert change(one(rank)) == "num_workers 1 → 2 (would return at most 0.2 GPU-hours)"
 
 
 def test_one_slow_rank_returns_what_the_others_wait_for() -> None:
@@ -95,13 +89,11 @@ def test_one_slow_rank_returns_what_the_others_wait_for() -> None:
     figures = {"job_gpus": 4, "job_current_busy_ratio": 0.6, "job_busy_ratio": 0.8}
     ranks[2]["recommendation"] = advised(1, 4, 0.8, **figures)
     found = one(*ranks)
-    slow, change = sums.slowest(found), sums.first(found)
-    assert slow
-    assert change
-    assert (slow.gpu, slow.cause, slow.others_ratio) == ("GPU 2 on node7", "worker_cpu", 0.0)
-    assert slow.ratio == pytest.approx(0.4)
-    assert change.gpus == ("GPU 2 on node7",)
-    assert change.returned_seconds == pytest.approx(4 * HOUR * (1 - 0.6 / 0.8))
+    told = slowest(found)
+    assert told == "GPU 2 on node7 was the slowest: worker_cpu 40 % (the others 0 %)"
+    # Four GPU-hours, of which the same work at 0.8 rather than 0.6 takes three.
+    told = "num_workers 1 → 4 on GPU 2 on node7 (would return about 1 GPU-hours)"
+    assert change(found) == told
 
 
 @pytest.mark.parametrize(
@@ -114,12 +106,25 @@ def test_one_slow_rank_returns_what_the_others_wait_for() -> None:
     ids=["alone", "alike", "it waits for the other"],
 )
 def test_no_gpu_is_the_slowest_where_none_stands_out(ranks: list[Fields]) -> None:
-    assert sums.slowest(one(*ranks)) is None
+    assert slowest(one(*ranks)) is None
 
 
 def test_without_a_recommendation_the_usual_remedy_stands_alone() -> None:
-    assert sums.first(one(gpu(0, storage=0.4, asleep=0.1))) == Change("storage")
-    assert sums.first(one(gpu(0))) is None
+    found = one(gpu(0, storage=0.4, asleep=0.1))
+    assert change(found) is None
+    assert first(found) == f"Do first: {REMEDIES['storage']} (storage)"
+    assert first(one(gpu(0))) is None
+
+
+def test_of_several_changes_the_one_that_returns_most_is_first() -> None:
+    ranks = [gpu(index, hours=1, worker_cpu=0.5) for index in range(5)]
+    ranks[3]["recommendation"] = advised(0.3, 0, 0.9, knob="host_code")
+    for rank, then in zip(ranks, (3, 6, 6), strict=False):
+        rank["recommendation"] = advised(2, then, 0.625)
+    told = "num_workers 2 → 6 on 3 of 5 ranks (would return about 0.6 GPU-hours)"
+    assert change(one(*ranks)) == told
+    told = "less Python code on GPU 3 on node7 (would return about 0.444 GPU-hours)"
+    assert change(one(*ranks[2:])) == told
 
 
 def test_worst_first_totals_of_all_and_a_limit() -> None:
@@ -156,10 +161,8 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
         ),
         job="9",
     )
-    before = found.earlier
-    assert before
-    assert before.jobs == 3
-    assert before.busy_ratio == pytest.approx(0.6)
+    told = "ada's earlier jobs: 60 % busy (median of 3)"
+    assert about(found, found.jobs[0])["earlier"] == told
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import click
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
 from gpu_bottleneck_exporter.flags import nearest
-from gpu_bottleneck_exporter.report.bill import Bill, Wanted, earlier, json
+from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 from gpu_bottleneck_exporter.report.html import html
 from gpu_bottleneck_exporter.report.ledgers import ledgers
 from gpu_bottleneck_exporter.report.prometheus import recorded
-from gpu_bottleneck_exporter.report.text import markdown, text
+from gpu_bottleneck_exporter.report.text import json, markdown, text
 
 LOCAL = "http://127.0.0.1:10170"
 FORMATS = {"text": text, "json": json, "markdown": markdown, "html": html}
@@ -38,7 +38,7 @@ def select(bill: Bill) -> None:
 
     Raises SettingsError if no job is like that, and ExporterError if one may be on a missing node.
     """
-    wanted, jobs, every = bill.wanted, bill.jobs, bill.jobs
+    wanted, jobs = bill.wanted, bill.jobs
     gpu = wanted.gpu and re.sub(":[0-9]+/", "/", wanted.gpu)  # as people copy it from alerts
     for kind, name, known in (
         ("job", wanted.job, lambda job: (job.name, job.id)),
@@ -57,5 +57,4 @@ def select(bill: Bill) -> None:
     if gpu:
         jobs = [job.having(one for one in job.gpus if gpu in one.names) for job in jobs]
     used = (job for job in jobs if job.observed_seconds)
-    bill.jobs = sorted(used, key=lambda job: (-job.lost_seconds, job.id))
-    bill.earlier = earlier(bill.single, every) if bill.single else None
+    bill.read, bill.jobs = bill.jobs, sorted(used, key=lambda job: (-job.lost_seconds, job.id))

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use
-from gpu_bottleneck_exporter.nodeview import text as nodeview
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
-from gpu_bottleneck_exporter.nodeview.text import (
-    amount,
-    duration,
-    lines_of_code,
-    memory,
-    parts,
-    percent,
-)
-from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, REMOVED
-from gpu_bottleneck_exporter.remedies import REMEDIES, SETTINGS
-from gpu_bottleneck_exporter.report import bill as sums
-from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill, Change
+from gpu_bottleneck_exporter.nodeview.text import duration, memory, parts, percent, short
+from gpu_bottleneck_exporter.report.about import about, change, rounded
+from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill
 
 _SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}
-short = partial(nodeview.short, most=40)
-"""A name, cut where it is too long for a line."""
 _LOST = ("GPU-hours lost", "Cost")
 _FIGURES = ("Busy", *_LOST, "Mostly")
 Row = tuple[str, ...]
@@ -52,15 +39,14 @@ def sections(bill: Bill) -> Iterator[Section]:
             for gpu in job.gpus
         )
         rows = _table(("GPU", "Model", *_FIGURES, "Peak memory", "Energy"), gpus)
-        yield Section(heading(job), [whole, *about(bill, job)], rows, job)
+        yield Section(heading(job), [whole, *filter(None, about(bill, job).values())], rows, job)
 
 
 def _totals(bill: Bill) -> Iterator[Section]:
     jobs: list[Row] = []
     for job in bill.listed:
-        advice = sums.first(job)
-        to_do = change(advice, job) if advice and advice.knob else ""
         cells, boards = _cells(bill, job), f"{len(job.gpus) or ''}"
+        to_do = change(job) or ""
         jobs.append((short(job.name), boards, *cells, short(job.owner_name), to_do))
     if more := len(bill.jobs) - len(bill.listed):
         jobs.append((f"and {more} more (see --limit)", *[""] * 7))
@@ -114,13 +100,8 @@ def loss(bill: Bill, use: Use) -> str:
 def _lost(bill: Bill, seconds: float) -> Row:
     """GPU-hours, and what they cost; empty without a price."""
     cost, currency = bill.cost(seconds), bill.wanted.currency
-    price = "" if cost is None else f"{_rounded(cost)} {_SYMBOLS.get(currency, currency)}"
-    return _rounded(seconds / HOUR_SECONDS), price
-
-
-def _rounded(value: float) -> str:
-    """Three digits of it: `15.1`, `5 310`."""
-    return f"{float(f'{value:.3g}'):,.12g}".replace(",", " ")
+    price = "" if cost is None else f"{rounded(cost)} {_SYMBOLS.get(currency, currency)}"
+    return rounded(seconds / HOUR_SECONDS), price
 
 
 def who(bill: Bill, job: Job) -> str:
@@ -150,41 +131,9 @@ def waits(use: Use) -> str:
     return parts(named(use.stall_ratios)) or DASH
 
 
-def about(bill: Bill, job: Job) -> Iterator[str]:
-    """What there is to say of a job beyond its figures, a sentence each."""
-    if slow := sums.slowest(job):
-        others = f"(the others {percent(slow.others_ratio)})"
-        yield f"{slow.gpu} was the slowest: {slow.cause} {percent(slow.ratio)} {others}"
-    looked_at = [gpu for gpu in job.gpus if gpu.idle_lines and gpu.idle_lines.lines]
-    if worst := max(looked_at, key=lambda gpu: gpu.lost_seconds, default=None):
-        _, told = next(lines_of_code(worst.idle_lines))
-        yield f"Slow line: {told}"
-    if before := bill.earlier:
-        theirs = f"{short(job.owner_name)}'s {_counted(before.jobs, 'earlier job')}"
-        yield f"{theirs}: {percent(before.busy_ratio)} busy (median)"
-    if found := sums.first(job):
-        yield f"Do first: {change(found, job)}"
-
-
 def _energy(gpu: Gpu) -> str:
     return DASH if gpu.energy_joules is None else f"{gpu.energy_joules / 3.6e6:.3g} kWh"
 
 
 def _memory(gpu: Gpu) -> str:
     return memory(gpu.memory_peak_bytes, gpu.memory_total_bytes)
-
-
-def change(found: Change, job: Job) -> str:
-    """`num_workers 2 → 6 on all ranks (would return about 11 GPU-hours)`."""
-    if found.knob is None:
-        return f"{REMEDIES.get(found.cause, 'see the runbook')} ({found.cause})"
-    name = found.knob if found.knob == NUM_WORKERS else SETTINGS.get(found.knob, short(found.knob))
-    turned, where, count = f"less {name}", "", len(found.gpus)
-    if found.knob not in REMOVED and found.current_value is not None and found.value is not None:
-        turned = f"{name} {amount(found.current_value)} → {amount(found.value)}"
-    if len(job.gpus) > 1:
-        some = found.gpus[0] if count == 1 else f"{count} of {len(job.gpus)} ranks"
-        where = f" on {'all ranks' if count == len(job.gpus) else some}"
-    returned = _rounded(found.returned_seconds / HOUR_SECONDS)
-    about = "at most" if found.at_most else "about"
-    return f"{turned}{where} (would return {about} {returned} GPU-hours)"
