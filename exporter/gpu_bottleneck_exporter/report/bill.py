@@ -1,4 +1,4 @@
-"""What jobs lost, to what, and what would have helped: arithmetic only."""
+"""What is asked for, what was found, and its sums."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from pathlib import Path
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, steps, total
 
 HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
-_CLEARLY = 0.05
-"""A GPU is the slowest if it lost so much more of its time than the others."""
-_LEAST_RETURNED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

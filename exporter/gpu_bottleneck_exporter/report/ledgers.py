@@ -25,6 +25,7 @@ _LONGEST_NAME = 100
 class _Head:
     """What a node says of its document."""
 
+    version: int
     node: str
     time_seconds: Annotated[float, (1.0, MOST_SECONDS)]
     simulated: bool = False
@@ -57,19 +58,17 @@ def _asked(server: Server, since: float) -> tuple[bytes, float, float]:
 def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: float) -> None:
     """Add the jobs that a node told between these Unix times."""
     try:
-        _add(bill, parsed(body), asked_seconds, came_seconds)
+        given = parsed(body)
+        head, rows = read(_Head, given), [*given["jobs"]]
     except (ValueError, LookupError, TypeError) as error:
         why = printable(f"{error}", _LONGEST_NAME)
         bill.missing.append(f"{url} serves no ledger of this exporter: {why}")
-
-
-def _add(bill: Bill, given: Any, asked_seconds: float, came_seconds: float) -> None:  # noqa: ANN401
-    version, rows = given["version"], given["jobs"]
-    if version != VERSION:
-        shown = printable(f"{version}", 20)
-        raise ValueError(f"its version is {shown}, not {VERSION}: update the older of the two")
-    head, count = read(_Head, given), len(rows)
+        return
     node = head.node[:_LONGEST_NAME]
+    if head.version != VERSION:
+        told = f"its version is {head.version}, not {VERSION}: update the older of the two"
+        bill.missing.append(f"{url}: {told}")
+        return
     behind = (asked_seconds + came_seconds) / 2 - head.time_seconds
     if abs(behind) <= _SKEW_SECONDS + (came_seconds - asked_seconds) / 2:
         behind = 0.0
@@ -82,8 +81,8 @@ def _add(bill: Bill, given: Any, asked_seconds: float, came_seconds: float) -> N
         bill.missing.append(f"{node}: {head.left_off} older jobs do not fit into its answer")
     # By this machine's clock.
     jobs = [job for row in rows if (job := _job(row, node, behind))]
-    if len(jobs) < count:
-        bill.missing.append(f"{node}: {count - len(jobs)} of {count} jobs cannot be read")
+    if len(jobs) < len(rows):
+        bill.missing.append(f"{node}: {len(rows) - len(jobs)} of {len(rows)} jobs cannot be read")
     bill.jobs += jobs
 
 

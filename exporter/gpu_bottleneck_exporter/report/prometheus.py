@@ -61,16 +61,16 @@ class Engine:
     server: Server
     wanted: Wanted
 
-    def ask(self, queries: Mapping[str, str], **at: float) -> dict[str, list[Row]]:
-        """The result of each PromQL query, by name, now or at a `time`.
+    def ask(self, *queries: str, **at: float) -> list[list[Row]]:
+        """The result of each PromQL query, now or at a `time`.
 
         Raises ExporterError if one fails.
         """
-        calls = {name: partial(self._asked, query, **at) for name, query in queries.items()}
+        calls = {query: partial(self._asked, query, **at) for query in queries}
         answers, missing = gather(calls, self.wanted.deadline, _AT_ONCE, self.server.name)
         if missing:
             raise ExporterError(missing[0])
-        return answers
+        return [answers[query] for query in queries]
 
     def _asked(self, query: str, **at: float) -> list[Row]:
         if self.wanted.verbose:
@@ -104,54 +104,46 @@ def recorded(url: str, wanted: Wanted) -> Bill:
     if wanted.job or wanted.pod or wanted.gpu:
         return Bill(wanted, _detailed(engine, wanted))
     window = f"[{wanted.seconds:.0f}s]"
-    found = engine.ask(
-        {
-            "busy": f"sum by ({_BILLED}) (sum_over_time({BUSY}{window}))",
-            "stall": f"sum by ({_BILLED}, waiting_on) (sum_over_time({STALL}{window}))",
-        }
+    busy, stall = engine.ask(
+        f"sum by ({_BILLED}) (sum_over_time({BUSY}{window}))",
+        f"sum by ({_BILLED}, waiting_on) (sum_over_time({STALL}{window}))",
     )
-    if not found["busy"]:
+    if not busy:
         told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
         raise ExporterError(f"{server.name} has recorded no {BUSY}: {told}")
-    return Bill(wanted, [_job(key, did) for key, did in _uses(found).items()])
+    return Bill(wanted, [_job(key, did) for key, did in _uses(busy, stall).items()])
 
 
 def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
     info, by = f"gpu:owner:info{{{_matchers(wanted)}}}", f"{_GPU}, cluster, {_WHO}"
-    seen, window = f"timestamp({info}) {_ITS_OWNER}", f"[{wanted.seconds:.0f}s:{_STEP_SECONDS}s]"
-    found = engine.ask(
-        {
-            fold: f"{fold} by ({by}, workload_owner) ({fold}_over_time(({seen}){window}))"
-            for fold in ("min", "max")
-        }
+    seen, window = f"timestamp({info})", f"[{wanted.seconds:.0f}s:{_STEP_SECONDS}s]"
+    came, left = engine.ask(
+        f"min by ({by}) (min_over_time({seen}{window}))",
+        f"max by ({by}, workload_owner) (max_over_time(({seen} {_ITS_OWNER}){window}))",
     )
-    if not found["max"]:
+    if not left:
         return []
-    # Where the owner has changed, the last one counts.
-    first, last = sorted(found["min"], key=itemgetter(1)), sorted(found["max"], key=itemgetter(1))
-    starts = {_key(labels, "workload_owner"): at - _STEP_SECONDS for labels, at in reversed(first)}
-    gpus = f"uuid=~{_either(labels['uuid'] for labels, _ in last)}"
-    end, lasting = last[-1][1], f"{last[-1][1] - first[0][1] + _STEP_SECONDS:.0f}s"
+    starts = {_key(labels): at - _STEP_SECONDS for labels, at in came}
+    left.sort(key=itemgetter(1), reverse=True)  # where the owner has changed, the last one counts
+    lasting = f"{left[0][1] - min(starts.values()):.0f}s"
+    uuids = json.dumps("|".join(sorted({re.escape(labels["uuid"]) for labels, _ in left})))
 
     def of_gpus(name: str, also: str = "") -> str:
-        joined = f"{name}{{{gpus}}} * on ({_GPU}) group_left ({_WHO}) {info}"
+        joined = f"{name}{{uuid=~{uuids}}} * on ({_GPU}) group_left ({_WHO}) {info}"
         summed = f"sum_over_time(({joined})[{lasting}:{_STEP_SECONDS}s])"
         return f"{_STEP_SECONDS} * sum by ({by}{also}) ({summed})"
 
-    advice = f'{{__name__=~"gpu:prescription:.*", knob!="", {gpus}}}'
-    came = engine.ask(
-        {
-            "busy": of_gpus("gpu:busy:ratio_rate5m"),
-            "stall": of_gpus("gpu:stall:ratio_rate5m", ", waiting_on"),
-            "advice": f"last_over_time({advice}[{lasting}])",
-            "advised": f"max_over_time(timestamp(gpu:prescription:value{{{gpus}}})"
-            f"[{lasting}:{_STEP_SECONDS}s])",
-        },
-        time=end + _STEP_SECONDS / 2,
+    advised = f"timestamp(gpu:prescription:value{{uuid=~{uuids}}})[{lasting}:{_STEP_SECONDS}s]"
+    busy, stall, advice = engine.ask(
+        of_gpus("gpu:busy:ratio_rate5m"),
+        of_gpus("gpu:stall:ratio_rate5m", ", waiting_on"),
+        f'last_over_time({{__name__=~"gpu:prescription:.*", uuid=~{uuids}}}[{lasting}])'
+        f" and on (uuid, knob) topk by (uuid) (1, max_over_time({advised}))",
+        time=left[0][1] + _STEP_SECONDS / 2,
     )
-    uses = _uses(came)
+    uses = _uses(busy, stall)
     jobs: dict[tuple[str, str], Job] = {}
-    for labels, at in reversed(last):
+    for labels, at in left:
         key = _key(labels, "workload_owner")
         if use := uses.pop(key, None):
             gpu = Gpu(
@@ -165,13 +157,8 @@ def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
             name = labels["cluster"], labels["workload"]
             jobs.setdefault(name, _job(_key(labels), Use())).gpus.append(gpu)
     if len(jobs) == 1:  # which of several was advised is unknown
-        _advise(next(iter(jobs.values())).gpus, came["advice"], came["advised"])
+        _advise(next(iter(jobs.values())).gpus, advice)
     return [job.having(job.gpus) for job in jobs.values()]
-
-
-def _either(texts: Iterable[str]) -> str:
-    """A regular expression for all of them, in PromQL."""
-    return json.dumps("|".join(sorted({re.escape(text) for text in texts})))
 
 
 def _matchers(wanted: Wanted) -> str:
@@ -186,11 +173,10 @@ def _matchers(wanted: Wanted) -> str:
     return ", ".join(f"{label}=~{json.dumps(text)}" for label, text in found.items() if text)
 
 
-def _advise(gpus: Iterable[Gpu], rows: Iterable[Row], times: Iterable[Row]) -> None:
-    """Note the last recommendation of each; none where figures are missing."""
+def _advise(gpus: Iterable[Gpu], rows: Iterable[Row]) -> None:
+    """Note the recommendation of each; none where figures are missing."""
     figures: dict[str, dict[str, Any]] = defaultdict(dict)
-    last = defaultdict(float, {(of["uuid"], of["knob"]): at for of, at in times})
-    for labels, value in sorted(rows, key=lambda row: last[row[0]["uuid"], row[0]["knob"]]):
+    for labels, value in rows:
         name = labels["__name__"].rpartition(":")[2]
         figures[labels["uuid"]] |= {"knob": labels["knob"], name: value}
     for gpu in gpus:
@@ -200,12 +186,12 @@ def _advise(gpus: Iterable[Gpu], rows: Iterable[Row], times: Iterable[Row]) -> N
             gpu.recommendation = read(Prescription, told)
 
 
-def _uses(rows: Mapping[str, Iterable[Row]]) -> dict[Key, Use]:
-    """What GPUs did, by labels, from the rows of `busy` and `stall`."""
+def _uses(busy: Iterable[Row], stall: Iterable[Row]) -> dict[Key, Use]:
+    """What GPUs did, by labels."""
     found: dict[Key, Use] = defaultdict(Use)
-    for labels, value in rows["busy"]:
+    for labels, value in busy:
         found[_key(labels)].add(Use(value, value))
-    for labels, value in rows["stall"]:
+    for labels, value in stall:
         found[_key(labels)].add(Use(value, 0.0, {labels["waiting_on"]: value}))
     return found
 
