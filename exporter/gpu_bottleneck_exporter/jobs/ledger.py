@@ -139,20 +139,17 @@ class Ledger:
         return dumps(head | more)[:-1]
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        stopping = False
+        while not stopping:
             ready = [fd for fd, _ in self._epoll.poll(_PAUSE_SECONDS)]
-            now_ns = time.monotonic_ns()
+            now_ns, stopping = time.monotonic_ns(), self._stop.is_set()
             with self._throttle.guarded("keeping the ledger of jobs"):
                 with self._lock:
                     self._note_ends(ready, now_ns)
                     self._drain()
-                if self._saving_ended.is_due(now_ns):
+                if self._saving_ended.is_due(now_ns) or stopping:
                     self._learn(now_ns)
-                    self._save(running=self._saving_all.is_due(now_ns))
-        with self._throttle.guarded("keeping the ledger of jobs"):
-            with self._lock:
-                self._drain()
-            self._save(running=True)
+                    self._save(running=self._saving_all.is_due(now_ns) or stopping)
         self._store.close()
 
     def _note_ends(self, fds: list[int], now_ns: int) -> None:
