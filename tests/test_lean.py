@@ -12,7 +12,7 @@ import gpu_bottleneck_exporter.web.server
 import sys
 print(*sys.modules)
 """
-NEEDLESS = ("asyncio", "bcrypt", "grpc", "h2", "sqlite3", "yaml", "zipfile")
+NEEDLESS = ("asyncio", "bcrypt", "grpc", "h2", "yaml", "zipfile")
 OURS = ("demo", "rulepack", "top", "web.status")
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
-
-if TYPE_CHECKING:
-    import sqlite3  # imported late: it takes two megabytes, and many machines never see a job
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +54,12 @@ class Store:
         self._path = path or ":memory:"
         self._most, self._seconds = most, seconds
         self._file: sqlite3.Connection | None = None
-        self._is_empty = not path
         self._lock = threading.Lock()
         self._throttle = LogThrottle(log)
         self.write((), 0.0)
 
     def write(self, rows: Collection[Row], now: float) -> bool:
         """Keep `rows`, replace those known, forget what is too old; whether that succeeded."""
-        self._is_empty &= not rows
-        if self._is_empty:
-            return True
         with self._guarded("write"), self._opened() as file:
             file.executemany(_WRITE, rows)
             file.execute(_FORGET, (now - self._seconds, self._most))
@@ -74,8 +68,6 @@ class Store:
 
     def read(self, since: float = 0.0, ids: str = "*") -> list[Row]:
         """Jobs that ended after Unix time `since` and have such ids, the last ones first."""
-        if self._is_empty:
-            return []
         with self._guarded("read"), self._opened() as file:
             return [Row(*row) for row in file.execute(_READ, (since, ids))]
         return []
@@ -87,8 +79,6 @@ class Store:
         self._file = None
 
     def _opened(self) -> sqlite3.Connection:
-        import sqlite3  # noqa: PLC0415
-
         self._file = self._file or sqlite3.connect(
             self._path, _PATIENCE_SECONDS, check_same_thread=False
         )
@@ -98,8 +88,6 @@ class Store:
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
         """One call at a time; a damaged file is set aside, and costs what was in it."""
-        import sqlite3  # noqa: PLC0415
-
         trouble = None
         with self._lock:
             try:
