@@ -32,7 +32,6 @@ class Record:
     pid: int
     lasted: float
     busy: float
-    unobserved: float = 0.0
     causes: tuple[str, ...] = ()
 
 
@@ -56,9 +55,8 @@ def recorded(job: dict[str, Any]) -> Record:
     (gpu,) = job["gpus"]
     stalls = gpu["stall_seconds"]
     assert gpu["observed_seconds"] == pytest.approx(gpu["busy_seconds"] + sum(stalls.values()))
-    observed, unobserved = gpu["observed_seconds"], gpu["unobserved_seconds"]
     largest = sorted(stalls, key=lambda cause: -stalls[cause])
-    return Record(0, observed, gpu["busy_seconds"], unobserved, tuple(largest))
+    return Record(0, gpu["observed_seconds"], gpu["busy_seconds"], tuple(largest))
 
 
 def measure(folder: Path) -> list[tuple[Record, Record]]:
@@ -85,7 +83,7 @@ def off(pairs: list[tuple[Record, Record]]) -> list[str]:
         line = f"{own.lasted:6.2f} s: busy {own.busy:.3f} {busy:+.3f}, idle {idle:+.3f}, {ledger}"
         print(line)  # noqa: T201 - for `pytest -s` and for failures
         allowed = WITHIN * own.lasted + TICKS_SECONDS
-        if max(abs(busy), abs(idle), ledger.unobserved) > allowed:
+        if max(abs(busy), abs(idle)) > allowed:
             found.append(line)
     return found
 

@@ -86,7 +86,6 @@ def test_fifty_jobs_back_to_back_are_charged_their_own_time(tick: float) -> None
         worked = sum(b - a for a, b in bursts)
         assert use.observed_seconds == pytest.approx(end - start, abs=1e-6)
         assert use.busy_seconds == pytest.approx(worked, rel=0.01)
-        assert (use.unobserved_seconds, use.shared_seconds) == (0, None)
         assert use.timeline
         spent = use.timeline.spent_seconds["busy"]
         assert sum(spent) == pytest.approx(use.busy_seconds)
@@ -114,7 +113,6 @@ def test_a_neighbour_within_a_tick_is_charged_too() -> None:
     gpu.run(8.0)
     assert short.observed_seconds == pytest.approx(1.5)
     assert other.observed_seconds == pytest.approx(8.0 - 2.6)
-    assert short.unobserved_seconds == other.unobserved_seconds == 0
 
 
 def test_time_of_those_who_share_is_divided_and_adds_up() -> None:
@@ -124,7 +122,7 @@ def test_time_of_those_who_share_is_divided_and_adds_up() -> None:
     assert two.start_seconds == at(2.0) / SECOND  # it may have come earlier, but nobody saw it
     assert one.busy_seconds == pytest.approx(2 + 2)
     assert two.busy_seconds == pytest.approx(2)
-    assert [use.shared_seconds for use in (one, two)] == pytest.approx([2, 2])
+    assert [use.observed_seconds for use in (one, two)] == pytest.approx([2 + 2, 2])
     whole = 6 * SECOND - 6 * SECOND % WINDOW
     assert one.busy_seconds + two.busy_seconds == pytest.approx(whole / SECOND, abs=1e-9)
 
@@ -137,7 +135,6 @@ def test_two_processes_of_one_job_do_not_share() -> None:
     gpu.go(use, 4.0)
     gpu.run(6.0)
     assert use.observed_seconds == pytest.approx(6.0)
-    assert use.shared_seconds is None
     assert use.end_seconds is None
 
 
@@ -158,7 +155,6 @@ def test_an_old_process_claims_a_minute_at_most() -> None:
     use = gpu.come(-500.0, 200.0)
     assert use.start_seconds == (at(200.0) - CLAIMED_NS) / SECOND
     assert use.observed_seconds == pytest.approx(CLAIMED_NS / SECOND, abs=1.1)
-    assert use.unobserved_seconds == 0
 
 
 def test_a_pause_between_two_processes_of_a_job_is_its_own() -> None:
@@ -171,22 +167,20 @@ def test_a_pause_between_two_processes_of_a_job_is_its_own() -> None:
     assert use.observed_seconds == pytest.approx(12.0)
 
 
-def test_what_was_there_before_the_exporter_is_unobserved_until_then() -> None:
+def test_what_was_there_before_the_exporter_is_observed_from_then_on() -> None:
     gpu = Gpu()
     one, two = gpu.come(-100.0, 0.0), gpu.come(-50.0, 0.0, pid=2)
     gpu.run(1.0)
     assert (one.start_seconds, two.start_seconds) == (at(-100) / SECOND, at(-50) / SECOND)
-    assert (one.unobserved_seconds, two.unobserved_seconds) == (100, 50)
-    assert one.observed_seconds == pytest.approx(0.5)
+    assert [use.observed_seconds for use in (one, two)] == pytest.approx([0.5, 0.5])
 
 
-def test_lost_windows_are_unobserved() -> None:
+def test_lost_windows_are_not_observed() -> None:
     gpu = Gpu()
     use = gpu.come(0.0, 0.0)
     gpu.run(2.0)
     gpu.read_ns += 3 * SECOND
     gpu.run(8.0)
-    assert use.unobserved_seconds == pytest.approx(3.0)
     assert use.observed_seconds + 3.0 == pytest.approx((gpu.read_ns - BEGAN) / SECOND)
 
 

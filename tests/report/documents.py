@@ -32,9 +32,7 @@ def gpu(index: int, *, hours: float = 3.2, began: float | None = None, **stalls:
         "end_seconds": began + seconds,
         "observed_seconds": seconds,
         "busy_seconds": seconds - sum(found.values()),
-        "unobserved_seconds": 0.0,
         "stall_seconds": found,
-        "shared_seconds": 0.0,
         "timeline": {
             "start_seconds": began,
             "step_seconds": seconds / 4,

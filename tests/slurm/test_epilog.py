@@ -71,7 +71,6 @@ def test_time_in_which_the_job_held_no_gpu_is_not_used_either() -> None:
 def test_a_gpu_that_others_held_too_is_judged_by_its_part() -> None:
     half = gpu(
         observed_seconds=1800.0,
-        shared_seconds=1800.0,
         busy_seconds=450.0,
         stall_seconds={"peer": 1350.0},
     )

@@ -204,7 +204,7 @@ def _wrong(own: dict[str, Any], ledger: dict[str, Any]) -> Iterator[str]:
     print(line)  # noqa: T201 - for `pytest -s` and for failures
     allowed = WITHIN * own["lasted"] + TICKS_SECONDS
     same_gpu = gpu["gpu"] == f"{own['gpus'][0]}"
-    if not same_gpu or max(abs(busy), abs(idle), gpu["unobserved_seconds"]) > allowed:
+    if not same_gpu or max(abs(busy), abs(idle)) > allowed:
         yield line
 
 

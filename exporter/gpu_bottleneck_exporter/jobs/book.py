@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,7 +27,6 @@ class Span(NamedTuple):
     start_ns: float
     end_ns: float
     did: Use
-    unobserved_seconds: float = 0.0
     joules: float = 0.0
 
 
@@ -48,7 +47,7 @@ class GpuBook:
     def __init__(self, since_ns: int) -> None:
         """It is watched since monotonic `since_ns`."""
         self.since_ns = since_ns
-        self.until_ns: float = since_ns
+        self.until_ns = since_ns
         """The end of the last window."""
         self.stays: list[Stay] = []
         """Those that have ended are kept as long as windows may come late."""
@@ -68,9 +67,6 @@ class GpuBook:
             others = [min(one.end_ns, at_ns) for one in self.stays if one.gpu is not gpu]
             watched = self.since_ns < at_ns - CLAIMED_NS
             start_ns = max([start_ns, *others, *([at_ns - CLAIMED_NS] if watched else [])])
-        if gpu.timeline is None or gpu.end_seconds is not None:  # none of its processes is there
-            seen_ns = max(start_ns, started_ns, left_ns)
-            gpu.unobserved_seconds += max(self.since_ns - seen_ns, 0) / 1e9
         gpu.start_seconds, gpu.end_seconds = min(gpu.start_seconds, start_ns / 1e9), None
         gpu.timeline = gpu.timeline or Timeline(gpu.start_seconds)
         stay = Stay(gpu, pid, start_ns)
@@ -90,12 +86,6 @@ class GpuBook:
         if end_ns < math.inf:
             stay.gpu.end_seconds = end_ns / 1e9
 
-    def left(self, gpu: Gpu, at: float) -> Gpu:
-        """What `gpu` would be if its processes had left at monotonic second `at`."""
-        missing = max(at - max(gpu.start_seconds, self.until_ns / 1e9), 0.0)
-        unobserved = gpu.unobserved_seconds + missing
-        return replace(gpu, end_seconds=at, unobserved_seconds=unobserved)
-
     def open(self) -> list[Stay]:
         """The stays of processes that are there."""
         return [stay for stay in self.stays if stay.end_ns == math.inf]
@@ -110,19 +100,17 @@ class GpuBook:
         idle_ns = max(observed_ns - active_ns, 1)
         for window in windows:
             start_ns = window.end_ns - window.duration_ns
-            if (gap_ns := start_ns - self.until_ns) >= _GAP_NS:
-                self._place(Span(self.until_ns, start_ns, Use(), gap_ns / 1e9))
             share = (window.duration_ns - window.active_ns) / idle_ns
             use = _use(window.active_ns / 1e9, stalls, share / 1e9)
             self._place(Span(start_ns, window.end_ns, use))
-            self.until_ns = window.end_ns
+        self.until_ns = end_ns
         self._forget(end_ns)
 
     def power(self, at_ns: int, joules: float | None) -> None:
         """Charge what the counter `joules` has grown by, evenly over the time since then."""
         before, self._energy = self._energy, None if joules is None else (at_ns, joules)
         if before and joules is not None and joules >= before[1] and at_ns > before[0]:
-            self._place(Span(before[0], at_ns, Use(), joules=joules - before[1]))
+            self._place(Span(before[0], at_ns, Use(), joules - before[1]))
 
     def memory(self, at_ns: int, used_bytes: int | None, total_bytes: int | None) -> None:
         """Note the memory of the GPU, if one job has all of it."""
@@ -156,7 +144,7 @@ class GpuBook:
             busy = min(left, share * did.observed_seconds)
             left -= busy
             use = _use(busy, did.stall_seconds, (share * did.observed_seconds - busy) / idle)
-            part = Span(start, end, use, share * span.unobserved_seconds, share * span.joules)
+            part = Span(start, end, use, share * span.joules)
             for gpu in gpus:
                 _charge(gpu, part, 1 / len(gpus))
             if not gpus:
@@ -178,10 +166,7 @@ def _use(busy: float, stalls: Mapping[str, float], share: float) -> Use:
 def _charge(gpu: Gpu, span: Span, share: float) -> None:
     """Add a share of `span` to what a job did."""
     gpu.add(span.did, share)
-    gpu.unobserved_seconds += share * span.unobserved_seconds
     if span.joules:
         gpu.energy_joules = (gpu.energy_joules or 0.0) + share * span.joules
     if gpu.timeline:
         gpu.timeline.add(span.start_ns / 1e9, span.end_ns / 1e9, span.did, share)
-    if share < 1:
-        gpu.shared_seconds = (gpu.shared_seconds or 0.0) + share * span.did.observed_seconds

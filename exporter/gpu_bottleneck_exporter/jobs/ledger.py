@@ -213,7 +213,6 @@ class Ledger:
                 model=gpu.name,
                 mig=gpu.mig_profile,
                 start_seconds=at_ns / 1e9,
-                shared_seconds=0.0,
             )
             job.gpus.append(had)
         stay = book.begin(had, pid, started_ns, at_ns)
@@ -298,8 +297,8 @@ class Ledger:
 
     def _row(self, job: Job, *, stored: bool = False) -> Row:
         """It as it is shown or, as nobody may be here to see its end, `stored`: as if it ended."""
-        now, books = time.monotonic(), self._books
-        ended = (books[g.uuid].left(g, now) if g.end_seconds is None else g for g in job.gpus)
+        now = time.monotonic()
+        ended = (replace(g, end_seconds=now) if g.end_seconds is None else g for g in job.gpus)
         shown = moved(wire.document(job.having(ended if stored else job.gpus)), _epoch())
         body = zlib.compress(dumps(shown).encode(), 1)
         return Row(job.id, job.owner_name, shown["end_seconds"] or time.time(), body)

@@ -114,8 +114,6 @@ class Gpu(Use):
     start_seconds: Time
     end_seconds: Time | None = None
     """None while a process of the job holds it."""
-    unobserved_seconds: Seconds = 0.0
-    shared_seconds: Seconds | None = None
     energy_joules: Annotated[float, (0.0, 1e18)] | None = None
     memory_peak_bytes: Annotated[float, (0.0, 1e15)] | None = None
     memory_total_bytes: Annotated[float, (0.0, 1e15)] | None = None
