@@ -128,7 +128,8 @@ def test_several_jobs_and_an_owner(tmp_path: Path) -> None:
         every = report(tmp_path, "--url", urls["a"], "--limit", "2")
         hers = report(tmp_path, "--url", urls["a"], "--owner", "ada", "--format", "json")
         wrong = report(tmp_path, "--url", urls["a"], "--owner", "adda")
-    assert every.stdout.splitlines()[0] == "3 jobs, busy 5 %, lost 106 GPU-hours"
+    summary = "3 jobs, busy 5 %, lost 106 GPU-hours: asleep 90 %, worker_cpu 5 %"
+    assert every.stdout.splitlines()[0] == summary
     assert every.stdout.index("slurm-3") < every.stdout.index("\n2 ")
     assert "and 1 more" in every.stdout
     assert [one["id"] for one in json.loads(hers.stdout)["jobs"]] == ["slurm-2", "slurm-1"]

@@ -50,7 +50,7 @@ def test_several_jobs_have_tables_with_captions() -> None:
         document("node7", job("slurm-1", gpu(0, storage=0.5)), job("slurm-2", gpu(1), user="bob"))
     )
     captions = [one.text for one in found.iter("caption")]
-    assert captions == ["Jobs", "Owners", "Causes", "Job 1", "Job slurm-2"]
+    assert captions == ["Jobs", "Owners", "Job 1", "Job slurm-2"]
     assert len(found.findall(".//tbody//td")) == len([*found.iter("td")])
 
 

@@ -37,14 +37,13 @@ def text(bill: Bill) -> str:
 
 def markdown(bill: Bill) -> str:
     """The report as Markdown (GitHub's)."""
-    lines = [f"## {marked(words.title(bill))}", "", words.summary(bill)]
+    lines = [f"## {marked(words.title(bill))}", "", marked(words.summary(bill))]
     for part in words.sections(bill):
         if part.job is None or bill.single:
-            waits = [words.waits(part.job)] if part.job else []
             head, *rows = part.rows or [()]
             ruled = [head, ("---",) * len(head), *rows] if rows else []
             lines += ["", *(f"| {' | '.join(map(marked, row))} |" for row in ruled)]
-            lines += ["", *(f"- {marked(line)}" for line in (*part.lines, *waits))]
+            lines += ["", *(f"- {marked(line)}" for line in part.lines)]
     return "\n".join(lines)
 
 

@@ -12,8 +12,7 @@ from gpu_bottleneck_exporter.report.about import about, change, rounded
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill
 
 _SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}
-_LOST = ("GPU-hours lost", "Cost")
-_FIGURES = ("Busy", *_LOST, "Mostly")
+_FIGURES = ("Busy", "GPU-hours lost", "Cost", "Mostly")
 Row = tuple[str, ...]
 
 
@@ -53,11 +52,6 @@ def _totals(bill: Bill) -> Iterator[Section]:
     yield Section("Jobs", rows=_table(("Job", "GPUs", *_FIGURES, "Owner", "Do first"), jobs))
     owners = ((short(name), *_cells(bill, use)) for name, use in bill.owners.items())
     yield Section("Owners", rows=_table(("Owner", *_FIGURES), owners))
-    causes = (
-        (cause, percent(ratio), *_lost(bill, bill.use.stall_seconds[cause]))
-        for cause, ratio in bill.use.stall_ratios.items()
-    )
-    yield Section("Causes", rows=_table(("Cause", "Share", *_LOST), causes))
 
 
 def _cells(bill: Bill, use: Use) -> Row:
@@ -82,8 +76,8 @@ def heading(job: Job) -> str:
 
 
 def summary(bill: Bill) -> str:
-    """All of it in a line: `3 jobs, busy 5 %, lost 106 GPU-hours`."""
-    return f"{_counted(len(bill.jobs), 'job')}, {figures(bill, bill.use)}"
+    """All of it in a line: `3 jobs, busy 5 %, lost 106 GPU-hours: asleep 89 %, storage 6 %`."""
+    return f"{_counted(len(bill.jobs), 'job')}, {figures(bill, bill.use)}: {waits(bill.use)}"
 
 
 def figures(bill: Bill, use: Use) -> str:
