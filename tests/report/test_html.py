@@ -6,8 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpu_bottleneck_exporter.report.bill import columns
-from gpu_bottleneck_exporter.report.html import html
+from gpu_bottleneck_exporter.report.html import columns, html
 from report.documents import HOSTILE, NOW, Fields, advised, bill, document, example, gpu, job
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, steps, total
+from gpu_bottleneck_exporter.jobs.model import Job, Use, total
 
 HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
 
@@ -81,18 +80,3 @@ class Bill:
         """The cost of so many GPU-seconds; None without a price."""
         price = self.wanted.hourly_cost
         return None if price is None else seconds / HOUR_SECONDS * price
-
-
-def columns(
-    gpus: Iterable[Gpu], start: float, end: float, count: int
-) -> Sequence[Mapping[str, float]]:
-    """What these GPUs spent each of `count` equal parts of the time on, in Unix seconds."""
-    found = [defaultdict[str, float](float) for _ in range(count)]
-    wide = (end - start) / count
-    for line in (gpu.timeline for gpu in gpus if gpu.timeline and wide > 0):
-        for name, spent in line.spent_seconds.items():
-            for at, seconds in enumerate(spent):
-                begin = line.start_seconds + at * line.step_seconds - start
-                for column, share in steps(begin, begin + line.step_seconds, wide, count):
-                    found[column][name] += share * seconds
-    return found

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.resources import files
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
-from gpu_bottleneck_exporter.jobs.model import Gpu
+from gpu_bottleneck_exporter.jobs.model import Gpu, steps
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Parts, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import parts
 from gpu_bottleneck_exporter.palette import WAITING_ON
-from gpu_bottleneck_exporter.report import words
-from gpu_bottleneck_exporter.report.bill import Bill, columns
+from gpu_bottleneck_exporter.report import text as words
+from gpu_bottleneck_exporter.report.bill import Bill
 from gpu_bottleneck_exporter.web.status.assets import STYLE, digest
 from gpu_bottleneck_exporter.web.status.html import Html, element, filled, join, listed
 from gpu_bottleneck_exporter.web.status.strip import legend, strip
@@ -24,7 +25,9 @@ _COLUMNS = 60
 
 def html(bill: Bill) -> str:
     """The page."""
-    missing = [words.Section("What could not be read", bill.missing)] if bill.missing else []
+    sections = [words.Section("What could not be read", bill.missing)] if bill.missing else []
+    sections += [] if bill.single else words.totals(bill)
+    sections += [words.section(bill, job) for job in bill.listed]
     since, now = (_time(bill.time_seconds - back) for back in (bill.wanted.seconds, 0.0))
     return filled(
         _PAGE,
@@ -33,7 +36,7 @@ def html(bill: Bill) -> str:
         title=words.title(bill),
         summary=words.summary(bill),
         span=f"since {since}, reported {now}",
-        main=join(*(_section(bill, part) for part in (*missing, *words.sections(bill)))),
+        main=join(*(_section(bill, part) for part in sections)),
     )
 
 
@@ -61,6 +64,21 @@ def _drawn(gpus: Sequence[Gpu], start: float, end: float) -> Html | None:
     )
     shares = [_parts(spent) for spent in columns(gpus, start, end, _COLUMNS)]
     return strip(shares, _COLUMNS, f"What GPUs did over time. {heard}")
+
+
+def columns(
+    gpus: Iterable[Gpu], start: float, end: float, count: int
+) -> Sequence[Mapping[str, float]]:
+    """What these GPUs spent each of `count` equal parts of the time on, in Unix seconds."""
+    found = [defaultdict[str, float](float) for _ in range(count)]
+    wide = (end - start) / count
+    for line in (gpu.timeline for gpu in gpus if gpu.timeline and wide > 0):
+        for name, spent in line.spent_seconds.items():
+            for at, seconds in enumerate(spent):
+                begin = line.start_seconds + at * line.step_seconds - start
+                for column, share in steps(begin, begin + line.step_seconds, wide, count):
+                    found[column][name] += share * seconds
+    return found
 
 
 def _parts(seconds: Mapping[str, float]) -> Parts:

@@ -1,49 +1,62 @@
-"""A report for a terminal or an e-mail, as Markdown, and as JSON."""
+"""What a report says: sentences and tables, for a terminal or an e-mail, as Markdown, as JSON."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from gpu_bottleneck_exporter.jobs.model import VERSION, Use
+from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, Use
 from gpu_bottleneck_exporter.jsontext import dumps
-from gpu_bottleneck_exporter.nodeview.text import percent
+from gpu_bottleneck_exporter.nodeview.model import DASH, named
+from gpu_bottleneck_exporter.nodeview.text import duration, memory, parts, percent, short
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.report import words
-from gpu_bottleneck_exporter.report.about import about
+from gpu_bottleneck_exporter.report.about import about, change, rounded
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill
 
+_SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}
+_FIGURES = ("Busy", "GPU-hours lost", "Cost", "Mostly")
+Row = tuple[str, ...]
 _WIDE = 37
 """Cells of a bar of 100 %."""
 _MARKUP = re.compile(r"[\\`*<>|~&@#\[\]]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.")
 """What Markdown does not take as it stands."""
 
 
+class Section(NamedTuple):
+    """What stands under a heading of its own."""
+
+    heading: str
+    lines: Sequence[str] = ()
+    rows: Sequence[Row] = ()
+    """A table, under the names of its columns."""
+    job: Job | None = None
+    """The one that it is about."""
+
+
 def text(bill: Bill) -> str:
     """The report as plain text."""
     if job := bill.single:
-        head = f"{words.heading(job)} ({words.who(bill, job)})"
+        head = f"{heading(job)} ({who(bill, job)})"
         bar = "█" * round(_WIDE * (job.busy_ratio or 0.0))
-        told = [words.waits(job), *filter(None, about(bill, job).values())]
+        told = [waits(job), *filter(None, about(bill, job).values())]
         lines = [f"{head:50} busy {percent(job.busy_ratio)}"]
-        return "\n  ".join([*lines, f"{bar:{_WIDE}} {words.loss(bill, job)}", *told])
-    lines = [words.summary(bill)]
-    for part in words.sections(bill):
+        return "\n  ".join([*lines, f"{bar:{_WIDE}} {loss(bill, job)}", *told])
+    lines = [summary(bill)]
+    for part in totals(bill):
         widths = [max(map(len, column)) for column in zip(*part.rows, strict=True)]
-        rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in part.rows]
-        lines += [] if part.job else ["", *rows, *part.lines]
+        lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in part.rows)]
     return "\n".join(lines)
 
 
 def markdown(bill: Bill) -> str:
     """The report as Markdown (GitHub's)."""
-    lines = [f"## {marked(words.title(bill))}", "", marked(words.summary(bill))]
-    for part in words.sections(bill):
-        if part.job is None or bill.single:
-            head, *rows = part.rows or [()]
-            ruled = [head, ("---",) * len(head), *rows] if rows else []
-            lines += ["", *(f"| {' | '.join(map(marked, row))} |" for row in ruled)]
-            lines += ["", *(f"- {marked(line)}" for line in part.lines)]
+    lines = [f"## {marked(title(bill))}", "", marked(summary(bill))]
+    for part in [section(bill, bill.single)] if bill.single else totals(bill):
+        head, *rows = part.rows or [()]
+        ruled = [head, ("---",) * len(head), *rows] if rows else []
+        lines += ["", *(f"| {' | '.join(map(marked, row))} |" for row in ruled)]
+        lines += ["", *(f"- {marked(line)}" for line in part.lines)]
     return "\n".join(lines)
 
 
@@ -76,3 +89,107 @@ def json(bill: Bill) -> str:
         "missing": bill.missing,
     }
     return dumps(whole)
+
+
+def section(bill: Bill, job: Job) -> Section:
+    """One job, GPU by GPU."""
+    whole = f"{who(bill, job)}: {figures(bill, job)}"
+    gpus = (
+        (gpu.name, short(gpu.model or ""), *_cells(bill, gpu), _memory(gpu), _energy(gpu))
+        for gpu in job.gpus
+    )
+    rows = _table(("GPU", "Model", *_FIGURES, "Peak memory", "Energy"), gpus)
+    return Section(heading(job), [whole, *filter(None, about(bill, job).values())], rows, job)
+
+
+def totals(bill: Bill) -> Iterator[Section]:
+    """All jobs, and their owners."""
+    jobs: list[Row] = []
+    for job in bill.listed:
+        cells, boards = _cells(bill, job), f"{len(job.gpus) or ''}"
+        to_do = change(job) or ""
+        jobs.append((short(job.name), boards, *cells, short(job.owner_name), to_do))
+    if more := len(bill.jobs) - len(bill.listed):
+        jobs.append((f"and {more} more (see --limit)", *[""] * 7))
+    yield Section("Jobs", rows=_table(("Job", "GPUs", *_FIGURES, "Owner", "Do first"), jobs))
+    owners = ((short(name), *_cells(bill, use)) for name, use in bill.owners.items())
+    yield Section("Owners", rows=_table(("Owner", *_FIGURES), owners))
+
+
+def _cells(bill: Bill, use: Use) -> Row:
+    mostly = waits(use).partition(", ")[0]
+    return percent(use.busy_ratio), *_lost(bill, use.lost_seconds), mostly
+
+
+def _table(head: Row, rows: Iterable[Row]) -> Sequence[Row]:
+    """Without columns in which nothing stands."""
+    columns = zip(head, *rows, strict=True)
+    return [*zip(*(one for one in columns if {*one[1:]} - {"", DASH}), strict=True)]
+
+
+def title(bill: Bill) -> str:
+    """`Job 4711`, or of several."""
+    return heading(bill.single) if bill.single else "GPU report"
+
+
+def heading(job: Job) -> str:
+    """`Job 4711`, `Pod vision/train-0`."""
+    return f"{'Pod' if job.name == job.pod else 'Job'} {short(job.name)}"
+
+
+def summary(bill: Bill) -> str:
+    """All of it in a line: `3 jobs, busy 5 %, lost 106 GPU-hours: asleep 89 %, storage 6 %`."""
+    return f"{_counted(len(bill.jobs), 'job')}, {figures(bill, bill.use)}: {waits(bill.use)}"
+
+
+def figures(bill: Bill, use: Use) -> str:
+    """`busy 5 %, lost 106 GPU-hours`."""
+    return f"busy {percent(use.busy_ratio)}, {loss(bill, use)}"
+
+
+def loss(bill: Bill, use: Use) -> str:
+    """`lost 15.1 GPU-hours = 37.8 €`."""
+    hours, cost = _lost(bill, use.lost_seconds)
+    return f"lost {hours} GPU-hours{f' = {cost}' if cost else ''}"
+
+
+def _lost(bill: Bill, seconds: float) -> Row:
+    """GPU-hours, and what they cost; empty without a price."""
+    cost, currency = bill.cost(seconds), bill.wanted.currency
+    price = "" if cost is None else f"{rounded(cost)} {_SYMBOLS.get(currency, currency)}"
+    return rounded(seconds / HOUR_SECONDS), price
+
+
+def who(bill: Bill, job: Job) -> str:
+    """`ada, 8 GPUs on 2 nodes, 3 h 12 min`, as far as known."""
+    told = [short(job.owner_name)]
+    if job.gpus:
+        count = len({gpu.node for gpu in job.gpus})
+        nodes = f" on {count} nodes" if count > 1 else ""
+        told.append(f"{_counted(len(job.gpus), 'GPU')}{nodes}")
+    if job.start_seconds is not None:
+        so_far = "" if job.end_seconds else " so far"
+        told.append(_span((job.end_seconds or bill.time_seconds) - job.start_seconds) + so_far)
+    return ", ".join(told)
+
+
+def _span(seconds: float) -> str:
+    whole, minutes = divmod(int(seconds / 60), 60)
+    return f"{whole} h {minutes} min" if whole else duration(seconds)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def waits(use: Use) -> str:
+    """`worker_cpu 38 %, asleep 14 %`: the largest first; a dash if nothing was lost."""
+    return parts(named(use.stall_ratios)) or DASH
+
+
+def _energy(gpu: Gpu) -> str:
+    return DASH if gpu.energy_joules is None else f"{gpu.energy_joules / 3.6e6:.3g} kWh"
+
+
+def _memory(gpu: Gpu) -> str:
+    return memory(gpu.memory_peak_bytes, gpu.memory_total_bytes)
