@@ -85,8 +85,8 @@ def job(name: str, *gpus: Fields, **owner: str) -> Fields:
 
 def document(node: str, *jobs: Fields, **fields: object) -> Fields:
     """What a node serves."""
-    whole = {"version": 1, "node": node, "time_seconds": NOW, "simulated": False}
-    return {**whole, "interval_seconds": 1.0, "jobs": list(jobs), **fields}
+    whole = {"version": 1, "node": node, "time_seconds": NOW}
+    return {**whole, "jobs": list(jobs), **fields}
 
 
 def example() -> tuple[Fields, Fields]:

@@ -51,6 +51,8 @@ _LATE_SECONDS = 1.0
 """Before a job's end is noted, the next one may have started."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _ID_CHARACTERS = 80
+Note = Reading | Spent | IdleLines
+"""What was read or found of a GPU, or how its time was split."""
 
 
 class Ledger:
@@ -68,9 +70,7 @@ class Ledger:
         self._store = Store(
             settings.jobs_state_file, settings.jobs_keep, settings.jobs_keep_seconds
         )
-        self._notes: deque[tuple[Identity, int, Reading | Spent | IdleLines]] = deque(
-            maxlen=_MOST_NOTES
-        )
+        self._notes: deque[tuple[Identity, int, Note]] = deque(maxlen=_MOST_NOTES)
         self._books: dict[str, GpuBook] = {}
         self._jobs: dict[str, Job] = {}
         """Those that run, or ended less than `CLAIMED_NS` ago, by id."""
@@ -97,8 +97,8 @@ class Ledger:
         os.eventfd_write(self._woken, 1)
         self._thread.join(timeout_seconds)
 
-    def note(self, gpu: Identity, at_ns: int, what: Reading | Spent | IdleLines) -> None:
-        """Take down what was read or found of a GPU, or how its time was split. For any thread."""
+    def note(self, gpu: Identity, at_ns: int, what: Note) -> None:
+        """Take it down, for any thread."""
         self._notes.append((gpu, at_ns, what))
         if isinstance(what, Processes):
             os.eventfd_write(self._woken, 1)
@@ -129,13 +129,7 @@ class Ledger:
 
     def _head(self, **more: int) -> str:
         """The beginning of a document."""
-        head = {
-            "version": VERSION,
-            "node": socket.gethostname(),
-            "time_seconds": time.time(),
-            "interval_seconds": self._settings.interval_seconds,
-            "simulated": bool(self._sampler.state().about.simulated),
-        }
+        head = {"version": VERSION, "node": socket.gethostname(), "time_seconds": time.time()}
         return dumps(head | more)[:-1]
 
     def _run(self) -> None:

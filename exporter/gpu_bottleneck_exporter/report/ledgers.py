@@ -28,7 +28,6 @@ class _Head:
     version: int
     node: str
     time_seconds: Annotated[float, (1.0, MOST_SECONDS)]
-    simulated: bool = False
     left_off: int = 0
     """How many older jobs do not fit into it."""
 
@@ -75,8 +74,6 @@ def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: f
     else:
         side = "behind" if behind > 0 else "ahead of"
         bill.notes.append(f"{node}: its clock is {abs(behind):.0f} s {side} ours; corrected")
-    if head.simulated:
-        bill.notes.append(f"{node}: its GPUs are simulated")
     if head.left_off:
         bill.missing.append(f"{node}: {head.left_off} older jobs do not fit into its answer")
     # By this machine's clock.
