@@ -76,7 +76,7 @@ class Bill:
         """The job, if it is the only one."""
         return self.jobs[0] if len(self.jobs) == 1 else None
 
-    def cost(self, seconds: float) -> float | None:
-        """The cost of so many GPU-seconds; None without a price."""
+    def cost(self, use: Use) -> float | None:
+        """The cost of what was lost; None without a price."""
         price = self.wanted.hourly_cost
-        return None if price is None else seconds / HOUR_SECONDS * price
+        return None if price is None else use.lost_seconds / HOUR_SECONDS * price

@@ -23,13 +23,18 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class _Head:
-    """What a node says of its document."""
+    """What a node says of its document. Raises ValueError for that of another version."""
 
     version: int
     node: str
     time_seconds: Annotated[float, (1.0, MOST_SECONDS)]
     left_off: int = 0
     """How many older jobs do not fit into it."""
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            told = f"its version is {self.version}, not {VERSION}"
+            raise ValueError(f"{told}: update the older of the two")
 
 
 def ledgers(urls: Iterable[str], wanted: Wanted) -> Bill:
@@ -64,10 +69,6 @@ def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: f
         bill.missing.append(f"{url} serves no ledger of this exporter: {why}")
         return
     node = head.node[:_LONGEST_NAME]
-    if head.version != VERSION:
-        told = f"its version is {head.version}, not {VERSION}: update the older of the two"
-        bill.missing.append(f"{url}: {told}")
-        return
     behind = (asked_seconds + came_seconds) / 2 - head.time_seconds
     if abs(behind) <= _SKEW_SECONDS + (came_seconds - asked_seconds) / 2:
         behind = 0.0

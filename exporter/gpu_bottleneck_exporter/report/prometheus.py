@@ -37,7 +37,7 @@ _AT_ONCE = 2
 _WHO = "workload_namespace, workload_pod, slurm_job_id, user, workload"
 _BILLED = f"cluster, workload_owner, {_WHO}"
 _GPU = "job, instance, gpu, uuid"
-_OWNER = {"workload_owner", "workload_namespace", "workload_pod", "slurm_job_id", "user"}
+_OWNER = ("workload_owner", "workload_namespace", "workload_pod", "slurm_job_id", "user")
 """Labels that become fields of `Job.owner`."""
 _ITS_OWNER = (
     "* on (cluster, workload_namespace, workload_pod, user) group_left (workload_owner) "
@@ -111,7 +111,7 @@ def recorded(url: str, wanted: Wanted) -> Bill:
     if not busy:
         told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
         raise ExporterError(f"{server.name} has recorded no {BUSY}: {told}")
-    return Bill(wanted, [_job(key, did) for key, did in _uses(busy, stall).items()])
+    return Bill(wanted, [_job(dict(key), did) for key, did in _uses(busy + stall).items()])
 
 
 def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
@@ -127,21 +127,16 @@ def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
     left.sort(key=itemgetter(1), reverse=True)  # where the owner has changed, the last one counts
     lasting = f"{left[0][1] - min(starts.values()):.0f}s"
     uuids = json.dumps("|".join(sorted({re.escape(labels["uuid"]) for labels, _ in left})))
-
-    def of_gpus(name: str, also: str = "") -> str:
-        joined = f"{name}{{uuid=~{uuids}}} * on ({_GPU}) group_left ({_WHO}) {info}"
-        summed = f"sum_over_time(({joined})[{lasting}:{_STEP_SECONDS}s])"
-        return f"{_STEP_SECONDS} * sum by ({by}{also}) ({summed})"
-
+    ratios = f'{{__name__=~"gpu:(busy|stall):ratio_rate5m", uuid=~{uuids}}}'
+    spent = f"({ratios} * on ({_GPU}) group_left ({_WHO}) {info})[{lasting}:{_STEP_SECONDS}s]"
     advised = f"timestamp(gpu:prescription:value{{uuid=~{uuids}}})[{lasting}:{_STEP_SECONDS}s]"
-    busy, stall, advice = engine.ask(
-        of_gpus("gpu:busy:ratio_rate5m"),
-        of_gpus("gpu:stall:ratio_rate5m", ", waiting_on"),
+    seconds, advice = engine.ask(
+        f"{_STEP_SECONDS} * sum by ({by}, waiting_on) (sum_over_time({spent}))",
         f'last_over_time({{__name__=~"gpu:prescription:.*", uuid=~{uuids}}}[{lasting}])'
         f" and on (uuid, knob) topk by (uuid) (1, max_over_time({advised}))",
         time=left[0][1] + _STEP_SECONDS / 2,
     )
-    uses = _uses(busy, stall)
+    uses = _uses(seconds)
     jobs: dict[tuple[str, str], Job] = {}
     for labels, at in left:
         key = _key(labels, "workload_owner")
@@ -155,7 +150,7 @@ def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
             )
             gpu.add(use)
             name = labels["cluster"], labels["workload"]
-            jobs.setdefault(name, _job(_key(labels), Use())).gpus.append(gpu)
+            jobs.setdefault(name, _job(labels, Use())).gpus.append(gpu)
     if len(jobs) == 1:  # which of several was advised is unknown
         _advise(next(iter(jobs.values())).gpus, advice)
     return [job.having(job.gpus) for job in jobs.values()]
@@ -186,19 +181,18 @@ def _advise(gpus: Iterable[Gpu], rows: Iterable[Row]) -> None:
             gpu.recommendation = read(Prescription, told)
 
 
-def _uses(busy: Iterable[Row], stall: Iterable[Row]) -> dict[Key, Use]:
-    """What GPUs did, by labels."""
+def _uses(rows: Iterable[Row]) -> dict[Key, Use]:
+    """What GPUs did, by labels; they were busy in rows without `waiting_on`."""
     found: dict[Key, Use] = defaultdict(Use)
-    for labels, value in busy:
-        found[_key(labels)].add(Use(value, value))
-    for labels, value in stall:
-        found[_key(labels)].add(Use(value, 0.0, {labels["waiting_on"]: value}))
+    for labels, seconds in rows:
+        cause = labels["waiting_on"]
+        waited = Use(seconds, 0.0, {cause: seconds})
+        found[_key(labels)].add(waited if cause else Use(seconds, seconds))
     return found
 
 
-def _job(key: Key, did: Use) -> Job:
-    owner = {name.removeprefix("workload_"): text for name, text in key if name in _OWNER}
-    labels = dict(key)
+def _job(labels: Labels, did: Use) -> Job:
+    owner = {name.removeprefix("workload_"): labels[name] for name in _OWNER if labels.get(name)}
     number = labels.get("slurm_job_id")
     name = f"slurm-{number}" if number else labels.get("workload", "")
     return Job(id=name, owner=owner, **asdict(did))

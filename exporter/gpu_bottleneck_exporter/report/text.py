@@ -74,7 +74,7 @@ def json(bill: Bill) -> str:
             "busy_ratio": use.busy_ratio,
             "stall_ratios": use.stall_ratios,
             "lost_gpu_hours": use.lost_seconds / HOUR_SECONDS,
-            "lost_cost": bill.cost(use.lost_seconds),
+            "lost_cost": bill.cost(use),
         }
 
     whole = {
@@ -117,8 +117,7 @@ def totals(bill: Bill) -> Iterator[Section]:
 
 
 def _cells(bill: Bill, use: Use) -> Row:
-    mostly = waits(use).partition(", ")[0]
-    return percent(use.busy_ratio), *_lost(bill, use.lost_seconds), mostly
+    return percent(use.busy_ratio), *_lost(bill, use), waits(use).partition(", ")[0]
 
 
 def _table(head: Row, rows: Iterable[Row]) -> Sequence[Row]:
@@ -149,15 +148,15 @@ def figures(bill: Bill, use: Use) -> str:
 
 def loss(bill: Bill, use: Use) -> str:
     """`lost 15.1 GPU-hours = 37.8 €`."""
-    hours, cost = _lost(bill, use.lost_seconds)
+    hours, cost = _lost(bill, use)
     return f"lost {hours} GPU-hours{f' = {cost}' if cost else ''}"
 
 
-def _lost(bill: Bill, seconds: float) -> Row:
+def _lost(bill: Bill, use: Use) -> Row:
     """GPU-hours, and what they cost; empty without a price."""
-    cost, currency = bill.cost(seconds), bill.wanted.currency
+    cost, currency = bill.cost(use), bill.wanted.currency
     price = "" if cost is None else f"{rounded(cost)} {_SYMBOLS.get(currency, currency)}"
-    return rounded(seconds / HOUR_SECONDS), price
+    return rounded(use.lost_seconds / HOUR_SECONDS), price
 
 
 def who(bill: Bill, job: Job) -> str:
