@@ -77,12 +77,12 @@ def test_the_page_loads_nothing() -> None:
 
 def test_the_timeline_adds_up() -> None:
     (whole,) = bill(*example()).jobs
-    spent = columns(whole.gpus, NOW - 3.2 * 3600, NOW, 7)
-    assert len(spent) == 7
-    assert sum(one["busy"] for one in spent) == pytest.approx(whole.busy_seconds)
-    assert sum(sum(one.values()) for one in spent) == pytest.approx(whole.observed_seconds)
-    for cause, seconds in whole.stall_seconds.items():
-        assert spent[3][cause] == pytest.approx(seconds / 7)
+    parts = columns(whole.gpus, NOW - 3.2 * 3600, NOW, 7)
+    assert len(parts) == 7
+    for part in parts:
+        assert part == pytest.approx({"busy": whole.busy_ratio, **whole.stall_ratios})
+    half = columns(whole.gpus[:1], NOW - 6.4 * 3600, NOW, 4)
+    assert [bool(part) for part in half] == [False, False, True, True]
 
 
 def test_a_timeline_of_another_time_is_not_drawn_and_breaks_nothing() -> None:

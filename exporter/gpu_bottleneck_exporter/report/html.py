@@ -59,17 +59,15 @@ def _section(bill: Bill, part: words.Section) -> Html:
 def _drawn(gpus: Sequence[Gpu], start: float, end: float) -> Html | None:
     """The shares over time, with a text alternative: what a quarter of the time each was like."""
     heard = "; ".join(
-        f"quarter {at}: {parts(named(_parts(spent))) or DASH}"
-        for at, spent in enumerate(columns(gpus, start, end, 4), 1)
+        f"quarter {at}: {parts(named(shares)) or DASH}"
+        for at, shares in enumerate(columns(gpus, start, end, 4), 1)
     )
-    shares = [_parts(spent) for spent in columns(gpus, start, end, _COLUMNS)]
-    return strip(shares, _COLUMNS, f"What GPUs did over time. {heard}")
+    drawn = columns(gpus, start, end, _COLUMNS)
+    return strip(drawn, _COLUMNS, f"What GPUs did over time. {heard}")
 
 
-def columns(
-    gpus: Iterable[Gpu], start: float, end: float, count: int
-) -> Sequence[Mapping[str, float]]:
-    """What these GPUs spent each of `count` equal parts of the time on, in Unix seconds."""
+def columns(gpus: Iterable[Gpu], start: float, end: float, count: int) -> list[Parts]:
+    """What these GPUs did in each of `count` equal parts of the time, in Unix seconds."""
     found = [defaultdict[str, float](float) for _ in range(count)]
     wide = (end - start) / count
     for line in (gpu.timeline for gpu in gpus if gpu.timeline and wide > 0):
@@ -78,11 +76,14 @@ def columns(
                 begin = line.start_seconds + at * line.step_seconds - start
                 for column, share in steps(begin, begin + line.step_seconds, wide, count):
                     found[column][name] += share * seconds
-    return found
+    return [_parts(spent) for spent in found]
 
 
 def _parts(seconds: Mapping[str, float]) -> Parts:
-    """Shares of all these, by names that have a colour, in the same order at all times."""
+    """Shares of all these, by names that have a colour, in the same order at all times.
+
+    Empty if nothing is known.
+    """
     known = dict.fromkeys((KEPT_BUSY, *WAITING_ON), 0.0)
     for name, amount in seconds.items():
         known[name if name in known else UNKNOWN] += amount
