@@ -68,7 +68,7 @@ def marked(name: str) -> str:
 def json(bill: Bill) -> str:
     """The report as JSON; null is unknown."""
 
-    def figures(use: Use) -> dict[str, Any]:
+    def summed(use: Use) -> dict[str, Any]:
         return {
             "observed_seconds": use.observed_seconds,
             "busy_ratio": use.busy_ratio,
@@ -83,9 +83,9 @@ def json(bill: Bill) -> str:
         "since_seconds": bill.time_seconds - bill.wanted.seconds,
         "currency": None if bill.wanted.hourly_cost is None else bill.wanted.currency,
         "job_count": len(bill.jobs),
-        "total": figures(bill.use),
-        "owners": [{"owner": name, **figures(use)} for name, use in bill.owners.items()],
-        "jobs": [document(job) | figures(job) | about(bill, job) for job in bill.listed],
+        "total": summed(bill.use),
+        "owners": [{"owner": name, **summed(use)} for name, use in bill.owners.items()],
+        "jobs": [document(job) | summed(job) | about(bill, job) for job in bill.listed],
         "missing": bill.missing,
     }
     return dumps(whole)
