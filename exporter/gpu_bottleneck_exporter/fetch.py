@@ -119,17 +119,14 @@ def gather(
     errors: dict[str, str] = {}
     waiting, done = iter([*calls.items()]), threading.Semaphore(0)
 
-    def ask(name: str, call: Callable[[], Answer]) -> None:
-        try:
-            answers[name] = call()
-        except ExporterError as error:
-            errors[name] = f"{error}"
-        finally:
-            done.release()
-
     def work() -> None:
         for name, call in waiting:  # each thread takes what the others have not taken
-            ask(name, call)
+            try:
+                answers[name] = call()
+            except ExporterError as error:  # noqa: PERF203 - each call counts
+                errors[name] = f"{error}"
+            finally:
+                done.release()
 
     for _ in range(min(at_once, len(calls))):
         # Daemons, as a server that hangs must not keep the program from ending.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, Use
+from gpu_bottleneck_exporter.jobs.model import VERSION, Job, Use
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
 from gpu_bottleneck_exporter.nodeview.text import duration, memory, parts, percent, short
@@ -94,10 +94,11 @@ def json(bill: Bill) -> str:
 def section(bill: Bill, job: Job) -> Section:
     """One job, GPU by GPU."""
     whole = f"{who(bill, job)}: {figures(bill, job)}"
-    gpus = (
-        (gpu.name, short(gpu.model or ""), *_cells(bill, gpu), _memory(gpu), _energy(gpu))
-        for gpu in job.gpus
-    )
+    gpus: list[Row] = []
+    for gpu in job.gpus:
+        energy = DASH if gpu.energy_joules is None else f"{gpu.energy_joules / 3.6e6:.3g} kWh"
+        peak = memory(gpu.memory_peak_bytes, gpu.memory_total_bytes)
+        gpus.append((gpu.name, short(gpu.model or ""), *_cells(bill, gpu), peak, energy))
     rows = _table(("GPU", "Model", *_FIGURES, "Peak memory", "Energy"), gpus)
     return Section(heading(job), [whole, *filter(None, about(bill, job).values())], rows, job)
 
@@ -184,11 +185,3 @@ def _counted(count: int, what: str) -> str:
 def waits(use: Use) -> str:
     """`worker_cpu 38 %, asleep 14 %`: the largest first; a dash if nothing was lost."""
     return parts(named(use.stall_ratios)) or DASH
-
-
-def _energy(gpu: Gpu) -> str:
-    return DASH if gpu.energy_joules is None else f"{gpu.energy_joules / 3.6e6:.3g} kWh"
-
-
-def _memory(gpu: Gpu) -> str:
-    return memory(gpu.memory_peak_bytes, gpu.memory_total_bytes)
