@@ -52,3 +52,20 @@ def test_a_holder_who_comes_right_after_another_has_left_is_noticed(
     watch.note = lambda *_: None
     gpu.hold(os.getpid(), 2**30)
     assert holders(reader) == [os.getpid()]
+
+
+def test_a_holder_who_comes_between_two_readings_of_a_tick_is_noticed(
+    make_board: Callable[..., Board],
+) -> None:
+    """After the list of processes and before the memory, which then counts the holder's own."""
+    board = make_board()
+    watch = HostSampler(SETTINGS, {"stall"})
+
+    def come(_: Identity, __: int, what: object) -> None:
+        if what == Processes(()):
+            board.gpus[0].hold(os.getpid(), 2**30)
+
+    watch.note = come
+    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
+    reader.open()
+    assert holders(reader) == [os.getpid()]

@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
+from support.programs import program
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -51,11 +52,18 @@ def reading(driver: Driver, *watches: HostSampler | None) -> Iterator[list[GpuWo
         assert all(worker.join(PATIENCE_SECONDS) for worker in workers)
 
 
-def test_whoever_asks_is_shown_what_such_a_gpu_does_now(
-    make_board: MakeBoard, watch: HostSampler
-) -> None:
+@pytest.fixture
+def board(make_board: MakeBoard) -> Iterator[Board]:
+    """A GPU whose holder sleeps all the time."""
+    board = make_board(gpus=[H100])
+    with program("ready()\ntime.sleep(600)") as one:
+        board.gpus[0].hold(one.process.pid, 2**30)
+        yield board
+
+
+def test_whoever_asks_is_shown_what_such_a_gpu_does_now(board: Board, watch: HostSampler) -> None:
     usual_ns = int(FAST.interval_seconds * 1e9)
-    with reading(VirtualDriver(make_board(gpus=[H100])), watch) as (worker,):
+    with reading(VirtualDriver(board), watch) as (worker,):
 
         def age_ns() -> int:
             now_ns = time.monotonic_ns()
@@ -99,13 +107,34 @@ def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_hol
     deadline: float,
     longer: float,
     watch: HostSampler,
-    make_board: MakeBoard,
+    board: Board,
 ) -> None:
     settings = Settings(interval_seconds=interval, deadline_seconds=deadline)
-    worker = GpuWorker(
-        0, VirtualDriver(make_board(gpus=[H100])), ALL, settings, watch, own_cpu=OwnCpu(1.0)
-    )
+    worker = GpuWorker(0, VirtualDriver(board), ALL, settings, watch, own_cpu=OwnCpu(1.0))
     worker.start()
     until(lambda: worker.reader.interval() == longer, "it is idle all the time")
     worker.stop()
     assert worker.join(PATIENCE_SECONDS)
+
+
+def test_a_gpu_that_nobody_holds_is_read_as_often_as_ever(
+    make_board: MakeBoard, watch: HostSampler
+) -> None:
+    """Else a job that is shorter than the pause would come and go unseen."""
+    board = make_board(gpus=[H100])
+    uuid = board.gpus[0].record.uuid.decode()
+    with reading(VirtualDriver(board), watch) as (worker,):
+        until(lambda: (feed := watch.feed(uuid)) and feed.steady, "it is idle all the time")
+        assert worker.reader.interval() == FAST.interval_seconds
+
+
+def test_who_holds_it_is_read_soon_if_it_was_read_just_before(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the next tick, by when who came meanwhile may have left."""
+    never = time.monotonic() + 2 * PATIENCE_SECONDS
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker._next_tick", lambda *_: never)
+    with reading(VirtualDriver(board), None) as (worker,):
+        (first,) = until(lambda: worker.snapshots(time.monotonic_ns()), "a reading")
+        worker.look([first.identity.uuid], now=True)
+        until(lambda: worker.snapshots(time.monotonic_ns())[0].at_ns > first.at_ns, "another")

@@ -39,8 +39,7 @@ _SLOW_READINGS_KEPT = 3
 _STEADY_TICKS = 4
 """As many usual ones, at most, pass between two readings of a GPU that goes on as before."""
 _OF_HOLDERS = ("processes", "memory")
-"""Collectors that tell who holds a GPU. Memory is read right after a list without anybody, as later
-it may be that of somebody who came meanwhile."""
+"""Collectors that tell who holds a GPU."""
 _CONTEXT_BYTES = 16 * 2**20
 """Less than any context takes."""
 STEADY_TICK_SECONDS = WINDOW_NS / 1e9
@@ -137,8 +136,10 @@ class GpuReader:
         usual = self._settings.interval_seconds
         if self._watch is None or not self._has_ring or len(self._opened) > 1:
             return usual
-        feed = self._watch.feed(self._opened[0].device.identity.uuid)
-        if feed is None or not feed.steady:
+        ledger = self._opened[0].ledger
+        feed = self._watch.feed(ledger.identity.uuid)
+        # Who comes to a GPU that nobody holds must be noticed before he has left again.
+        if feed is None or not feed.steady or ledger.holders(time.monotonic_ns()) == frozenset():
             return usual
         longest = min(STEADY_TICK_SECONDS, self._settings.deadline_seconds)
         return max(usual, min(_STEADY_TICKS * usual, longest))
@@ -277,15 +278,19 @@ class GpuReader:
     def _expect_holder(self, opened: Opened, reading: Processes | Memory) -> None:
         """Look at the memory of a GPU that nobody holds at each tick: a context takes some.
 
-        That is cheap, unlike the list of processes, which is read again at once.
+        That is cheap, unlike the list of processes, which is read again at once. What is in use
+        without anybody was read between two lists that are empty: a holder who came after the
+        first one is in the second.
         """
         if opened.ledger.holders(time.monotonic_ns()) != frozenset():
+            opened.used_bytes = None
             return
         opened.due_ns["memory"] = 0
         if isinstance(reading, Processes):
-            opened.free_bytes = None
-        elif reading.used_bytes is not None:
-            known = reading.used_bytes if opened.free_bytes is None else opened.free_bytes
-            opened.free_bytes = min(known, reading.used_bytes)
-            if reading.used_bytes - opened.free_bytes >= _CONTEXT_BYTES:
+            opened.free_bytes = opened.used_bytes
+        elif (used := reading.used_bytes) is not None:
+            opened.used_bytes = used
+            if opened.free_bytes is None or used - opened.free_bytes >= _CONTEXT_BYTES:
                 opened.due_ns["processes"] = 0
+            else:
+                opened.free_bytes = min(opened.free_bytes, used)

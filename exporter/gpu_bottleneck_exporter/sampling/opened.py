@@ -45,7 +45,9 @@ class Opened:
     forbidden: dict[str, str] = field(default_factory=dict)
     """By collector that wants a permission: what the driver said."""
     free_bytes: int | None = None
-    """The least memory in use since the holders were read, if there were none."""
+    """The least memory that was in use while nobody held it; None until that is certain."""
+    used_bytes: int | None = None
+    """In use when it was read last; None if somebody has held it since."""
     carry: Carry = field(default_factory=dict)
     """What the split of idle time keeps from tick to tick."""
 

@@ -156,10 +156,9 @@ class GpuWorker:
     def look(self, uuids: Collection[str], *, now: bool) -> None:
         """Have the holders of these GPUs read at the next tick. For any thread.
 
-        That is `now`, unless the last one was just before.
+        That is `now`, or soon after the last one if that was just before.
         """
-        young = self._snapshots and time.monotonic_ns() - self._snapshots[0].at_ns < _JUST_NS
-        if self.reader.look(uuids) and now and not young:
+        if self.reader.look(uuids) and now:
             self._wanted.set()
 
     def _finish_tick(self, now_ns: int) -> None:
@@ -219,7 +218,9 @@ class GpuWorker:
             tick = _next_tick(time.monotonic(), usual, self.index * APART_SECONDS)
             tick += self.reader.interval() - usual
             self._due_ns = int(tick * 1e9)
-            self._wanted.wait(tick - time.monotonic())
+            if self._wanted.wait(tick - time.monotonic()):
+                rest_ns = self._snapshots[0].at_ns + _JUST_NS - time.monotonic_ns()
+                self._stop.wait(max(rest_ns, 0) / 1e9)  # many may come and go
             if self._stop.is_set():
                 return
             self._wanted.clear()
