@@ -35,6 +35,8 @@ def main(seconds: str, folder: str) -> None:
     lasted = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     gpu_indices = [gpu.index for gpu in gpus]
     json.dump({"busy": busy, "lasted": lasted, "gpus": gpu_indices}, sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)  # Python would take a while to end, which the record does not have
 
 
 if __name__ == "__main__":
