@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.driver.readings import Identity, Processes
+from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Processes
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
@@ -68,4 +68,26 @@ def test_a_holder_who_comes_between_two_readings_of_a_tick_is_noticed(
     watch.note = come
     reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
     reader.open()
+    assert holders(reader) == [os.getpid()]
+
+
+def test_what_a_holder_used_who_has_left_hides_nobody_who_uses_less(
+    make_board: Callable[..., Board],
+) -> None:
+    board = make_board()
+    gpu, watch = board.gpus[0], HostSampler(SETTINGS, {"stall"})
+
+    def come_and_go(_: Identity, __: int, what: object) -> None:
+        """Be there when the memory is read, and in no list."""
+        if what == Processes(()):
+            gpu.hold(os.getpid(), 2**31)
+        elif isinstance(what, Memory):
+            gpu.release(os.getpid())
+            watch.note = lambda *_: None
+
+    watch.note = come_and_go
+    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
+    reader.open()
+    assert holders(reader) == []
+    gpu.hold(os.getpid(), 2**30)
     assert holders(reader) == [os.getpid()]
