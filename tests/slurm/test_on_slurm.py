@@ -206,7 +206,8 @@ def _wrong(own: dict[str, Any], ledger: dict[str, Any]) -> Iterator[str]:
     stalls = sum(gpu["stall_seconds"].values())
     busy = gpu["busy_seconds"] - own["busy"]
     idle = stalls - (own["lasted"] - own["busy"])
-    line = f"{ledger['id']}: {own} busy {busy:+.3f} idle {idle:+.3f} {gpu['stall_seconds']}"
+    parts = {name: seconds for name, seconds in gpu.items() if name.endswith("_seconds")}
+    line = f"{ledger['id']}: {own} busy {busy:+.3f} idle {idle:+.3f} {parts}"
     print(line)  # noqa: T201 - for `pytest -s` and for failures
     allowed = WITHIN * own["lasted"] + TICKS_SECONDS
     same_gpu = gpu["gpu"] == f"{own['gpus'][0]}"
