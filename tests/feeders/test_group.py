@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
 from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
+from support.rows import rows
 from support.trees import cgroup_v2, end, lay, links, process
 
 SECOND = 1_000_000_000
@@ -126,20 +127,25 @@ def test_workers_come_and_go(recorded: Recorded) -> None:
         assert now.counters["worker"].read_bytes is not None
 
 
-def test_what_a_worker_used_is_not_told_again_by_its_parent(recorded: Recorded) -> None:
+@rows("late, new", {"at once": (0, 5), "a second later": (1, 27.5), "much later": (20, 50)})
+def test_what_a_worker_used_is_not_told_again_by_its_parent(
+    recorded: Recorded, late: int, new: float
+) -> None:
     process(recorded.proc, 8)
     recorded.adopt(7, workers=(8,))
     recorded.tick()
     process(recorded.proc, 8, cpu_ticks=45)
     recorded.tick()
     end(recorded.proc, 8)
-    process(recorded.proc, 7, ended_ticks=50)
     recorded.adopt(7)
+    for _ in range(late):
+        recorded.tick()
+    process(recorded.proc, 7, ended_ticks=50)
     recorded.tick()
     process(recorded.proc, 7, ended_ticks=60)
     recorded.tick()
     told = recorded.feed.history.total.of(Role.MAIN).used.children_ns
-    assert told == (5 + 10) * TICK_NS, "of which nobody knew before"
+    assert told == pytest.approx((new + 10) * TICK_NS), "of which nobody knew before"
 
 
 def test_what_kin_do_and_use_is_the_gpus(recorded: Recorded) -> None:

@@ -11,7 +11,7 @@ def test_who_hands_nothing_over_is_no_worker() -> None:
         for worker, calls in ((1, 14), (2, 0), (3, 12)):
             handovers.note(worker, calls)
     assert handovers.idlers() == 1
-    for _ in range(400):
+    for _ in range(250):
         for worker, calls in ((1, 14), (2, 20), (3, 0)):
             handovers.note(worker, calls)
     assert handovers.idlers() == 1, "it is now that counts"

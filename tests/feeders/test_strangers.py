@@ -147,6 +147,19 @@ def test_both_may_be_in_another_network_namespace_than_we(watch: Watch) -> None:
         assert watch(main).finds(int(main.words[0]))
 
 
+def test_a_connection_may_be_accepted_late(watch: Watch) -> None:
+    listen = LISTEN.replace("c, _ =", "told(); c, _ =")
+    with (
+        program(f"{listen}told()", "any") as one,
+        program(f"{CONNECT}ready()\n{RECEIVE}", *one.words) as main,
+    ):
+        watched = watch(main)
+        until(lambda: watched.look() and watched.feed.drain_awaited(), "its wait")
+        assert not any(watched.strangers() for _ in range(50)), "it is nobody's as yet"
+        one.tell()
+        assert watched.finds(one.pid)
+
+
 def test_it_may_connect_anew_for_each_request(watch: Watch) -> None:
     serve = "while True:\n c, _ = s.accept(); time.sleep(0.1); c.close()"
     ask = "while True:\n connect(int(sys.argv[1])).recv(1); time.sleep(0.3)"

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.links import Links, inode_of, links
+from gpu_bottleneck_exporter.host.links import End, Links, find, inode_of, links
 from gpu_bottleneck_exporter.host.sockets import Endpoint, Ends
+from support import trees
 from support.programs import ended, program
 from support.rows import rows
+from support.trees import lay
 
 PROC = Path("/proc")
 CIPHERS = """
@@ -88,6 +90,15 @@ ready(c.pid, d.pid); told()
 
 def test_nobody_is_joined_with_nobody() -> None:
     assert links(PROC, ended()) == Links()
+
+
+@pytest.mark.parametrize(("inode", "found"), [("ino:\t5\n", {7}), ("", set())])
+def test_before_linux_5_14_nobody_is_known_to_write(
+    tmp_path: Path, inode: str, found: set[int]
+) -> None:
+    lay(tmp_path, {"7/fdinfo/3": f"flags:\t01\nmnt_id:\t15\n{inode}", "7/mountinfo": ""})
+    trees.links(tmp_path / "7/fd", "pipe:[5]")
+    assert find(tmp_path, [End("pipe:[5]")], ()) == {End("pipe:[5]"): found}
 
 
 LOOPBACK = "127.0.0.1"

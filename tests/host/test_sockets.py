@@ -156,11 +156,17 @@ ready(port, s.fileno())
         assert str(being_made.remote) == f"127.0.0.1:{port}"
 
 
-def test_of_a_crowd_so_many_are_asked_in_turn() -> None:
-    count = 3 * MOST_SOCKETS + 5
-    with job(f"kept = [socket.socket() for _ in range({count})]; ready()") as (_, sockets):
+@pytest.mark.parametrize("pairs", [0, MOST_SOCKETS // 4])
+def test_of_a_crowd_so_many_are_asked_in_turn(pairs: int) -> None:
+    """Also those that carry nothing, beside others that do."""
+    count = 3 * MOST_SOCKETS + 1 + 2 * pairs
+    code = f"{SERVER}kept = [socket.socket() for _ in range({3 * MOST_SOCKETS})]\n"
+    code += (
+        f"kept += [one for _ in range({pairs}) for one in (connect(port), *server.accept()[:1])]"
+    )
+    with job(f"{code}; ready()") as (_, sockets):
         seen: set[int] = set()
-        for _ in range(8):
+        for _ in range(12):
             found = by_number(sockets).keys()
             assert len(found) <= MOST_SOCKETS
             seen |= found

@@ -19,6 +19,10 @@ SERVER = "server = socket.create_server(('127.0.0.1', 0)); port = server.getsock
 CONNECTED = SERVER + "c = connect(port); a, _ = server.accept()\n"
 PAIR = "a, b = socket.socketpair()\n"
 PIPES = "r, w = os.pipe(); q, v = os.pipe()\n"
+ON_C = f"{CONNECTED}ready(c.fileno()); "
+ON_SERVER = f"{SERVER}ready(server.fileno()); "
+FULL = f"{SERVER}server.listen(0); full = connect(port); select.select([server], [], [])\n"
+LIBC = "ctypes.CDLL(None)"
 POLL = "p = select.poll(); "
 by_number = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64"), reason="system calls are told by number"
@@ -88,18 +92,25 @@ os.dup2(a.fileno(), 700); ready(b.fileno(), 700)
 select.select([700, b], [], [])
 """
 SEND = "c.send(bytes(9**6))"
+CONNECT = "ready(s.fileno()); s.connect(server.getsockname())"
+POLLFD = "struct.pack('=ihh', r, 1, 0)"
 
 
 @by_number
 @rows(
     "wait, code",
     {
-        "recv": (Wait.SOCKET, f"{CONNECTED}ready(c.fileno()); c.recv(1)"),
-        "recvmsg": (Wait.SOCKET, f"{CONNECTED}ready(c.fileno()); c.recvmsg(1)"),
-        "read": (Wait.SOCKET, f"{CONNECTED}ready(c.fileno()); os.read(c.fileno(), 1)"),
-        "send to a full one": (Wait.SOCKET, f"{CONNECTED}ready(c.fileno())\nwhile True: {SEND}"),
+        "recv": (Wait.SOCKET, f"{ON_C}c.recv(1)"),
+        "recvmsg": (Wait.SOCKET, f"{ON_C}c.recvmsg(1)"),
+        "recvmmsg": (Wait.SOCKET, f"{ON_C}{LIBC}.recvmmsg(c.fileno(), bytes(64), 1, 0, None)"),
+        "readv": (Wait.SOCKET, f"{ON_C}os.readv(c.fileno(), [bytearray(1)])"),
+        "read": (Wait.SOCKET, f"{ON_C}os.read(c.fileno(), 1)"),
+        "send to a full one": (Wait.SOCKET, f"{ON_C}\nwhile True: {SEND}"),
+        "sendmsg": (Wait.SOCKET, f"{ON_C}\nwhile True: c.sendmsg([bytes(9**6)])"),
+        "connect": (Wait.SOCKET, f"{FULL}s = socket.socket(); {CONNECT}"),
         "a timeout": (Wait.POLL, f"{CONNECTED}c.settimeout(60); ready(c.fileno()); c.recv(1)"),
-        "accept": (Wait.ACCEPT, f"{SERVER}ready(server.fileno()); server.accept()"),
+        "accept": (Wait.ACCEPT, f"{ON_SERVER}server.accept()"),
+        "bare accept": (Wait.ACCEPT, f"{ON_SERVER}{LIBC}.accept(server.fileno(), None, None)"),
         "read of a pipe": (Wait.PIPE, f"{PIPES}ready(r); os.read(r, 1)"),
         "write to a full one": (
             Wait.PIPE,
@@ -111,6 +122,7 @@ SEND = "c.send(bytes(9**6))"
             Wait.POLL,
             f"{PIPES}{POLL}p.register(r); p.register(q); ready(r, q); p.poll()",
         ),
+        "ppoll": (Wait.POLL, f"{PIPES}ready(r); {LIBC}.ppoll({POLLFD}, 1, None, None)"),
         "poll of none": (Wait.POLL, f"{POLL}ready(); p.poll(60_000)"),
         "poll of many": (Wait.POLL, MANY),
         "select": (Wait.POLL, f"{PAIR}ready(a.fileno()); select.select([a], [], [])"),

@@ -13,6 +13,8 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.driver.readings import Processes
+from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
@@ -77,20 +79,34 @@ def test_whoever_asks_is_shown_what_such_a_gpu_does_now(board: Board, watch: Hos
             assert worker.snapshots(time.monotonic_ns())[0].at_ns > asked_ns - usual_ns
 
 
+def test_the_end_waits_for_no_tick(make_board: MakeBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GpuReader, "interval", lambda _: 1000.0)
+    with reading(VirtualDriver(make_board(gpus=[H100])), None) as (worker,):
+        until(lambda: worker.attempted, "its first tick")
+
+
+def test_what_is_read_seldom_is_shown_until_it_is_late(make_board: MakeBoard) -> None:
+    reader = GpuReader(0, VirtualDriver(make_board(gpus=[H100])), ALL, Settings())
+    reader.open()
+    read_ns = reader.read()
+    (now, later, late) = (reader.snapshots(read_ns + s * 10**9)[0] for s in (0, 25, 60))
+    assert now.reading(Processes) == later.reading(Processes) != late.reading(Processes) is None
+
+
 @pytest.mark.parametrize("interval", [0.2, 1.0, 5.0])
 def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
     began = 1234.567
     offsets = [index * APART_SECONDS for index in range(8)]
-    ticks = [_next_tick(began, interval, offset) for offset in offsets]
+    ticks = [_next_tick(began, interval, offset, interval) for offset in offsets]
     assert all(began < tick <= began + interval for tick in ticks)
     assert [tick - ticks[0] for tick in ticks] == pytest.approx(offsets)
     for tick, offset in zip(ticks, offsets, strict=True):
         # Awake on time, a little early or late: one interval on. So late that one was missed: two.
         for awake in (tick, tick - 1e-4, tick + 0.1 * interval):
-            assert _next_tick(awake, interval, offset) == pytest.approx(tick + interval)
-        assert _next_tick(tick + 1.1 * interval, interval, offset) == pytest.approx(
-            tick + 2 * interval
-        )
+            following = [_next_tick(awake, interval, offset, n * interval) for n in (1, 4)]
+            assert following == pytest.approx([tick + interval, tick + 4 * interval])
+        later = _next_tick(tick + 1.1 * interval, interval, offset, interval)
+        assert later == pytest.approx(tick + 2 * interval)
 
 
 @rows(

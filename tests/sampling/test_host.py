@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -82,6 +83,33 @@ def held_by(watch: HostSampler, *pids: int, uuid: str = "a") -> FeederGroup:
     watch.hold(uuid, frozenset(pids))
     until(lambda: watch.feeding(uuid), "a snapshot")
     return until(lambda: watch.feed(uuid), "its feeders")
+
+
+def test_it_may_keep_many_files_open() -> None:
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    (watch := HostSampler(Settings())).start()
+    watch.stop()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+
+def test_it_rests_after_a_pass_that_cost_much(
+    watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+
+    def costly(*_: object, **__: object) -> bool:
+        passes.append(time.monotonic())
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+        return True
+
+    monkeypatch.setattr(FeederGroup, "sample", costly)
+    watch.hold("a", frozenset({start().pid}))
+    until(lambda: len(passes) > 4, "five passes")
+    assert passes[4] - passes[0] > 4 * 8 * 0.05
 
 
 def test_a_process_that_holds_a_gpu_feeds_it_as_long_as_it_is_seen(

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.readings import Process, Processes
+from gpu_bottleneck_exporter.driver.readings import Activity, Process, Processes
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.states import HOPPER, SYSTEM
 
 SECOND = 1_000_000_000
+
+
+def test_what_the_gpu_did_is_added_up() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    for at_ns in (0, SECOND):
+        ledger.add(at_ns, SECOND, Activity(SECOND, pipes={"fp16": 0.5}, traffic_bytes={"pcie": 7}))
+    totals = ledger.snapshot(SECOND).totals
+    assert (totals.pipe_ns, totals.traffic_bytes) == ({"fp16": SECOND}, {"pcie": 14})
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_a_gpu_that_somebody_asks_for_is_looked_at() -> None:
     with watching(reader) as watch:
         assert watch.told("a") == IdleLines()
         watch.ask("a", 60)
+        until(lambda: len(reader.asked) > 1, "another look")
         found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
     assert (found.lines[0].line, found.lines[0].ratio, found.looking) == (7, 1.0, True)
     assert set(reader.asked) == {(MAIN, WORKER)}
@@ -111,11 +112,12 @@ def test_what_was_found_is_told_of_nobody_else(monkeypatch: pytest.MonkeyPatch) 
         assert watch.told("a") == IdleLines()
 
 
-def test_a_reader_that_fails_is_opened_again() -> None:
-    reader = Recorded(fails=1)
+def test_a_reader_that_fails_is_opened_again_but_not_at_once() -> None:
+    reader, began = Recorded(fails=2), time.monotonic()
     with watching(reader) as watch:
         watch.ask("a", 60)
         until(lambda: tick(watch).lines, "a line")
+    assert time.monotonic() - began > 0.2
 
 
 def test_who_cannot_be_read_is_told_with_the_reason() -> None:

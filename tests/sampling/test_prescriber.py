@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
-from gpu_bottleneck_exporter.sampling.prescriber import Prescriber
+from gpu_bottleneck_exporter.sampling.prescriber import Prescriber, Prescribers
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
 from support.states import feeding
 from support.trees import lay
@@ -171,6 +171,17 @@ def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
     assert known == Observed(20.0, 0.8, {HOST_CODE: 0.2}, mains=0, owners=0)
     assert stretch(100, seconds=17) == known, "what was counted is no longer known"
     assert gpu.prescriber.last is None
+
+
+def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
+    gpu, gpus, seen = Gpu(tmp_path), Prescribers(tmp_path, tmp_path), None
+    for _ in range(5):
+        gpu.work(0, {})
+        gpu.feed.last_tick_ns = gpu.at_ns
+        seen = gpus.advise("a", {"a": gpu.feed}, None, None).seen
+        for uuid in "ab":
+            gpus.note_split(uuid, 3 * SECOND, {HOST_CODE: SECOND})
+    assert seen == Observed(16.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
 
 
 def test_the_limit_of_a_gpu_that_idled_lately_is_read_now(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 
 import pynvml
@@ -160,15 +163,20 @@ def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
     assert all(wait > 0.95 * short for wait, short in zip(waits, least, strict=True)), waits
 
 
-def test_a_driver_that_gives_nothing_but_garbage_has_failed(stage: Stage) -> None:
+def test_a_driver_that_gives_nothing_but_garbage_has_failed(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     board, sampler, _ = stage()
     until(lambda: "gpu_observed_seconds_total{" in text(sampler), "time")
+    assert 'last_success_timestamp_seconds{collector="utilization"}' in text(sampler)
     board.gpus[0].record.stuck_utilization = 808334905
     until(lambda: "gpu_observed_seconds_total{" not in text(sampler), "no time any more")
     until(
         lambda: 'collector_success{collector="utilization"} 0.0' in text(sampler), "it has failed"
     )
-    assert sampler.state().implausible["utilization"] > 0
+    until(lambda: sampler.state().implausible["utilization"] > 2, "more of it")
+    told = [said for said in caplog.messages if "impossible, dropped and counted" in said]
+    assert 1 <= len(told) == len(set(told))
     board.gpus[0].record.stuck_utilization = 0
     until(lambda: 'collector_success{collector="utilization"} 1.0' in text(sampler), "it is well")
     until(lambda: "gpu_observed_seconds_total{" in text(sampler), "time again")
@@ -256,11 +264,26 @@ def test_a_tick_longer_than_the_interval_loses_no_samples(stage: Stage) -> None:
     assert snapshot(sampler, 0).totals.lost_ns == 0
 
 
-def test_stopping_does_not_wait_for_a_hung_gpu(stage: Stage) -> None:
+def test_holders_are_read_whenever_somebody_asks(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    gpu, seldom = (board := make_board()).gpus[0], [replace(c, every_seconds=1e4) for c in ALL]
+    gpu.hold(os.getpid(), 2**30)
+    with samplers.sampling(lambda: libraries.open(board), collectors=seldom) as sampler:
+        until(lambda: re.search(r"gpu_processes{.* 1\.0", text(sampler)), "one")
+        gpu.release(os.getpid())
+        sampler.look([gpu.record.uuid.decode()], now=True)
+        until(lambda: re.search(r"gpu_processes{.* 0\.0", text(sampler)), "none")
+
+
+def test_stopping_does_not_wait_for_a_hung_gpu(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     board, sampler, _ = stage(gpus=[H100, H100])
     until(lambda: up(sampler) == [True, True], "up")
     board.gpus[0].record.hang = 1
     until(lambda: up(sampler) == [False, True], "hung")
+    until(lambda: "gpu 0 is down: a driver call has not returned" in caplog.text, "a line")
     sampler.stop(0.5)
     until(lambda: not sampler.alive, "the end of its own thread")
     board.gpus[0].record.hang = 0

@@ -80,6 +80,16 @@ def test_a_socket_takes_connections_at_once(address: str) -> None:
     assert found == REACHED[address] - (set() if has_ipv6() else {IPV6})
 
 
+def test_the_kernel_keeps_little_for_who_does_not_read() -> None:
+    with bind("127.0.0.1:0") as listening, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(listening.getsockname())
+        taken, _ = listening.accept()
+        with taken:
+            taken.settimeout(0)
+            assert 64 * 1024 < taken.send(bytes(2**22)) < 300 * 1024
+
+
 def test_no_host_without_ipv6_means_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     with bind(":0") as listening:

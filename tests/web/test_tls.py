@@ -141,6 +141,15 @@ def test_a_client_is_answered_over_http_1_1(serve: Serve, site: Site) -> None:
     assert answers(wrapped)
 
 
+def test_a_client_can_tell_the_end_from_a_cut(serve: Serve, site: Site) -> None:
+    raw, context = serve(web_config=site.configure()).connect(), site.client()
+    with context.wrap_socket(
+        raw, server_hostname="localhost", suppress_ragged_eofs=False
+    ) as client:
+        client.sendall(GET[:-2] + b"Connection: close\r\n\r\n")
+        assert drain(client).endswith(b"up 1\n")
+
+
 def test_certificate_and_key_can_stand_in_the_file(serve: Serve, site: Site) -> None:
     texts = {"cert": "server.pem", "key": "server.key", "client_ca": "ca.pem"}
     inline = {name: (site.folder / file).read_text() for name, file in texts.items()}

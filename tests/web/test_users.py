@@ -14,6 +14,7 @@ import bcrypt
 import psutil
 import pytest
 
+from gpu_bottleneck_exporter.web.users import Logins
 from support.command import ANY_PORT, Server, run, serving
 from support.daemon import drain
 from support.logins import CHEAP, Word, as_bytes, basic, encoded, hashed
@@ -186,6 +187,18 @@ def test_in_line_all_wait_but_who_made_way(serve: Serve, file: Path, checks: Che
     checks.gate.set()
     assert [client.recv(12) for client in last] == [b"HTTP/1.1 200"] * 5
     assert checks.passwords[:2] == [b"wrong 0", b"right"]
+
+
+def test_whoever_waits_long_for_a_check_gets_it(checks: Checks) -> None:
+    users, logins = {b"alice": hashed("right").encode()}, Logins()
+    said = basic("alice", "right")["Authorization"]
+    checks.gate.clear()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(logins.right, users, said, lambda: True)
+        assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
+        assert not logins.right(users, said, lambda: False), "who has gone"
+        assert logins.right(users, said, lambda: checks.gate.set() is None)  # type: ignore[func-returns-value]
+        assert first.result(PATIENCE_SECONDS)
 
 
 ENDLESS = """

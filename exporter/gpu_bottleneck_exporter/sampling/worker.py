@@ -214,9 +214,8 @@ class GpuWorker:
     def _read_until_stopped(self) -> None:
         checking_layout = Every(SLOWLY, time.monotonic() + SLOWLY)  # it was just opened
         while not self._stop.is_set():
-            usual = self._interval_seconds
-            tick = _next_tick(time.monotonic(), usual, self.index * APART_SECONDS)
-            tick += self.reader.interval() - usual
+            usual, apart = self._interval_seconds, self.index * APART_SECONDS
+            tick = _next_tick(time.monotonic(), usual, apart, self.reader.interval())
             self._due_ns = int(tick * 1e9)
             if self._wanted.wait(tick - time.monotonic()):
                 rest_ns = self._snapshots[0].at_ns + _JUST_NS - time.monotonic_ns()
@@ -248,7 +247,7 @@ class GpuWorker:
         self.attempted = True
 
 
-def _next_tick(now: float, interval: float, offset: float) -> float:
-    """The next tick on the grid that all GPUs share, each shifted by its own `offset`."""
-    passed = (now - offset + APART_SECONDS) // interval
-    return (passed + 1) * interval + offset
+def _next_tick(now: float, usual: float, offset: float, interval: float) -> float:
+    """The next tick, `interval` after the last one on the grid of all GPUs, each with `offset`."""
+    passed = (now - offset + APART_SECONDS) // usual
+    return passed * usual + interval + offset
