@@ -179,6 +179,7 @@ try:
 except ImportError:
     import _xxsubinterpreters as interpreters
 other = interpreters.create()
+print(flush=True)
 os.read(0, 1)
 interpreters.run_string(other, "import os; print(flush=True)\\nos.read(0, 1)")
 """
@@ -188,7 +189,8 @@ interpreters.run_string(other, "import os; print(flush=True)\\nos.read(0, 1)")
             try:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                assert places(asleep(reader, process.pid, "<module>")) == [("<module>", 8)]
+                process.stdout.readline()
+                assert places(asleep(reader, process.pid, "<module>")) == [("<module>", 9)]
                 process.stdin.write(b"1")
                 process.stdin.flush()
                 process.stdout.readline()
