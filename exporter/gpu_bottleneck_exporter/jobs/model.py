@@ -83,9 +83,10 @@ class Timeline:
         end = max(end - self.start_seconds, start + 1e-6)
         while end > STEPS * self.step_seconds:
             self._double()
+        covered = [*steps(start, end, self.step_seconds, STEPS)]
         for name, seconds in parts_of(use.busy_seconds, use.stall_seconds).items():
             spent = self.spent_seconds.setdefault(name, [0.0] * STEPS)
-            for step, part in steps(start, end, self.step_seconds, STEPS):
+            for step, part in covered:
                 spent[step] += part * share * seconds
 
     def _double(self) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.resources import files
+from itertools import zip_longest
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.jobs.model import Gpu, steps
@@ -62,8 +63,7 @@ def _drawn(gpus: Sequence[Gpu], start: float, end: float) -> Html | None:
         f"quarter {at}: {parts(named(shares)) or DASH}"
         for at, shares in enumerate(columns(gpus, start, end, 4), 1)
     )
-    drawn = columns(gpus, start, end, _COLUMNS)
-    return strip(drawn, _COLUMNS, f"What GPUs did over time. {heard}")
+    return strip(columns(gpus, start, end, _COLUMNS), _COLUMNS, f"What GPUs did over time. {heard}")
 
 
 def columns(gpus: Iterable[Gpu], start: float, end: float, count: int) -> list[Parts]:
@@ -71,10 +71,10 @@ def columns(gpus: Iterable[Gpu], start: float, end: float, count: int) -> list[P
     found = [defaultdict[str, float](float) for _ in range(count)]
     wide = (end - start) / count
     for line in (gpu.timeline for gpu in gpus if gpu.timeline and wide > 0):
-        for name, spent in line.spent_seconds.items():
-            for at, seconds in enumerate(spent):
-                begin = line.start_seconds + at * line.step_seconds - start
-                for column, share in steps(begin, begin + line.step_seconds, wide, count):
+        for at, spent in enumerate(zip_longest(*line.spent_seconds.values(), fillvalue=0.0)):
+            begin = line.start_seconds + at * line.step_seconds - start
+            for column, share in steps(begin, begin + line.step_seconds, wide, count):
+                for name, seconds in zip(line.spent_seconds, spent, strict=True):
                     found[column][name] += share * seconds
     return [_parts(spent) for spent in found]
 

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -195,7 +195,7 @@ def _job(labels: Labels, did: Use) -> Job:
     owner = {name.removeprefix("workload_"): labels[name] for name in _OWNER if labels.get(name)}
     number = labels.get("slurm_job_id")
     name = f"slurm-{number}" if number else labels.get("workload", "")
-    return Job(id=name, owner=owner, **asdict(did))
+    return Job(did.observed_seconds, did.busy_seconds, did.stall_seconds, id=name, owner=owner)
 
 
 def _key(labels: Labels, without: str = "waiting_on") -> Key:

@@ -78,10 +78,11 @@ class Interpreter:
             return LAYOUTS.get(self.minor)
         raw = self.memory.read(self._runtime, _OFFSETS.size)
         mark, _, free, _, _, interpreters, _, _, after, threads = _OFFSETS.unpack(raw)
+        if mark != _MARK:
+            raise NoMemoryError(f"its Python 3.{self.minor} is an unknown build")
         layout = (FREE_THREADED if free else LAYOUTS).get(self.minor)
-        if layout is None or mark != _MARK:
-            return None
-        return layout._replace(interpreters=interpreters, next_interpreter=after, threads=threads)
+        places = {"interpreters": interpreters, "next_interpreter": after, "threads": threads}
+        return layout and layout._replace(**places)
 
     def threads(self) -> list[Running]:
         """At most `MOST_THREADS`. Raises UnreadableError, NoMemoryError."""
@@ -134,8 +135,8 @@ class Interpreter:
             if layout.owner is None or raw[layout.owner] < OWNED_BY_C:
                 size = 4 if layout.owner is None else 8
                 instruction = word(raw, layout.instruction, size)
-                # Since 3.14 the lowest bits are flags.
                 copy = word(raw, layout.copy, 4) if layout.copy else 0
+                # Since 3.14 the lowest bits are flags.
                 yield self._codes.frame(word(raw, layout.code) & ~7, instruction, copy)
             call = word(raw, layout.previous)
 
