@@ -3,7 +3,8 @@
     PYTHONPATH=tests python -m mutants [--count 300] [--seed 1] [FOLDER ...]
 
 prints the changes that they let pass, and how many of each folder they caught. First all tests run
-once, to see which lines each of them reaches; for a change, those that reach it run first. mutmut
+once, to see which lines each of them reaches; for a change, those that reach it run first. Folders
+are tried side by side, as tests wait for more than half of their time. mutmut
 runs tests in a copy of the project, and these read the project. Of cosmic-ray's mutants, three in
 four put another operator in place of one, mostly in types, and none drops a statement; it runs one
 command for all.
@@ -19,8 +20,9 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from itertools import groupby
@@ -48,8 +50,20 @@ TESTS = {
     "web": ("tests/web",),
 }
 """What pytest runs for each folder."""
+Place = tuple[str, Path, int]
+"""The folder, the file in the package, the number of the change in it."""
 CAUGHT, MISSED, LATE, DEAD = "caught", "missed", "timed out: ", "hung or crashed"
-_TEST_SECONDS = 30
+BROKEN = "nothing can be collected"
+_OF_STATUS = {
+    pytest.ExitCode.OK: MISSED,
+    pytest.ExitCode.NO_TESTS_COLLECTED: MISSED,
+    pytest.ExitCode.USAGE_ERROR: BROKEN,
+}
+_FOLDERS = 3
+"""How many are tried side by side."""
+_QUICKEST = 10
+"""So many of the tests that reach a change run before others are collected: few let it pass."""
+_TEST_SECONDS = 60
 _LONGEST_SECONDS = 600.0
 _TWINS = [
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn)),
@@ -184,9 +198,40 @@ def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: 
     with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing):
         status = pytest.main([*options, *paths], plugins=[plugin])
     sys.settrace(None)
-    failed = status not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
-    said = plugin.verdict if isinstance(plugin, Judge) else "" if failed else plugin
-    sender.send(said or (CAUGHT if failed else MISSED))
+    verdict = _OF_STATUS.get(pytest.ExitCode(status), CAUGHT)
+    said = plugin.verdict if isinstance(plugin, Judge) else plugin if verdict == MISSED else ""
+    sender.send(said or verdict)
+
+
+def judged(package: Path, folder: str, change: Place, reached: Reached) -> bool:
+    """Whether the tests catch a change. Prints it if they do not."""
+    _, path, number = change
+    changed, line, told = mutant((PACKAGE / path).read_text(), number)
+    (package / path).write_text(changed)
+    first = reached.of(package / path, line)
+    verdict = test(package, first[:_QUICKEST], Judge(first)) if first else MISSED
+    if verdict in {MISSED, BROKEN}:
+        verdict = test(package, TESTS[folder], Judge(first))
+    shutil.copy2(PACKAGE / path, package / path)
+    late = f"{verdict}".removeprefix(LATE)
+    if verdict != late and test(package, [late], Judge([])) == MISSED:
+        verdict = CAUGHT  # only with the change it takes so long
+    caught = verdict in {CAUGHT, BROKEN}
+    if not caught:
+        print(f"{path}:{line}: {told}: {verdict}", flush=True)
+    return caught
+
+
+def count_caught(changes_of: tuple[str, Sequence[Place]]) -> int:
+    """How many of the changes in a folder its tests catch."""
+    folder, places = changes_of
+    with tempfile.TemporaryDirectory() as home:
+        package = Path(home) / PACKAGE.name
+        shutil.copytree(PACKAGE, package)
+        reached = test(package, TESTS[folder], Reached(package / folder))
+        if not isinstance(reached, Reached):
+            sys.exit(f"the tests of {folder} fail as they are")
+        return sum(judged(package, folder, place, reached) for place in places)
 
 
 def main() -> None:
@@ -204,29 +249,12 @@ def main() -> None:
     ]
     draw = random.Random(options.seed)  # noqa: S311 - no secret
     drawn = sorted(draw.sample(found, min(options.count, len(found))))
-    caught: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as home:
-        package = Path(home) / PACKAGE.name
-        shutil.copytree(PACKAGE, package)
-        for folder, places in groupby(drawn, key=itemgetter(0)):
-            reached = test(package, TESTS[folder], Reached(package / folder))
-            if not isinstance(reached, Reached):
-                sys.exit(f"the tests of {folder} fail as they are")
-            for _, path, number in places:
-                changed, line, told = mutant((PACKAGE / path).read_text(), number)
-                (package / path).write_text(changed)
-                first = reached.of(package / path, line)
-                verdict = test(package, TESTS[folder], Judge(first))
-                shutil.copy2(PACKAGE / path, package / path)
-                late = f"{verdict}".removeprefix(LATE)
-                if verdict != late and test(package, [late], Judge([])) == MISSED:
-                    verdict = CAUGHT  # only with the change it takes so long
-                caught[folder] += verdict == CAUGHT
-                if verdict != CAUGHT:
-                    print(f"{path}:{line}: {told}: {verdict}", flush=True)
-    of = Counter(folder for folder, _, _ in drawn)
-    for folder in options.folders:
-        print(f"{folder}: {caught[folder]} of {of[folder]} caught")
+    of = {folder: [*places] for folder, places in groupby(drawn, key=itemgetter(0))}
+    of = dict(sorted(of.items(), key=lambda item: -len(item[1])))  # so that none begins last
+    with ProcessPoolExecutor(_FOLDERS, get_context("fork")) as pool:
+        caught = pool.map(count_caught, of.items())
+        for (folder, places), number in zip(of.items(), caught, strict=True):
+            print(f"{folder}: {number} of {len(places)} caught")
 
 
 if __name__ == "__main__":
