@@ -145,10 +145,10 @@ class Reached:
 
     def of(self, path: Path, line: int) -> list[str]:
         """The tests that reach the line, the quickest first; of the file, if none is known to."""
-        found = self._tests[f"{path}", line] - {""}
-        if not found:
+        found = self._tests[f"{path}", line]
+        if not found - {""}:
             found.update(*(has for (file, _), has in self._tests.items() if file == f"{path}"))
-        return sorted(found, key=self._seconds.__getitem__)
+        return sorted(found - {""}, key=self._seconds.__getitem__)
 
 
 class Judge:
