@@ -14,7 +14,7 @@ that the alert fires at the end, and two minutes before minute 15 only the cause
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -63,6 +63,8 @@ class Row:
     """Minutes between which the exporter does not answer."""
     unknown_until: int = 0
     """Minute at which Prometheus begins to scrape it."""
+    each_minute: bool = False
+    """Rules must be evaluated each minute, as one more or less matters."""
 
 
 Table = Mapping[str, Row]
@@ -105,12 +107,14 @@ def row_of(row: Mapping[str, Any]) -> Row:
         f"{row.get('told', '-')}",
         tuple(unscraped) if unscraped else None,
         row.get("unknown_until", 0),
+        row.get("each_minute", False),
     )
 
 
 def gpu_of(row: Mapping[str, Any], *others: str) -> Gpu:
     """Its GPU; `others` are names in `row` that are no fields of one."""
-    of_rows = {"told", "times", "index", "unscraped", "unknown_until", "gpm", *others}
+    of_rows = {"told", "times", "index", "unscraped", "unknown_until", "each_minute", "gpm"}
+    of_rows.update(others)
     if not row.get("gpm", True):
         row = {**row, **rows("bases")["no_gpm"]}
     return Gpu(**{name: field(name, row[name]) for name in row.keys() - of_rows})
@@ -206,24 +210,12 @@ def node_of(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def fleets_of(
-    table: Table, minutes: int, usual: Container[float], end: float | None = None
-) -> tuple[Fleet, Fleet]:
-    """The rows as two fleets.
-
-    Where it is no matter of one minute more or less, at `usual` minutes, a row is in the second
-    one, which is evaluated half as often.
-    """
+def fleets_of(table: Table, minutes: int, end: float | None = None) -> tuple[Fleet, Fleet]:
+    """The rows as two fleets: those that need rules each minute, and those half as often."""
     fleets = Fleet(minutes), Fleet(minutes, evaluation_interval="2m")
-    end = minutes if end is None else end
     for name, row in table.items():
-        add_row(fleets[_is_calm(row, end, usual)], name, row, end)
+        add_row(fleets[not row.each_minute], name, row, minutes if end is None else end)
     return fleets
-
-
-def _is_calm(row: Row, end: float, usual: Container[float]) -> bool:
-    asked = (at.minute for at in timeline(row.told, end))
-    return not row.unscraped and not row.gpu.gap and all(minute in usual for minute in asked)
 
 
 def add_row(fleet: Fleet, name: str, row: Row, end: float) -> None:

@@ -32,7 +32,7 @@ def test_fleets(tmp_path: Path) -> None:
 
 
 SCENES = [
-    *(("node_incidents", 11, "1m"), ("recorded", 70, "2m"), ("rollouts", 60, "1m")),
+    *(("node_incidents", 11, "1m"), ("recorded", 70, "2m"), ("rollouts", 60, "2m")),
     *(("losses", 15, "1m"), ("nothing", 5, "1m")),
 ]
 
@@ -45,7 +45,7 @@ def test_scenes(section: str, minutes: int, interval: str, tmp_path: Path) -> No
 
 
 def test_inputs_and_recommendations(tmp_path: Path) -> None:
-    fleet = Fleet(35)
+    fleet = Fleet(35, evaluation_interval="2m")
     add_scenes(fleet, "inputs")
     add_scenes(fleet, "recommended")
     first = len(fleet._series)

@@ -24,7 +24,7 @@ END = LOOKS_BACK + DEPLOYED_EVERY
 
 @pytest.mark.first
 def test_over_hours(tmp_path: Path) -> None:
-    fleet = Fleet(END, evaluation_interval="2m")
+    fleet = Fleet(END, evaluation_interval="4m")
     for name, row in table("hours", "lost").items():
         add_row(fleet, name, row, LOOKS_BACK)
     bursts = [(60, 0.0), *[(5, 0.0), (1, 0.33)] * 22]

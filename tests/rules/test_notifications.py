@@ -22,8 +22,8 @@ END = 145
 """Minute after which all is over, resolved and told."""
 WORK = 4 * 60
 """Minutes of work in phases, each as the one before: the longest window of rules is two hours."""
-EVALUATED = "2m"
-"""Half of promtool's time; an alert comes one such step later at most."""
+EVALUATED = {END: "2m", WORK: "4m"}
+"""A part of promtool's time; an alert comes one such step later at most."""
 Alert = tuple[tuple[str, str], ...]
 """Its labels."""
 Alerts = frozenset[Alert]
@@ -33,7 +33,7 @@ Notes = dict[str, list[tuple[str, str]]]
 
 def staged(section: str, minutes: int) -> Fleet:
     """One situation in each cluster."""
-    fleet = Fleet(minutes, evaluation_interval=EVALUATED)
+    fleet = Fleet(minutes, evaluation_interval=EVALUATED[minutes])
     add_scenes(fleet, section)
     return fleet
 

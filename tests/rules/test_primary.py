@@ -27,7 +27,7 @@ def test_the_order_is_that_of_the_chain() -> None:
 
 @pytest.mark.first
 def test_gates_owners_and_the_order(tmp_path: Path) -> None:
-    fleet = Fleet(END)
+    fleet = Fleet(END, evaluation_interval="2m")
     pairs(fleet)
     for name, row in table("gates").items():
         add_row(fleet, name, row, END)

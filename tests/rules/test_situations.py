@@ -27,8 +27,6 @@ from rules.series import Signal
 
 # --- The GPU itself, and who holds it -----------------------------------------------------------
 MINUTES = 90
-USUAL = (20, 45, 75)
-"""Asked at these minutes, it is no matter of one minute more or less."""
 QUIET = "20,45,75 -"
 BASES = gpus("bases")
 LEAN, IDLE, FREE = (BASES[name] for name in ("lean", "idle", "free"))
@@ -40,13 +38,13 @@ HALF = pytest.mark.parametrize("half", [0, 1], ids=["each minute", "every other 
 @HALF
 def test_what_is_wrong_with_the_gpu(half: int, tmp_path: Path) -> None:
     rows = table("telemetry", "faults", "clocks", "links", told=QUIET)
-    fleets_of(rows, MINUTES, USUAL)[half].check(tmp_path)
+    fleets_of(rows, MINUTES)[half].check(tmp_path)
 
 
 @HALF
 def test_who_holds_it_and_does_not_use_it(half: int, tmp_path: Path) -> None:
     rows = table("starts", "holders", "servers", "stops", told=QUIET)
-    fleet = fleets_of(rows, MINUTES, USUAL)[half]
+    fleet = fleets_of(rows, MINUTES)[half]
     fleet.expect(MINUTES, 'ALERTS{alertname="GpuThresholdsMissing",alertstate="firing"}', {})
     if half == 1:
         add_scenes(fleet, "blind")
@@ -118,13 +116,13 @@ def _number(signal: Signal) -> float:
 
 
 def test_each_cause_is_told_where_it_matters(tmp_path: Path) -> None:
-    for fleet in fleets_of(dict(variations()), STARVED, usual={LATE}, end=LATE):
+    for fleet in fleets_of(dict(variations()), STARVED, LATE):
         fleet.check(tmp_path)
 
 
 def test_causes_that_resemble_each_other_are_told_apart(tmp_path: Path) -> None:
     rows = table("apart", "measured")
-    for fleet in fleets_of(rows, STARVED, usual={LATE}, end=LATE):
+    for fleet in fleets_of(rows, STARVED, LATE):
         fleet.check(tmp_path)
 
 
@@ -135,7 +133,7 @@ DAY = 1440
 
 
 def test_several_gpus_of_one_job(tmp_path: Path) -> None:
-    fleet = Fleet(END, evaluation_interval="2m")  # of `for`s of 5 minutes and more
+    fleet = Fleet(END, evaluation_interval="4m")  # of `for`s of 5 minutes and more
     for section in ("imbalance", "straggler", "communication", "hang"):
         for name, ranks in jobs(section).items():
             add_job(fleet, name, ranks, END)
@@ -146,12 +144,13 @@ def test_several_gpus_of_one_job(tmp_path: Path) -> None:
 
 
 def test_one_gpu(tmp_path: Path) -> None:
-    fleet = Fleet(END, evaluation_interval="2m")
+    fleet = Fleet(END, evaluation_interval="4m")
     for name, row in table("one_gpu").items():
         add_row(fleet, name, row, END)
     fleet.check(tmp_path)
 
 
+@pytest.mark.first
 def test_oversized(tmp_path: Path) -> None:
     # A day is long: few evaluations, no more series than needed. Groups that are not named are
     # evaluated first, and alerts would look for what was recorded ten minutes ago.

@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
@@ -308,7 +309,10 @@ def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
         assert sampler._host(later) is None
 
 
-def test_whoever_asks_sees_what_is_so_now(watch: HostSampler, start: Start) -> None:
+def test_whoever_asks_sees_what_is_so_now(
+    watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "REFRESH_SECONDS", PATIENCE_SECONDS)
     held_by(watch, start().pid)
     known = until(lambda: watch.feeding("a"), "a snapshot")
     until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")
