@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 from gpu_bottleneck_exporter.cli import commands
+from gpu_bottleneck_exporter.errors import SettingsError
 from support.command import ANY_PORT, run
 
 
@@ -16,6 +18,17 @@ def refusal(result: subprocess.CompletedProcess[str], status: int = 2) -> str:
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (status, "", 1)
     start, _, said = result.stderr.partition(": ")
     assert start == "gpu-bottleneck-exporter"
+    return said
+
+
+def mistake(*typed: str) -> str:
+    """What is wrong with it, in one line: what the command would end with."""
+    with pytest.raises((click.UsageError, SettingsError)) as refused:
+        commands.main([*typed], standalone_mode=False)
+    error = refused.value
+    said = error.format_message() if isinstance(error, click.UsageError) else f"{error}"
+    assert said
+    assert "\n" not in said
     return said
 
 
@@ -49,8 +62,13 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mistake_is_told_in_one_line(tmp_path: Path, typed: str) -> None:
-    assert refusal(run(tmp_path, *typed.split(" "))).startswith(MISTAKES[typed])
+def test_a_mistake_is_told_in_one_line(typed: str) -> None:
+    assert mistake(*typed.split(" ")).startswith(MISTAKES[typed])
+
+
+def test_so_it_is_by_the_command(tmp_path: Path) -> None:
+    for typed in ("servce", "serve --sampling.interval 10ms"):
+        assert refusal(run(tmp_path, *typed.split(" "))).startswith(MISTAKES[typed])
 
 
 FAILURES = {
@@ -133,8 +151,8 @@ BAD = {
 
 
 @pytest.mark.parametrize(("flag", "value"), [(flag, v) for flag in BAD for v in BAD[flag]])
-def test_bad_values(tmp_path: Path, flag: str, value: str) -> None:
-    said = refusal(run(tmp_path, "serve", *ANY_PORT, f"{flag}={value}"))
+def test_bad_values(flag: str, value: str) -> None:
+    said = mistake("serve", *ANY_PORT, f"{flag}={value}")
     assert flag in said or (flag == "--web.listen-address" and repr(value) in said)
 
 

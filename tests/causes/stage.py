@@ -20,8 +20,8 @@ _SCRAPED_EVERY_SECONDS = 0.5
 _TICK_SECONDS = 0.5
 
 
-def staged(cases: Sequence[Case], folder: Path) -> list[tuple[Whose, Heard]]:
-    """What Prometheus reported about each GPU of `cases`, then about the nodes."""
+def staged(cases: Sequence[Case], folder: Path) -> tuple[list[tuple[Whose, Heard]], float]:
+    """What Prometheus reported about each GPU of `cases`, then about the nodes; what it missed."""
     with ExitStack() as cleanup:
         nodes = nodes_of(cases, folder)
         build(nodes[0].library)
@@ -35,7 +35,7 @@ def staged(cases: Sequence[Case], folder: Path) -> list[tuple[Whose, Heard]]:
         cleanup.callback(crowd.end)
         began = time.time()
         _play(nodes, crowd, cleanup)
-        return _heard(nodes, server, began)
+        return _heard(nodes, server, began), server.missed()
 
 
 def _labels(nodes: Iterable[Node]) -> dict[str, Mapping[str, object]]:

@@ -21,19 +21,25 @@ _STAGED_ELSEWHERE = {"GpuThresholdsMissing", "GpuNodeBottleneck", "GpuBudgetBurn
 wait for one disk need a slow disk; and a budget takes days."""
 
 
+MOST_MISSED = 0.02
+"""Of all evaluations of rules. More is too slow a machine: alerts of an hour come in 30 s here."""
+
+
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, list[str]], bool]:
-    """What is wrong twice, by case, and whether strangers disturbed it; all run side by side."""
+    """What is wrong twice, by case, and whether that may be for want of CPU; all side by side."""
     require("prometheus", "prometheus")
     require("cc", "gcc libc6-dev")
     others = Strangers()
-    found = _wrong(staged(CASES, tmp_path_factory.mktemp("causes")))
+    heard, missed = staged(CASES, tmp_path_factory.mktemp("causes"))
+    found = _wrong(heard)
     # Alerts come hundreds of times as fast as in use, and a node may be scraped late: by chance.
     if found:
         # Those of the cluster as a whole ("") need all of them.
         again = CASES if "" in found else [case for case in CASES if case.name in found]
-        found = _wrong(staged(again, tmp_path_factory.mktemp("again")))
-    return found, others.crowd
+        heard, missed = staged(again, tmp_path_factory.mktemp("again"))
+        found = _wrong(heard)
+    return found, others.crowd or missed > MOST_MISSED
 
 
 @pytest.mark.alone

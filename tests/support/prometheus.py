@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from support.daemon import HOST, daemon, free_port, get
+from support.metrics import Metrics
 from support.tools import require
 
 Labels = dict[str, str]
@@ -55,6 +56,13 @@ class Prometheus:
     def matrix(self, selector: str) -> list[tuple[Labels, Samples]]:
         """Each scrape in the last hour, by series."""
         return self._series("query", query=f"{selector}[1h]")
+
+    def missed(self) -> float:
+        """The share of evaluations of rule groups that it left out, as others took so long."""
+        own = Metrics(get(self.port, "/metrics")[1].decode())
+        names = (f"prometheus_rule_group_iterations{what}_total" for what in ("_missed", ""))
+        missed, every = (sum(one.value for one in own.samples_of(name)) for name in names)
+        return missed / every
 
     def query_range(
         self, promql: str, start: float, end: float, step: float
