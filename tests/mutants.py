@@ -1,4 +1,4 @@
-"""Change the package in one place after the other, and see whether the tests of its folder notice.
+"""Change the package in one place after the other, and see whether its tests notice.
 
     PYTHONPATH=tests python -m mutants [--count 300] [--seed 1] [FOLDER ...]
 
@@ -35,6 +35,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tables.tested import imported
+
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
@@ -49,7 +51,7 @@ TESTS = {
     "driver/nvml": ("tests/driver", "tests/workload"),
     "web": ("tests/web",),
 }
-"""What pytest runs for each folder."""
+"""What pytest runs for each folder; besides, other tests that import the module that is changed."""
 Place = tuple[str, Path, int]
 """The folder, the file in the package, the number of the change in it."""
 CAUGHT, MISSED, LATE, DEAD = "caught", "missed", "timed out: ", "hung or crashed"
@@ -211,7 +213,7 @@ def judged(package: Path, folder: str, change: Place, reached: Reached) -> bool:
     first = reached.of(package / path, line)
     verdict = test(package, first[:_QUICKEST], Judge(first)) if first else MISSED
     if verdict in {MISSED, BROKEN}:
-        verdict = test(package, TESTS[folder], Judge(first))
+        verdict = test(package, [*TESTS[folder], *importing(folder, path)], Judge(first))
     shutil.copy2(PACKAGE / path, package / path)
     late = f"{verdict}".removeprefix(LATE)
     if verdict != late and test(package, [late], Judge([])) == MISSED:
@@ -220,6 +222,14 @@ def judged(package: Path, folder: str, change: Place, reached: Reached) -> bool:
     if not caught:
         print(f"{path}:{line}: {told}: {verdict}", flush=True)
     return caught
+
+
+def importing(folder: str, path: Path) -> Iterator[str]:
+    """The other test files that import a module."""
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = f"{file.relative_to(ROOT)}"
+        if not name.startswith(TESTS[folder]) and f"{path.with_suffix('')}" in {*imported(file)}:
+            yield name
 
 
 def count_caught(changes_of: tuple[str, Sequence[Place]]) -> int:

@@ -17,7 +17,7 @@ def table() -> str:
     """In Markdown: by folder, the tests with most imports first, and modules that none imports."""
     by: dict[str, Counter[str]] = defaultdict(Counter)
     for path in sorted(_TESTS.rglob("test_*.py")):
-        by_file = {*_imported(path)}
+        by_file = {*imported(path)}
         for module in by_file:
             by[module][path.relative_to(_TESTS).parts[0]] += 1
     folders: dict[str, list[str]] = defaultdict(list)
@@ -38,7 +38,7 @@ def _lines(folders: dict[str, list[str]], by: dict[str, Counter[str]]) -> Iterat
         yield f"- `{folder}/`: {told}{others}".replace("`./`", "top level")
 
 
-def _imported(path: Path) -> Iterator[str]:
+def imported(path: Path) -> Iterator[str]:
     """Modules of the package, by path, that a file imports."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
