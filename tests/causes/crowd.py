@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,14 @@ _GIVEN_ELSEWHERE = ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 """Variables that would attribute these processes to a job that runs the tests."""
 
 
+Member = tuple[Node, Place, Process]
+
+
 @dataclass(slots=True)
 class Running:
     """A process of a case, and when to restart it."""
 
-    of: tuple[Node, Place, Process]
+    of: Member
     process: subprocess.Popen[bytes]
     ends: float
 
@@ -31,19 +35,22 @@ class Running:
 class Crowd:
     """The processes of all cases."""
 
-    def __init__(self) -> None:
-        self.running: list[Running] = []
+    def __init__(self, first: Sequence[Member]) -> None:
+        """`first` begin together: on a slow machine it takes seconds to start them."""
+        started = [self._started(one) for one in first]
+        for process in started:
+            _await(process)
         self.began = time.monotonic()
+        self.running = [self._begun(*pair) for pair in zip(first, started, strict=True)]
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the first process was started."""
+        """Seconds since the first processes began."""
         return time.monotonic() - self.began
 
-    def start(self, one: Node, place: Place, process: Process) -> None:
+    def start(self, member: Member) -> None:
         """Start a process of a case."""
-        started = self._started(one, place, process)
-        self.running.append(Running((one, place, process), started, self.elapsed + process.life))
+        self.running.append(self._one(member))
 
     def renew(self) -> None:
         """Restart those that are old enough."""
@@ -51,21 +58,41 @@ class Crowd:
             if each.ends <= self.elapsed:
                 each.process.kill()
                 each.process.wait()
-                each.process = self._started(*each.of)
+                each.process = self._one(each.of).process
                 each.ends += each.of[2].life
 
-    def _started(self, one: Node, place: Place, process: Process) -> subprocess.Popen[bytes]:
+    def _one(self, member: Member) -> Running:
+        process = self._started(member)
+        _await(process)
+        return self._begun(member, process)
+
+    def _begun(self, member: Member, process: subprocess.Popen[bytes]) -> Running:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin, process.stdout:
+            process.stdin.write(f"{self.began}\n".encode())
+        return Running(member, process, self.elapsed + member[2].life)
+
+    @staticmethod
+    def _started(member: Member) -> subprocess.Popen[bytes]:
+        one, place, process = member
         folder = one.folder / f"{place.job}"
         folder.mkdir(exist_ok=True)
         shares = [] if process.role == "asks" else _shares(place)
         board = f"{one.board.path}"
-        job = {"board": board, "began": self.began, "folder": f"{folder}", "shares": shares}
+        job = {"board": board, "folder": f"{folder}", "shares": shares}
         command = [_program(process.role, folder), process.role, f"{os.getpid()}", json.dumps(job)]
         environment = {k: v for k, v in os.environ.items() if k not in _GIVEN_ELSEWHERE}
         if shares:
             environment["SLURM_JOB_ID"] = f"{place.job + process.tenant}"
         # A new session has no terminal, which would make the process interactive.
-        return subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True)
+        return subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
 
     def end(self) -> None:
         """Kill all, and wait until they are gone."""
@@ -79,6 +106,12 @@ class Crowd:
         processes = [each.process for each in self.running]
         ended = [process.args for process in processes if process.poll() is not None]
         assert not ended, f"ended early: {ended}"
+
+
+def _await(process: subprocess.Popen[bytes]) -> None:
+    """Wait until it is ready."""
+    assert process.stdout is not None
+    process.stdout.read(1)
 
 
 def _program(role: str, folder: Path) -> str:

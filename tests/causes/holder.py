@@ -127,6 +127,17 @@ ROLES: dict[str, Callable[[Job, list[Held]], None]] = {
 }
 
 
+def _begin() -> float:
+    """Say that we are ready; the time at which all began. No pipe is left that would make kin."""
+    os.write(1, b"!")
+    began = float(sys.stdin.readline())
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    return began
+
+
 def main(role: str, parent: str, told: str) -> None:
     """Hold the GPUs and run forever."""
     die_with_parent(int(parent))
@@ -134,6 +145,7 @@ def main(role: str, parent: str, told: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY))
     job = json.loads(told)
     board = Board(Path(job["board"]))
+    job["began"] = _begin()
     held = [Held(board.gpus[share["index"]], share) for share in job["shares"]]
     for gpu in held:
         gpu.hold(0.0)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from causes.cases import BLIND_FOR_JOBS, CLUSTERS, DAY, JUDGED_SECONDS, Case, Expected, Process
-from causes.crowd import Crowd
+from causes.cases import BLIND_FOR_JOBS, CLUSTERS, DAY, JUDGED_SECONDS, Case, Expected
+from causes.crowd import Crowd, Member
 from causes.heard import FREE, HELD, LOOKED_AT, SCRAPED, Told, Whose
-from causes.nodes import Node, Place, change, exporter, nodes_of, start
+from causes.nodes import Node, change, exporter, nodes_of, start
 from fake_nvml.build import build
 from scenarios.diagnoses import Heard
 from support.prometheus import Prometheus, prometheus
@@ -31,10 +31,12 @@ def staged(cases: Sequence[Case], folder: Path) -> tuple[list[tuple[Whose, Heard
         jobs = [(f"node{each.number}", each.target, _SCRAPED_EVERY_SECONDS) for each in nodes]
         server = cleanup.enter_context(prometheus(folder, jobs, rules, MODEST, _labels(nodes)))
         await_rules(server, len(nodes))
-        crowd = Crowd()
+        everybody = sorted(_everybody(nodes), key=lambda member: member[2].starts)
+        first = [member for member in everybody if not member[2].starts]
+        crowd = Crowd(first)
         cleanup.callback(crowd.end)
         began = time.time()
-        _play(nodes, crowd, cleanup)
+        _play(nodes, crowd, everybody[len(first) :], cleanup)
         return _heard(nodes, server, began), server.missed()
 
 
@@ -48,20 +50,18 @@ def _labels(nodes: Iterable[Node]) -> dict[str, Mapping[str, object]]:
     }
 
 
-def _everybody(nodes: Iterable[Node]) -> Iterator[tuple[Node, Place, Process]]:
+def _everybody(nodes: Iterable[Node]) -> Iterator[Member]:
     for one in nodes:
         for place in one.places:
             for process in place.case.processes:
                 yield one, place, process
 
 
-def _play(nodes: Sequence[Node], crowd: Crowd, cleanup: ExitStack) -> None:
+def _play(nodes: Sequence[Node], crowd: Crowd, later: list[Member], cleanup: ExitStack) -> None:
     """Do everything at its time."""
-    waiting = list(_everybody(nodes))
     while crowd.elapsed < JUDGED_SECONDS:
-        for entry in [entry for entry in waiting if entry[2].starts <= crowd.elapsed]:
-            crowd.start(*entry)
-            waiting.remove(entry)
+        while later and later[0][2].starts <= crowd.elapsed:
+            crowd.start(later.pop(0))
         for one in nodes:
             change(one, crowd.elapsed)
             _end_exporter(one, crowd.elapsed, cleanup)
