@@ -333,11 +333,16 @@ def test_a_mean_over_a_spell_of_refusals_is_given_up(
     assert activity.interval_ns < 10**9
 
 
-def test_a_device_may_be_closed_at_any_time_and_then_begins_anew(nvml: Make) -> None:
+def test_a_device_may_be_closed_at_any_time_and_then_begins_anew(
+    nvml: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[object] = []
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleFree", freed.append)
     device = nvml().device
     device.close()
     until(device.activity, "two readings")
     device.close()
+    assert len(freed) == 2, "those that were compared"
     assert device.activity() is None
 
 
@@ -416,6 +421,25 @@ def test_a_set_of_events_that_fails_is_made_anew(
             machine.driver.wait_error(0.01)
     assert machine.driver.wait_error(0.01) is None
     assert pynvml.nvmlLib.fake_nvml_open_sets() == 1, "the one that failed is freed"
+    assert_told(machine)
+
+
+def test_a_set_of_events_that_fails_while_a_gpu_registers_with_it_is_not_freed(
+    nvml: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = nvml()
+    machine.driver.open(0)
+
+    def meanwhile(*_: object) -> None:
+        with pytest.raises(DriverError):
+            machine.driver.wait_error(0.01)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pynvml, "nvmlEventSetWait_v2", refuse(LOST))
+        broken.setattr(pynvml, "nvmlDeviceRegisterEvents", meanwhile)
+        machine.driver.watch_errors(0)
+    assert pynvml.nvmlLib.fake_nvml_open_sets() == 1, "it may be in use for ever"
+    assert machine.driver.wait_error(0.01) is None
     assert_told(machine)
 
 

@@ -11,10 +11,10 @@ from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role, le
 from gpu_bottleneck_exporter.accounting.stall import PEER, STORAGE, UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
-from gpu_bottleneck_exporter.feeders.memory import free_bytes
+from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
-from gpu_bottleneck_exporter.host.cgroup import Cgroups, cgroup_of
+from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroups, cgroup_of
 from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
@@ -158,6 +158,18 @@ def test_what_kin_do_and_use_is_the_gpus(recorded: Recorded) -> None:
     kin = recorded.feed.history.total.of(Role.RELATED)
     assert (kin.seen, kin.processes) == ({Activity.RUN: 1}, 1)
     assert kin.used.cpu_ns == 30 * TICK_NS
+
+
+def test_kin_are_sought_sooner_once_one_has_ended_but_not_at_every_look(recorded: Recorded) -> None:
+    process(recorded.proc, 8)
+    family = recorded.feed.family
+    family.adopt_kin({8})
+    sought = [family.is_kin_search_due(at * SECOND, frozenset()) for at in (100, 101, 106)]
+    assert sought == [True, False, False]
+    end(recorded.proc, 8)
+    recorded.tick()
+    sought = [family.is_kin_search_due(at * SECOND, frozenset()) for at in (106, 107)]
+    assert sought == [True, False]
 
 
 @pytest.mark.parametrize(("state", "causes"), [("D", [STORAGE]), ("S", [])])
@@ -350,6 +362,13 @@ def test_of_its_limit_a_job_may_still_take_what_is_not_used_but_for_cache(tmp_pa
     assert free_bytes(frozenset({group}), 9000.0) == 350.0
     assert free_bytes(frozenset({group}), 300.0) == 300.0
     assert free_bytes(frozenset(), None) is None
+
+
+def test_memory_of_its_own_is_added_up_unless_there_is_too_much(tmp_path: Path) -> None:
+    rollup = "Rss: 2400 kB\nPrivate_Clean:        8 kB\nPrivate_Dirty:      100 kB\n"
+    for resident, found in ((600, 108 * 1024), (2**31, (2**31 - 500) * PAGE_BYTES)):
+        lay(tmp_path / "7", {"statm": f"9 {resident} 500 1 0 1 0\n", "smaps_rollup": rollup})
+        assert private_bytes(tmp_path, 7) == found
 
 
 def test_a_network_that_many_share_is_read_once_a_tick(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.kin import MOST_KIN, KinFinder
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.sockets import Sockets
 from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
 from support.leftovers import mark
 from support.programs import descriptors, program
 from support.rows import rows
+from support.trees import process
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -53,6 +55,12 @@ second = subprocess.Popen(["sleep", "60"], stdin=first.stdout, stdout=-1, stderr
 third = subprocess.Popen(["sleep", "60"], stdin=second.stdout, stdout=-1)
 log = subprocess.Popen(["sleep", "60"], stdin=third.stdout)
 ready(first.pid, second.pid, third.pid, log.pid)
+"""
+CIRCLE = """
+(r, w), (s, v) = os.pipe(), os.pipe()
+one = subprocess.Popen(["sleep", "60"], stdin=s, stdout=w)
+other = subprocess.Popen(["sleep", "60"], stdin=r, stdout=v)
+ready(one.pid, other.pid, subprocess.Popen(["sleep", "60"], stdin=r).pid)
 """
 GRANDPARENT = """
 w, r = pipe()
@@ -109,6 +117,7 @@ def no_container() -> None:
         "a grandparent": (GRANDPARENT, {(1,): {0}}),
         "who reads what it writes feeds it nothing": (PIPELINE, {(1,): set()}),
         "the left side of a pipeline": (PIPELINE, {(3,): {1, 2}, (4,): {1, 2, 3}}),
+        "two that feed each other, and it": (CIRCLE, {(3,): {1, 2}}),
         "who holds a GPU is nobody's kin": (PIPELINE, {(3, 2): set()}),
         "no neighbour of the same session": ("ready(child(), child(None, burn))", {(1,): set()}),
         "no neighbour of one that is": (
@@ -162,6 +171,19 @@ def test_a_session_of_its_own_is_another_job() -> None:
         until(lambda: all(os.getsid(pid) == pid for pid in others), "sessions")
         until(lambda: kin(holder) == {one.pid}, "the parent alone")
         assert kin(others[0]) == set()
+
+
+def test_who_may_not_be_asked_for_its_connections_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in (7, 8):
+        process(tmp_path, pid, cgroup=f"/docker-{'0a' * 32}.scope")
+
+    def refused(_: Sockets) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Sockets, "all", refused)
+    assert KinFinder(tmp_path, [7]).of(7, ()) == set()
 
 
 def test_so_many_are_kin_and_the_parent_among_them() -> None:

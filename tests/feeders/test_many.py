@@ -14,7 +14,8 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders import crowd
-from gpu_bottleneck_exporter.feeders.crowd import SamplingBudget, chosen, share_of
+from gpu_bottleneck_exporter.feeders.crowd import DeeplyProbed, SamplingBudget, chosen, share_of
+from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
@@ -191,3 +192,14 @@ def test_those_that_are_followed_stay_so_and_others_are_chosen_at_random() -> No
     assert chosen(everybody, list(first)[:50], 100) >= set(list(first)[:50])
     assert chosen(everybody, [], 100) != first
     assert chosen({1, 2}, [2, 3], 100) == {1, 2}
+
+
+def test_who_has_ended_is_not_probed_deeply_any_more(tmp_path: Path) -> None:
+    everybody = {pid: Process(tmp_path, pid) for pid in range(2 * crowd.CLOSELY)}
+    probed = DeeplyProbed()
+    probed.choose_from(everybody, 0)
+    first, second, *others = probed.members
+    del everybody[first.pid]
+    everybody[second.pid] = Process(tmp_path, second.pid)
+    probed.choose_from(everybody, 1)
+    assert probed.members == others

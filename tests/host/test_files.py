@@ -67,6 +67,7 @@ def test_what_is_not_too_long_is_read_whole(tmp_path: Path) -> None:
         assert read(path) == "x" * length
     path.write_bytes(b"x" * (MOST_BYTES + 1))
     assert read(path) == ""
+    assert read(path, 2048) == "", "nor if all that fits is read at once"
     assert read(tmp_path / "none") is None
 
 

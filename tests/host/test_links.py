@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.links import End, Links, find, inode_of, links
+from gpu_bottleneck_exporter.host.links import End, Links, TcpNetworks, find, inode_of, links
 from gpu_bottleneck_exporter.host.sockets import Endpoint, Ends
 from support import trees
 from support.programs import ended, program
@@ -74,10 +74,11 @@ def test_what_joins_with_nobody(code: str) -> None:
         assert not found.peers
 
 
-def test_input_and_output_are_told_apart() -> None:
+def test_input_and_output_are_told_apart_and_errors_join_with_nobody() -> None:
     code = """
-c = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1)
-d = subprocess.Popen(["sleep", "60"], stdin=c.stdout, stdout=subprocess.DEVNULL)
+a, b = socket.socketpair()
+c = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1, stderr=-1)
+d = subprocess.Popen(["sleep", "60"], stdin=c.stdout, stdout=subprocess.DEVNULL, stderr=a)
 ready(c.pid, d.pid); told()
 """
     with program(code) as one:
@@ -86,6 +87,7 @@ ready(c.pid, d.pid); told()
         assert writer.written_to == reader.read_from != writer.read_from
         assert reader.written_to is None
         assert not writer.pipes | reader.pipes
+        assert not writer.peers | reader.peers
 
 
 def test_nobody_is_joined_with_nobody() -> None:
@@ -148,3 +150,15 @@ def test_who_only_listens_is_at_no_end() -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
         here = end(server.getsockname())
         assert inode_of(here, Endpoint(here.address, 1)) == 0
+
+
+def test_the_other_end_in_another_network_is_found_by_its_address(tmp_path: Path) -> None:
+    # Addresses that read the same in either order of bytes, as net/tcp has them.
+    local, remote = end(("10.1.1.10", 16)), end(("10.2.2.10", 32))
+    trie = " |-- 10.2.2.10\n    /32 host LOCAL\n"
+    tcp = "   0: 0A02020A:0020 0A01010A:0010 01 0:0 0:0 0  0  0 777 1\n"
+    files = {"7/net/dev": "", "8/net/dev": "", "8/net/fib_trie": trie, "8/net/tcp": tcp}
+    networks = TcpNetworks(lay(tmp_path, files))
+    networks.begin(0)
+    assert networks.opposite(7, local, remote) == 777
+    assert networks.opposite(7, local, end(("10.3.3.10", 32))) == 0
