@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
+from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from support.metrics import shown
 from support.samplers import FAST, sampling
@@ -18,7 +19,7 @@ from support.waiting import until
 class Driver(VirtualDriver):
     """One that leaves out processes of other PID namespaces, as NVIDIA's does."""
 
-    about = replace(VirtualDriver.about, sees_all_namespaces=False)
+    about = replace(VirtualDriver.about, sees_all_namespaces=NVIDIA.sees_all_namespaces)
 
 
 def exporter(board: Board, procfs: Path) -> AbstractContextManager[Sampler]:

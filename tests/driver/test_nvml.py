@@ -439,8 +439,6 @@ def test_a_set_of_events_that_fails_while_a_gpu_registers_with_it_is_not_freed(
         broken.setattr(pynvml, "nvmlDeviceRegisterEvents", meanwhile)
         machine.driver.watch_errors(0)
     assert pynvml.nvmlLib.fake_nvml_open_sets() == 1, "it may be in use for ever"
-    assert machine.driver.wait_error(0.01) is None
-    assert_told(machine)
 
 
 # --- MIG ------------------------------------------------------------------------------------------

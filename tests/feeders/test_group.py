@@ -181,8 +181,8 @@ def test_files_are_named_only_while_somebody_waits_for_them(
     links(recorded.proc / "7/fd", "/data/x")
     recorded.adopt(7)
     recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
-    recorded.tick()
-    assert [cause for cause, text in recorded.feed.evidence(SECOND) if "/data" in text] == causes
+    told = recorded.tick().evidence
+    assert [cause for cause, text in told if "/data" in text] == causes
     assert recorded.feed.history.total.places == dict.fromkeys([Place.UNKNOWN] if causes else [], 1)
 
 

@@ -291,12 +291,13 @@ def test_children_that_come_and_go_leave_nothing_open(watch: Watch) -> None:
 def test_a_server_waits_for_requests_until_one_is_in_flight(watch: Watch, accept: str) -> None:
     with program(SERVER + accept) as one:
         watched = watch(one)
-        assert watched.comes_to(lambda seen: seen.whole is Activity.REQUESTS).serves
+        around = Surroundings(holds=True, may_serve=True)
+        assert watched.comes_to(lambda seen: seen.whole is Activity.REQUESTS, around).serves
+        assert not watched.deep.launches_elsewhere
         ask = "ready()\nfor _ in iter(told, ''): c.send(b'ask')\n"
         with program(TAKE + ask, one.words[0]) as client:
             watched.comes_to(lambda seen: seen.serves)
             client.tell("ask")
-            around = Surroundings(holds=True, may_serve=True)
             seen = watched.comes_to(lambda seen: not seen.serves, around)
             assert watched.deep.launches_elsewhere
             assert seen.whole is not Activity.REQUESTS

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
-from gpu_bottleneck_exporter.feeders.programs import compiles
+from gpu_bottleneck_exporter.feeders.programs import compiles, loads_nothing
 from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -26,6 +26,7 @@ from support.programs import Program, descriptors, program
 from support.rights import with_a_network_of_its_own
 from support.rows import rows
 from support.tools import require
+from support.trees import lay, process
 from support.waiting import until
 
 PROC, SYSFS = Path("/proc"), Path("/sys")
@@ -333,3 +334,11 @@ def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path)
 )
 def test_compilers_are_told_by_their_names(program: str, compiler: bool) -> None:  # noqa: FBT001
     assert compiles(f"{program}\0-O2\0") is compiler
+
+
+def test_a_forkserver_is_no_worker_but_what_it_starts(tmp_path: Path) -> None:
+    process(tmp_path, 8)  # a child of process 1
+    command = "python\0-c\0from multiprocessing.forkserver import main; main(5)\0"
+    lay(tmp_path, {"8/cmdline": command})
+    assert loads_nothing(tmp_path, 8, {1}, set())
+    assert not loads_nothing(tmp_path, 8, {7}, set())

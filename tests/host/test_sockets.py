@@ -156,7 +156,7 @@ ready(port, s.fileno())
         assert str(being_made.remote) == f"127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("pairs", [0, MOST_SOCKETS // 4])
+@pytest.mark.parametrize("pairs", [0, MOST_SOCKETS // 4, MOST_SOCKETS // 2])
 def test_of_a_crowd_so_many_are_asked_in_turn(pairs: int) -> None:
     """Also those that carry nothing, beside others that do."""
     count = 3 * MOST_SOCKETS + 1 + 2 * pairs
