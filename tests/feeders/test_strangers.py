@@ -231,6 +231,8 @@ def test_they_are_sought_ever_less_often_until_another_gpu_begins_to_idle() -> N
     assert len(searched(range(160, 200), one, explained=True)) <= 4
     assert searched(range(200, 201), one, other)[0] == 200
     assert len(searched(range(201, 211), one, other)) > 5
+    assert searched(range(211, 212)) == []
+    assert searched(range(212, 213), one)[:1] == [212], "it idles again"
 
 
 def test_who_disconnects_stays_known_for_a_minute(watch: Watch, place: str) -> None:
