@@ -3,16 +3,15 @@
     PYTHONPATH=exporter:tests python tests/bench/stacks.py [LOOKS]
 
 Prints a Markdown table: milliseconds of CPU for a look at a program with three threads, two of
-which sleep; the share of inconsistent stacks of a program that calls and returns every microsecond;
-how much more slowly a loop runs while it is looked at ten times a second, in pairs. Of each Python
-that is here (`support.pythons`), with py-spy and pystack if they are installed.
+which sleep, and the share of inconsistent stacks of a program that calls and returns every
+microsecond. Of each Python that is here (`support.pythons`), with py-spy and pystack if they are
+installed. By how much looks slow a loop, `stacktraces.bench` measures.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import resource
 import shutil
 import statistics
@@ -48,16 +47,6 @@ for _number in range(12):
         "    after = 2",
     ]
 _CHANGING = "\n".join([*_CALLS, "while True:", "    f0()"])
-_COUNTING = """
-import sys, struct, mmap
-file = open(sys.argv[1], "r+b")
-shared, count = mmap.mmap(file.fileno(), 8), 0
-print(flush=True)
-while True:
-    for _ in range(2000): pass
-    count += 1
-    shared[:] = struct.pack("q", count)
-"""
 
 
 def readers(ours: StackReader) -> Iterator[tuple[str, Look]]:
@@ -124,44 +113,17 @@ def cost(look: Look, pid: int, looks: int) -> tuple[float, float]:
     return spent[0], statistics.median(spent[1:])
 
 
-def slower(look: Look, interpreter: str, pairs: int) -> tuple[float, float]:
-    """By what share a loop is slower per CPU second while it is looked at; the standard error."""
-    path = Path(f"/dev/shm/stacks-{os.getpid()}")  # noqa: S108 - in memory
-    path.write_bytes(bytes(8))
-
-    def speed(pid: int, hertz: int) -> float:
-        def state() -> tuple[int, int]:
-            spent = Path(f"/proc/{pid}/schedstat").read_text().split()[0]
-            return int.from_bytes(path.read_bytes(), sys.byteorder), int(spent)
-
-        count, spent = state()
-        end = time.monotonic() + 1
-        while time.monotonic() < end:
-            if hertz:
-                look(pid)
-            time.sleep(0.1)
-        count_now, spent_now = state()
-        return (count_now - count) / (spent_now - spent)
-
-    try:
-        with running(interpreter, _COUNTING, f"{path}") as pid:
-            found = [1 - speed(pid, 10) / speed(pid, 0) for _ in range(pairs)]
-    finally:
-        path.unlink()
-    return statistics.median(found), statistics.stdev(found) / len(found) ** 0.5
-
-
 def main(arguments: Sequence[str]) -> None:
     looks = int(arguments[0]) if arguments else 200
-    print("| Python | Reader | First, later look | Inconsistent | Loop slower |")
-    print("|---|---|---:|---:|---:|")
+    print("| Python | Reader | First, later look | Inconsistent |")
+    print("|---|---|---:|---:|")
     for version, interpreter in PYTHONS.items():
         with StackReader(Path("/proc")) as ours:
             for name, look in readers(ours):
                 try:
                     told = figures(look, interpreter, looks)
                 except (subprocess.CalledProcessError, AssertionError):
-                    told = "refuses it | |"
+                    told = "refuses it |"
                 print(f"| {version} | {name} | {told} |", flush=True)
 
 
@@ -171,8 +133,7 @@ def figures(look: Look, interpreter: str, looks: int) -> str:
     with running(interpreter, _CHANGING) as pid:
         stacks = [stack for _ in range(looks) for stack in look(pid)]
     wrong = sum(not consistent(stack) for stack in stacks) / len(stacks)
-    loss, error = slower(look, interpreter, max(looks // 20, 3))
-    return f"{first:.1f}, {later:.1f} ms | {wrong:.1%} | {loss:+.2%} ± {error:.2%}"
+    return f"{first:.1f}, {later:.1f} ms | {wrong:.1%}"
 
 
 if __name__ == "__main__":
