@@ -15,14 +15,7 @@ from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
-from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
-    ErrorEvent,
-    Link,
-    Memory,
-    Process,
-    RingSample,
-)
+from gpu_bottleneck_exporter.driver.readings import Activity, Link, Memory, Process
 from support.board import GRAPHICS
 from support.children import Parent
 from support.drivers import first
@@ -141,7 +134,7 @@ def test_ring_gives_each_window_once_in_order(both: Make, monkeypatch: pytest.Mo
     # As after a long silence: whether the clock was set back is asked at once.
     monkeypatch.setattr("gpu_bottleneck_exporter.driver.nvml.rings._SILENCE_BEFORE_PROBE_NS", 0)
     device = both().device
-    seen: list[RingSample] = []
+    seen: list[readings.RingSample] = []
     for _ in range(6):
         time.sleep(0.1)
         seen += device.utilization().gpu or ()
@@ -333,4 +326,4 @@ def test_xids_reach_whoever_waits(nvml: Make) -> None:
     machine.board.raise_xid(1, 79)
     machine.board.raise_xid(0, 31)
     found = [driver.wait_error(PATIENCE_SECONDS) for _ in range(2)]
-    assert found == [ErrorEvent(1, 79), ErrorEvent(0, 31)]
+    assert found == [readings.ErrorEvent(1, 79), readings.ErrorEvent(0, 31)]

@@ -6,23 +6,9 @@ import math
 
 import pytest
 
+from gpu_bottleneck_exporter.driver import readings as kinds
 from gpu_bottleneck_exporter.driver.plausible import plausible
-from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
-    Clocks,
-    Health,
-    Link,
-    Memory,
-    Power,
-    Process,
-    Processes,
-    Reading,
-    RingSample,
-    System,
-    Thermal,
-    Throttle,
-    Utilization,
-)
+from gpu_bottleneck_exporter.driver.readings import Activity, Process, Reading, Thermal, Utilization
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.rows import rows
 from support.states import HOPPER
@@ -44,7 +30,7 @@ BYTES = {"pcie_receive": math.nan}
     {
         "busy": (Utilization(gpu_percent=808334905), Utilization(), "gpu_percent"),
         "memory": (Utilization(memory_percent=2**32 - 1), Utilization(), "memory_percent"),
-        "power": (Power(3689342859416.54, 700.0), Power(None, 700.0), "watts"),
+        "power": (kinds.Power(3689342859416.54, 700.0), kinds.Power(None, 700.0), "watts"),
         "heat": (Thermal({"gpu": 644245923, "memory": 60}), Thermal({"memory": 60}), "sensors gpu"),
         "a mean": (Activity(SECOND, dram_active=math.nan), Activity(SECOND), "dram_active"),
         "a pipe": (Activity(SECOND, pipes={"fp16": math.nan}), Activity(SECOND), "pipes fp16"),
@@ -54,8 +40,8 @@ BYTES = {"pcie_receive": math.nan}
             "traffic_bytes pcie_receive",
         ),
         "a pid": (
-            Processes((Process(2**32 - 1), Process(7))),
-            Processes((Process(7),), others_hidden=True),
+            kinds.Processes((Process(2**32 - 1), Process(7))),
+            kinds.Processes((Process(7),), others_hidden=True),
             "pid",
         ),
     },
@@ -68,14 +54,14 @@ def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str
     "reading",
     [
         Utilization(gpu_percent=100, memory_percent=0),
-        Power(0.0, 1400.0, 1e9, 1200.0),
+        kinds.Power(0.0, 1400.0, 1e9, 1200.0),
         Thermal({"gpu": -5, "memory": 105}, {"shutdown": 110}),
-        Clocks({"sm": 0}, {"sm": 3e9}),
-        Throttle({"power_cap": 0}),
-        Memory(80, 80, 0),
-        Health({"corrected": 10**6}, {"uncorrected": 3}, remap_pending=True),
-        Link(0, 6, 7, 16, 16),
-        Processes((Process(4194304, 0),)),
+        kinds.Clocks({"sm": 0}, {"sm": 3e9}),
+        kinds.Throttle({"power_cap": 0}),
+        kinds.Memory(80, 80, 0),
+        kinds.Health({"corrected": 10**6}, {"uncorrected": 3}, remap_pending=True),
+        kinds.Link(0, 6, 7, 16, 16),
+        kinds.Processes((Process(4194304, 0),)),
     ],
 )
 def test_what_can_be_passes(reading: Reading) -> None:
@@ -90,11 +76,11 @@ def test_means_may_overshoot_a_little() -> None:
 
 
 def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
-    ledger = GpuLedger(HOPPER, System(None, None), SECOND)
+    ledger = GpuLedger(HOPPER, kinds.System(None, None), SECOND)
     stamp = 0
     for second in range(1, 6):
         stamp += 10**6
-        ring = (RingSample(stamp, 50),)
+        ring = (kinds.RingSample(stamp, 50),)
         ledger.add(second * SECOND, 5 * SECOND, Utilization(ring, ring))
         ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5, dram_active=0.5))
     known = ledger.snapshot(5 * SECOND).totals
@@ -106,7 +92,7 @@ def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
     assert (gone.observed_ns, gone.memory_busy_ns, gone.last_busy_ratio) == (None, None, None)
     assert gone.window_counts == ()
     assert list(gone.active_ns) == ["sm"]
-    ring = (RingSample(stamp + 15 * 10**6, 50),)
+    ring = (kinds.RingSample(stamp + 15 * 10**6, 50),)
     ledger.add(20 * SECOND, 5 * SECOND, Utilization(ring, ring))
     back = ledger.snapshot(20 * SECOND).totals
     assert back.observed_ns is not None

@@ -26,22 +26,13 @@ from deploy.machine import DOCKERFILE, README, UNIT
 from gpu_bottleneck_exporter.settings import CONTAINER_LOGS, KUBELET_SOCKET
 from helm.chart import CHART, rendered
 from scenarios.cgroups import Limits
+from support import stage as staging
 from support.drivers import Libraries
 from support.kubelet import Kubelet, with_gpus
 from support.metrics import Metrics
 from support.modes import Mode, inside, way
 from support.rights import AS_WE_ARE, as_user, with_proc_hiding_others
-from support.stage import (
-    NO_FEEDERS,
-    PRIVATE,
-    Stage,
-    assert_told,
-    caged,
-    ran,
-    scraped_when,
-    serving,
-    staged,
-)
+from support.stage import PRIVATE, Stage, assert_told, caged, ran, scraped_when, serving, staged
 from support.waiting import until
 
 GPU, BURNING = "0", "1"
@@ -173,10 +164,10 @@ MODES: Mapping[str, Callable[[], Mode]] = {
 PROTECTED = ("process_io", "connections")
 MISSING: Mapping[str, Missing] = {
     "chart without capabilities": PRIVATE,
-    "docker without the host's pids": {"host_pids": NO_FEEDERS},
+    "docker without the host's pids": {"host_pids": staging.NO_FEEDERS},
     "unit without capabilities": PRIVATE,
-    "hidden pids": {"host_pids": NO_FEEDERS},
-    "hidden data": {"host_pids": NO_FEEDERS, **dict.fromkeys(PROTECTED, ())},
+    "hidden pids": {"host_pids": staging.NO_FEEDERS},
+    "hidden data": {"host_pids": staging.NO_FEEDERS, **dict.fromkeys(PROTECTED, ())},
 }
 """Of the modes that lack something."""
 

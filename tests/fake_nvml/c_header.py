@@ -5,18 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from gpu_bottleneck_exporter.demo.board.layout import (
-    LANES,
-    MAGIC,
-    MAX_EVENTS,
-    MAX_PROCESSES,
-    SLOT_NS,
-    SLOTS,
-    Event,
-    GpuRecord,
-    Header,
-    ProcessRecord,
-)
+from gpu_bottleneck_exporter.demo.board import layout
 from support.board import CALLS, GRAPHICS, THROTTLE_REASONS
 from support.models import KIND_MIG
 
@@ -32,12 +21,12 @@ _C_TYPES = {
 def c_header() -> str:
     """The layout as a C header: the structures above, their sizes asserted."""
     constants = {
-        "BOARD_MAGIC": f"{MAGIC:#x}ULL",
-        "SLOT_NS": f"{SLOT_NS}LL",
-        "SLOTS": SLOTS,
-        "LANES": len(LANES),
-        "MAX_PROCESSES": MAX_PROCESSES,
-        "MAX_EVENTS": MAX_EVENTS,
+        "BOARD_MAGIC": f"{layout.MAGIC:#x}ULL",
+        "SLOT_NS": f"{layout.SLOT_NS}LL",
+        "SLOTS": layout.SLOTS,
+        "LANES": len(layout.LANES),
+        "MAX_PROCESSES": layout.MAX_PROCESSES,
+        "MAX_EVENTS": layout.MAX_EVENTS,
         "KIND_GPU": 0,
         "KIND_MIG": KIND_MIG,
         "PROCESS_COMPUTE": 0,
@@ -45,10 +34,11 @@ def c_header() -> str:
     }
     lines = ["/* Generated from demo/board/layout.py. */", "#include <stdint.h>"]
     lines += [f"#define {name} {value}" for name, value in constants.items()]
-    lines.append(_c_enum("lane", "LANE", LANES))
+    lines.append(_c_enum("lane", "LANE", layout.LANES))
     lines.append(_c_enum("throttle", "THROTTLE", THROTTLE_REASONS))
     lines.append(_c_enum("call", "CALL", CALLS))
-    lines += [_c_struct(kind) for kind in (ProcessRecord, Event, GpuRecord, Header)]
+    kinds = (layout.ProcessRecord, layout.Event, layout.GpuRecord, layout.Header)
+    lines += [_c_struct(kind) for kind in kinds]
     return "\n".join(lines) + "\n"
 
 

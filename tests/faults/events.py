@@ -10,13 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from pynvml import (
-    NVML_ERROR_GPU_IS_LOST,
-    NVML_ERROR_NO_PERMISSION,
-    NVML_ERROR_NOT_SUPPORTED,
-    NVML_ERROR_TIMEOUT,
-    NVML_ERROR_UNKNOWN,
-)
+import pynvml
 
 from support.board import Board
 from support.children import Parent
@@ -94,20 +88,20 @@ EVENTS = (
     Event(
         "One call answers UNKNOWN (999)",
         "gpu_energy_joules_total",
-        *_answering(NVML_ERROR_UNKNOWN, "DeviceGetTotalEnergyConsumption"),
+        *_answering(pynvml.NVML_ERROR_UNKNOWN, "DeviceGetTotalEnergyConsumption"),
         COLLECTOR_FAILS,
     ),
     Event(
         "One call answers NOT_SUPPORTED, after it has worked",
         "gpu_memory_total_bytes gpu_memory_used_bytes gpu_memory_reserved_bytes",
-        *_answering(NVML_ERROR_NOT_SUPPORTED, "DeviceGetMemoryInfo"),
+        *_answering(pynvml.NVML_ERROR_NOT_SUPPORTED, "DeviceGetMemoryInfo"),
         COLLECTOR_FAILS,
     ),
     Event(
         "The process lists answer NO_PERMISSION",
         "gpu_processes gpu_feeder_* gpu_workload_info",
         *_answering(
-            NVML_ERROR_NO_PERMISSION,
+            pynvml.NVML_ERROR_NO_PERMISSION,
             "DeviceGetComputeRunningProcesses",
             "DeviceGetGraphicsRunningProcesses",
             "DeviceGetMPSComputeRunningProcesses",
@@ -119,13 +113,13 @@ EVENTS = (
         "gpu_sm_active_seconds_total gpu_sm_occupancy_seconds_total gpu_dram_active_seconds_total "
         "gpu_pipe_active_seconds_total gpu_pcie_receive_bytes_total gpu_pcie_transmit_bytes_total "
         "gpu_nvlink_receive_bytes_total gpu_nvlink_transmit_bytes_total",
-        *_answering(NVML_ERROR_NO_PERMISSION, "GpmSampleGet"),
+        *_answering(pynvml.NVML_ERROR_NO_PERMISSION, "GpmSampleGet"),
         COLLECTOR_FAILS,
     ),
     Event(
         "Utilization times out, samples and single readings",
         f"{_BUSY} gpu_memory_controller_*",
-        *_answering(NVML_ERROR_TIMEOUT, "DeviceGetSamples", "DeviceGetUtilizationRates"),
+        *_answering(pynvml.NVML_ERROR_TIMEOUT, "DeviceGetSamples", "DeviceGetUtilizationRates"),
         COLLECTOR_FAILS,
     ),
     Event(
@@ -143,7 +137,7 @@ EVENTS = (
     Event(
         "A GPU falls off the bus",
         "",
-        *_set(NVML_ERROR_GPU_IS_LOST, device_result=0),
+        *_set(pynvml.NVML_ERROR_GPU_IS_LOST, device_result=0),
         "`gpu_up` is 0",
         "when it answers; the exporter reopens it after 1 s, 2 s, … 60 s",
     ),

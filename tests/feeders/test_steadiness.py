@@ -6,15 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.stall import (
-    ASLEEP,
-    CPU_QUEUE,
-    CPU_QUOTA,
-    NETWORK,
-    STORAGE,
-    UNALLOCATED,
-    WORKER_CPU,
-)
+from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, CPU_QUEUE, CPU_QUOTA, NETWORK, STORAGE
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 from support.rows import rows
@@ -50,7 +43,7 @@ def long(cause: str) -> tuple[int, Split]:
         BUSY,
         (0.97, {STORAGE: 0.03}),
         all_on(ASLEEP),
-        all_on(UNALLOCATED),
+        all_on(stall.UNALLOCATED),
         (0.02, {ASLEEP: 0.95, STORAGE: 0.03}),
         all_on(STORAGE),
         (0.5, {STORAGE: 0.5}),
@@ -69,7 +62,7 @@ def test_what_has_been_the_same_for_long_is_steady(split: Split) -> None:
     {
         "two causes": (False, [(5 * LONG, (0.0, {STORAGE: 0.6, ASLEEP: 0.4}))]),
         "two, and busy": (False, [(5 * LONG, (0.5, {STORAGE: 0.4, ASLEEP: 0.1}))]),
-        "two small ones": (False, [(5 * LONG, (0.9, {CPU_QUOTA: 0.05, WORKER_CPU: 0.05}))]),
+        "two small ones": (False, [(5 * LONG, (0.9, {CPU_QUOTA: 0.05, stall.WORKER_CPU: 0.05}))]),
         "nothing known": (False, [(5 * LONG, (0.0, {}))]),
         "a busy tick": (False, [long(ASLEEP), (1, BUSY)]),
         "a tick of another cause": (False, [long(ASLEEP), (1, all_on(STORAGE))]),

@@ -7,19 +7,8 @@ import re
 
 import promql_parser as promql
 
-from grafana.boards import (
-    EVERYTHING,
-    NAMES,
-    Asked,
-    Json,
-    board,
-    each_board,
-    each_panel,
-    each_query,
-    filled,
-    panels,
-    selectors,
-)
+from grafana import boards
+from grafana.boards import NAMES, Json, board, each_board, each_panel, each_query, panels
 from grafana.schema import UNITS
 from rules.causes_table import pack
 from rules.parsed import nodes
@@ -77,12 +66,12 @@ def test_variables_ask_what_can_be_asked_for_the_time_range(name: str) -> None:
     for one in variables(name).values():
         if one["type"] == "query":
             assert one["refresh"] == 2
-            assert all(selector.name in KNOWN for selector in selectors(asked_by(one)))
+            assert all(selector.name in KNOWN for selector in boards.selectors(asked_by(one)))
 
 
 def asked_by(variable: Json) -> str:
     """The PromQL within a variable's query."""
-    query = filled(variable["query"])
+    query = boards.filled(variable["query"])
     found = re.fullmatch(r"label_values\((.+), \w+\)|query_result\((.+)\)", query)
     assert found is not None, query
     return found[1] or found[2]
@@ -121,21 +110,21 @@ OF_NONE = {"cluster": "=~chosen|", "job": "=", "instance": "="}
 
 
 @each_query
-def test_a_query_keeps_to_the_targets_chosen(query: Asked) -> None:
+def test_a_query_keeps_to_the_targets_chosen(query: boards.Asked) -> None:
     """target-job-rule, target-instance-rule."""
     exempt = EXEMPT.get(f"{query}")
     owed = [*OF_NONE] if exempt is None else ["cluster", "job"] if exempt == WHOLE_JOB else []
     for label in owed:
-        for selector in selectors(query.text({**EVERYTHING, label: "chosen"})):
+        for selector in boards.selectors(query.text({**boards.EVERYTHING, label: "chosen"})):
             asks = matched(selector)
             of_none = selector.name == "ALERTS" and asks.get("job") == "="
             assert asks.get(label) == (OF_NONE[label] if of_none else "=~chosen"), label
 
 
 @each_query
-def test_a_rate_is_over_the_interval_of_the_scrapes(query: Asked) -> None:
+def test_a_rate_is_over_the_interval_of_the_scrapes(query: boards.Asked) -> None:
     """target-rate-interval-rule."""
-    text = query.text({**EVERYTHING, "__rate_interval": "77s"})
+    text = query.text({**boards.EVERYTHING, "__rate_interval": "77s"})
     for call in nodes(promql.parse(text), promql.Call):
         if call.func.name in {"rate", "irate"}:
             (matrix,) = call.args
@@ -147,7 +136,7 @@ def test_a_rate_is_over_the_interval_of_the_scrapes(query: Asked) -> None:
 def test_annotations_are_alerts_of_this_pack(name: str) -> None:
     (annotation,) = board(name)["annotations"]["list"]
     assert annotation["datasource"]["uid"] == "${datasource}"
-    for selector in selectors(filled(annotation["target"]["expr"])):
+    for selector in boards.selectors(boards.filled(annotation["target"]["expr"])):
         assert selector.name == "ALERTS"
         pattern = matched(selector)["alertname"].removeprefix("=~")
         assert any(re.fullmatch(pattern, alert) for alert in ALERTS)

@@ -9,13 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpu_bottleneck_exporter.host.machine import (
-    MOST_DEVICES,
-    Machine,
-    MachineReader,
-    network_bytes,
-    whole_disks,
-)
+from gpu_bottleneck_exporter.host import machine
+from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine, MachineReader
 from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from support.leftovers import mark
@@ -56,7 +51,7 @@ def devices(**counters: tuple[int, int]) -> str:
     },
 )
 def test_bytes_by_interface(text: str, found: dict[str, tuple[int, int]]) -> None:
-    assert network_bytes(text) == found
+    assert machine.network_bytes(text) == found
 
 
 @rows(
@@ -72,12 +67,12 @@ def test_bytes_by_interface(text: str, found: dict[str, tuple[int, int]]) -> Non
     },
 )
 def test_whole_disks(names: str, disks: str) -> None:
-    assert whole_disks(names.split()) == disks.split()
+    assert machine.whole_disks(names.split()) == disks.split()
 
 
 def test_the_number_of_disks_is_bounded_and_real_ones_come_first() -> None:
     names = [f"dm-{number}" for number in range(50)] + [f"nvme{number}n1" for number in range(12)]
-    found = whole_disks(names)
+    found = machine.whole_disks(names)
     assert len(found) == MOST_DEVICES
     assert {f"nvme{number}n1" for number in range(12)} < set(found)
 

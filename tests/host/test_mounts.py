@@ -8,14 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.mounts import (
-    REMOTE,
-    Place,
-    Places,
-    mount_points,
-    mounts_of_open_files,
-    place_of,
-)
+from gpu_bottleneck_exporter.host import mounts
+from gpu_bottleneck_exporter.host.mounts import Place, Places, mount_points, mounts_of_open_files
 from support.programs import program
 from support.rows import rows
 from support.trees import lay, links
@@ -37,10 +31,8 @@ KINDS = {
 
 def test_where_the_data_of_a_file_system_is() -> None:
     for place, kinds in KINDS.items():
-        assert {kind: place_of(kind) for kind in kinds.split()} == dict.fromkeys(
-            kinds.split(), place
-        )
-    assert all(name == name.lower().strip() for name in REMOTE), "as mountinfo names them"
+        assert {mounts.place_of(kind) for kind in kinds.split()} == {place}, kinds
+    assert all(name == name.lower().strip() for name in mounts.REMOTE), "as mountinfo names them"
 
 
 ROOT, DATA = mount("/", "ext4"), mount("/data", "nfs4")

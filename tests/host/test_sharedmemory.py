@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.sharedmemory import (
-    SharedMemory,
-    hosts_shared_memory,
-    shared_memory_of,
-)
+from gpu_bottleneck_exporter.host import sharedmemory
 from support.programs import Program, ended, program
 from support.rights import with_mounts_of_its_own
 from support.rows import rows
@@ -43,7 +39,7 @@ def job(root: Path, *lines: str) -> Iterator[Program]:
 
 
 def test_our_own() -> None:
-    found = shared_memory_of(PROC, os.getpid())
+    found = sharedmemory.shared_memory_of(PROC, os.getpid())
     size = os.statvfs("/dev/shm")  # noqa: S108 - looked at only
     assert found is not None
     device, memory = found
@@ -67,9 +63,9 @@ LARGER = f"mount -t tmpfs -o size={2 * SIZE} none dev/shm"
 )
 def test_a_jobs_own_mount(lines: tuple[str, ...], found: tuple[int, int], tmp_path: Path) -> None:
     with job(tmp_path, *lines) as one:
-        told = shared_memory_of(PROC, one.pid)
+        told = sharedmemory.shared_memory_of(PROC, one.pid)
         assert told is not None
-        assert told[1] == SharedMemory(*found)
+        assert told[1] == sharedmemory.SharedMemory(*found)
 
 
 @rows(
@@ -92,11 +88,11 @@ def test_a_jobs_own_mount(lines: tuple[str, ...], found: tuple[int, int], tmp_pa
 )
 def test_whatever_else_is_there_is_none(line: str, tmp_path: Path) -> None:
     with job(tmp_path, line) as one:
-        assert shared_memory_of(PROC, one.pid) is None
+        assert sharedmemory.shared_memory_of(PROC, one.pid) is None
 
 
 def test_of_a_process_that_is_gone_there_is_none() -> None:
-    assert shared_memory_of(PROC, ended()) is None
+    assert sharedmemory.shared_memory_of(PROC, ended()) is None
 
 
 def test_where_process_1_may_not_be_looked_into_it_is_the_hosts_if_it_is_the_same(
@@ -105,4 +101,4 @@ def test_where_process_1_may_not_be_looked_into_it_is_the_hosts_if_it_is_the_sam
     ours = Path("/dev/shm").stat().st_dev  # noqa: S108 - looked at only
     for device, same in ((f"{os.major(ours)}:{os.minor(ours)}", True), ("0:0", False)):
         lay(tmp_path, {"1/mountinfo": f"20 1 {device} / /dev/shm rw - tmpfs x rw\n"})
-        assert (hosts_shared_memory(tmp_path) is not None) is same
+        assert (sharedmemory.hosts_shared_memory(tmp_path) is not None) is same

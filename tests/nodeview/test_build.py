@@ -11,26 +11,15 @@ from gpu_bottleneck_exporter.nodeview.model import Host, Key
 from gpu_bottleneck_exporter.prescription.model import Refusal
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
+from support import states
 from support.nodes import node, waiting
-from support.states import (
-    HOPPER,
-    NAMES,
-    NO_DRIVER,
-    PRESCRIBED,
-    SCORED,
-    ampere,
-    feeding,
-    hopper,
-    lost,
-    mixed_state,
-    state,
-)
+from support.states import ampere, feeding, hopper, lost, mixed_state, state
 
 
 def test_a_gpu_that_tells_everything() -> None:
     gpu = node(mixed_state()).gpus[0]
-    assert gpu.key == Key("0", HOPPER.uuid)
-    assert (gpu.up, gpu.name, gpu.mig_profile) == (True, HOPPER.name, None)
+    assert gpu.key == Key("0", states.HOPPER.uuid)
+    assert (gpu.up, gpu.name, gpu.mig_profile) == (True, states.HOPPER.name, None)
     assert (gpu.power_watts, gpu.power_limit_watts) == (412.5, 700)
     assert (gpu.temperature_celsius, gpu.slowdown_temperature_celsius) == (61, 87)
     assert (gpu.memory_used_bytes, gpu.memory_total_bytes) == (52 * 2**30, 80 * 2**30)
@@ -90,19 +79,19 @@ def test_the_node() -> None:
 
 def test_a_prescription_or_why_there_is_none_and_the_last_change() -> None:
     gpu, parent = node(mixed_state()).gpus[:2]
-    assert (gpu.prescription, gpu.prescription_refused) == (PRESCRIBED, None)
+    assert (gpu.prescription, gpu.prescription_refused) == (states.PRESCRIBED, None)
     assert (parent.prescription, parent.prescription_refused) == (None, Refusal("mixed"))
-    assert gpu.last_change == SCORED
+    assert gpu.last_change == states.SCORED
 
 
 def test_without_a_driver() -> None:
-    found = node(NO_DRIVER)
+    found = node(states.NO_DRIVER)
     assert (found.gpus, found.host) == ((), Host())
     assert found.driver_remedy is None, "it is being found out"
 
 
 def without(collector: str, now: SamplerState) -> SamplerState:
-    return replace(now, collectors=NAMES - {collector})
+    return replace(now, collectors=states.NAMES - {collector})
 
 
 def test_what_metrics_hide_is_hidden_here() -> None:

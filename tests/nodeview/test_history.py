@@ -3,14 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview.history import (
-    GpuTime,
-    History,
-    Lately,
-    Moment,
-    Shares,
-    between,
-)
+from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment, between
 from gpu_bottleneck_exporter.nodeview.model import Key
 
 KEY = Key("0", "GPU-0")
@@ -25,10 +18,6 @@ def shown(history: History, at: float, now: Moment) -> Lately:
     return history.lately(at, now)
 
 
-def shares(now: Lately) -> Shares:
-    return now.gpus[KEY]
-
-
 def test_shares_are_of_the_window_only() -> None:
     history = History(60, 300)
     assert shown(history, 0, moment(0, 0, storage=0)).seconds == 0
@@ -36,12 +25,12 @@ def test_shares_are_of_the_window_only() -> None:
     shown(history, 60, moment(60, 60, storage=0))
     now = shown(history, 120, moment(120, 75, storage=45))
     assert now.seconds == 60
-    assert (shares(now).observed_seconds, shares(now).busy_ratio) == (60, 0.25)
-    assert shares(now).stall_ratios == {"storage": 0.75}
-    assert shares(now).verdict == "storage"
-    assert len(shares(now).trend) == 3
-    assert shares(now).trend[0] == {"busy": 1}
-    assert shares(now).trend[-1] == {"busy": 0.25, "storage": 0.75}
+    assert (now.gpus[KEY].observed_seconds, now.gpus[KEY].busy_ratio) == (60, 0.25)
+    assert now.gpus[KEY].stall_ratios == {"storage": 0.75}
+    assert now.gpus[KEY].verdict == "storage"
+    assert len(now.gpus[KEY].trend) == 3
+    assert now.gpus[KEY].trend[0] == {"busy": 1}
+    assert now.gpus[KEY].trend[-1] == {"busy": 0.25, "storage": 0.75}
 
 
 def test_one_reading_tells_nothing_of_the_time_before_it() -> None:
@@ -67,11 +56,11 @@ def test_for_how_long_the_verdict_has_been_the_same() -> None:
     history = History(60, 300)
     for at in range(0, 31, 5):
         now = shown(history, at, moment(at, 0, storage=at))
-    assert shares(now).verdict_seconds == 25
+    assert now.gpus[KEY].verdict_seconds == 25
     for at in range(35, 121, 5):
         now = shown(history, at, moment(at, at - 30, storage=30))
-    assert shares(now).verdict == "busy"
-    lasted = shares(now).verdict_seconds
+    assert now.gpus[KEY].verdict == "busy"
+    lasted = now.gpus[KEY].verdict_seconds
     assert lasted is not None
     assert lasted < 60
 
@@ -80,7 +69,7 @@ def test_a_gpu_that_was_opened_anew_begins_anew() -> None:
     history = History(60, 300)
     shown(history, 0, moment(1000, 0, storage=1000))
     assert shown(history, 5, moment(2, 2, storage=0)).gpus == {}
-    assert shares(shown(history, 10, moment(7, 7, storage=0))).busy_ratio == 1
+    assert shown(history, 10, moment(7, 7, storage=0)).gpus[KEY].busy_ratio == 1
 
 
 def test_a_gpu_that_was_down_is_not_judged_by_what_was_before() -> None:
@@ -95,7 +84,7 @@ def test_a_gpu_that_was_down_is_not_judged_by_what_was_before() -> None:
 def test_what_was_done_until_now_needs_no_point_of_the_same_moment() -> None:
     history = History(60, 300)
     history.add(0, moment(0, 0, storage=0))
-    assert shares(history.lately(4, moment(4, 1, storage=3))).busy_ratio == 0.25
+    assert history.lately(4, moment(4, 1, storage=3)).gpus[KEY].busy_ratio == 0.25
 
 
 def test_the_host() -> None:
@@ -115,4 +104,4 @@ def test_nothing_is_kept_for_ever() -> None:
     history = History(60, 300)
     for at in range(0, 3600, 5):
         now = shown(history, at, moment(at, 0, storage=at))
-    assert len(shares(now).trend) == 60
+    assert len(now.gpus[KEY].trend) == 60

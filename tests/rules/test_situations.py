@@ -12,15 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rules.cases import (
-    Row,
-    add_job,
-    add_row,
-    fleets_of,
-    gpus,
-    jobs,
-    table,
-)
+from rules.cases import Row, add_job, add_row, fleets_of, gpus, jobs, table
 from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job
 from rules.scenes import add_scenes
 from rules.series import Signal
