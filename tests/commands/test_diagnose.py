@@ -29,10 +29,7 @@ def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> 
     heading, cause, blamed, other, first, last, runbook, busy, share, end = lines_with(
         Outlook(PRESCRIBED, SCORED)
     )
-    assert (blamed, other) == (
-        "  most to blame 4713    python train.py",
-        "                4714",
-    )
+    assert (blamed, other) == ("  most to blame 4713    python train.py", "                4714")
     assert heading == "GPU 0  NVIDIA H100 80GB HBM3  held by process 4711, 4712"
     assert busy.split() == ["busy", "0.0%"]
     assert share.split() == ["worker_cpu", "█" * 30, "99.6%"]

@@ -252,10 +252,7 @@ def test_so_many_are_followed(watch: Watch, tmp_path: Path) -> None:
     code = "all = [server.accept()[0] for _ in range(40)]; ready(); select.select(all, [], [])"
     child = "for _ in range(40):\n if os.fork() == 0: c = socket.socket(socket.AF_UNIX); "
     child += "c.connect(sys.argv[1]); locked()\nready(); locked()"
-    with (
-        program(listen + code, tmp_path / "socket") as main,
-        program(child, tmp_path / "socket"),
-    ):
+    with program(listen + code, tmp_path / "socket") as main, program(child, tmp_path / "socket"):
         main.hear()
         watched = watch(main)
         until(lambda: len(watched.strangers()) == MOST_STRANGERS, "so many")

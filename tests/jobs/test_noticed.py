@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import pytest
+
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Processes
@@ -16,14 +18,18 @@ from support.board import Board
 SETTINGS = Settings()
 
 
+@pytest.fixture
+def board(make_board: Callable[..., Board]) -> Board:
+    return make_board()
+
+
 def holders(reader: GpuReader) -> list[int] | None:
     (gpu,) = reader.snapshots(reader.read())
     found = gpu.reading(Processes)
     return [one.pid for one in found.processes] if found else None
 
 
-def test_a_holder_is_noticed_at_the_next_tick(make_board: Callable[..., Board]) -> None:
-    board = make_board()
+def test_a_holder_is_noticed_at_the_next_tick(board: Board) -> None:
     reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS)
     reader.open()
     assert holders(reader) == []
@@ -31,10 +37,7 @@ def test_a_holder_is_noticed_at_the_next_tick(make_board: Callable[..., Board]) 
     assert holders(reader) == [os.getpid()]
 
 
-def test_a_holder_who_comes_right_after_another_has_left_is_noticed(
-    make_board: Callable[..., Board],
-) -> None:
-    board = make_board()
+def test_a_holder_who_comes_right_after_another_has_left_is_noticed(board: Board) -> None:
     gpu, uuid = board.gpus[0], board.gpus[0].record.uuid.decode()
     watch = HostSampler(SETTINGS, {"stall"})
     reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
@@ -54,11 +57,8 @@ def test_a_holder_who_comes_right_after_another_has_left_is_noticed(
     assert holders(reader) == [os.getpid()]
 
 
-def test_a_holder_who_comes_between_two_readings_of_a_tick_is_noticed(
-    make_board: Callable[..., Board],
-) -> None:
+def test_a_holder_who_comes_between_two_readings_of_a_tick_is_noticed(board: Board) -> None:
     """After the list of processes and before the memory, which then counts the holder's own."""
-    board = make_board()
     watch = HostSampler(SETTINGS, {"stall"})
 
     def come(_: Identity, __: int, what: object) -> None:
@@ -71,10 +71,7 @@ def test_a_holder_who_comes_between_two_readings_of_a_tick_is_noticed(
     assert holders(reader) == [os.getpid()]
 
 
-def test_what_a_holder_used_who_has_left_hides_nobody_who_uses_less(
-    make_board: Callable[..., Board],
-) -> None:
-    board = make_board()
+def test_what_a_holder_used_who_has_left_hides_nobody_who_uses_less(board: Board) -> None:
     gpu, watch = board.gpus[0], HostSampler(SETTINGS, {"stall"})
 
     def come_and_go(_: Identity, __: int, what: object) -> None:

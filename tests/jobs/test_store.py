@@ -47,9 +47,7 @@ def test_what_was_written_is_found(store: Store) -> None:
     assert store.read(ids="c") == []
 
 
-def test_old_jobs_are_forgotten_and_a_users_many_push_out_their_own(
-    store: Store,
-) -> None:
+def test_old_jobs_are_forgotten_and_a_users_many_push_out_their_own(store: Store) -> None:
     store.write([row("old", until=NOW - MONTH - 1), row("ada", until=NOW - 999)], NOW)
     for number in range(50):
         store.write([row(f"eve-{number}", "eve", until=NOW + number)], NOW + number)

@@ -5,18 +5,12 @@ from typing import Any
 
 import pytest
 
+from gpu_bottleneck_exporter import remedies
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.nodeview import text
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, MEASURING, Gpu, Node, Process
 from gpu_bottleneck_exporter.palette import WAITING_ON
-from gpu_bottleneck_exporter.remedies import (
-    MEANINGS,
-    OF_SIGNALS,
-    REMEDIES,
-    RUNBOOK_OF_DOWN,
-    RUNBOOKS,
-    WAITS_FOR,
-)
+from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES, RUNBOOKS
 from gpu_bottleneck_exporter.rulepack import files
 from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
 
@@ -113,15 +107,10 @@ def test_nobody_is_not_the_same_as_not_known() -> None:
 
 def test_every_wait_has_a_remedy_and_a_runbook_that_exists() -> None:
     alerts = files()["alerts.yml"]
-    assert (
-        MEANINGS.keys()
-        == WAITS_FOR.keys()
-        == REMEDIES.keys()
-        == WAITING_ON.keys()
-        == {*stall.WAITING_ON}
-    )
+    assert MEANINGS.keys() == remedies.WAITS_FOR.keys() == REMEDIES.keys()
+    assert MEANINGS.keys() == WAITING_ON.keys() == {*stall.WAITING_ON}
     assert all((*MEANINGS.values(), *REMEDIES.values()))
     assert REMEDIES.keys() - RUNBOOKS.keys() == {"unallocated"}
-    for name in (*RUNBOOKS.values(), RUNBOOK_OF_DOWN):
+    for name in (*RUNBOOKS.values(), remedies.RUNBOOK_OF_DOWN):
         assert f"{RUNBOOK_BASE}/{name}.md" in alerts
-    assert all(OF_SIGNALS.values())
+    assert all(remedies.OF_SIGNALS.values())

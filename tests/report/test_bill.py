@@ -9,19 +9,8 @@ from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.jobs.model import Job
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.report.about import about, change, first, slow_line, slowest
-from report.documents import (
-    HOSTILE,
-    HOUR,
-    NOW,
-    Fields,
-    advised,
-    bill,
-    document,
-    example,
-    gpu,
-    job,
-    read,
-)
+from report import documents
+from report.documents import HOUR, NOW, Fields, advised, bill, document, example, gpu, job, read
 
 
 def jobs(*documents: Fields) -> list[Job]:
@@ -35,11 +24,8 @@ def one(*gpus: Fields) -> Job:
 
 def test_the_example_of_two_nodes() -> None:
     (found,) = jobs(*example())
-    assert (len(found.gpus), len({gpu.node for gpu in found.gpus}), found.owner_name) == (
-        8,
-        2,
-        "ada",
-    )
+    nodes = {gpu.node for gpu in found.gpus}
+    assert (len(found.gpus), len(nodes), found.owner_name) == (8, 2, "ada")
     assert found.busy_ratio == pytest.approx(0.41)
     assert found.lost_seconds == pytest.approx(0.59 * 8 * 3.2 * HOUR)
     assert found.stall_ratios == pytest.approx(
@@ -51,7 +37,7 @@ def test_the_example_of_two_nodes() -> None:
 
 def test_the_slow_line_is_that_of_the_gpu_that_lost_most() -> None:
     ranks = [gpu(0, worker_cpu=0.2), gpu(1, worker_cpu=0.6), gpu(2, asleep=0.9)]
-    for rank, function in zip(ranks[:2], ("decode", HOSTILE), strict=True):
+    for rank, function in zip(ranks[:2], ("decode", documents.HOSTILE), strict=True):
         line = {"file": "/home/ada/train.py", "line": 7, "function": function}
         shares = {"role": "worker", "ratio": 0.75, "lock_ratio": 0.2, "native_ratio": 0.0}
         line |= {"seconds": 3.0, **shares}

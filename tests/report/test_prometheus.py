@@ -103,11 +103,7 @@ def test_all_jobs_with_totals_by_owner(tmp_path: Path, server: Prometheus) -> No
 
 @pytest.mark.parametrize(
     ("owner", "job"),
-    [
-        ("ada", "slurm-4711"),
-        ("vision", "pod vision/train-0"),
-        ("research", "pod vision/train-0"),
-    ],
+    [("ada", "slurm-4711"), ("vision", "pod vision/train-0"), ("research", "pod vision/train-0")],
 )
 def test_one_owner(tmp_path: Path, server: Prometheus, owner: str, job: str) -> None:
     done = report(tmp_path, server, "--format", "json", "--owner", owner)
@@ -118,10 +114,7 @@ def test_one_job_with_its_gpus(tmp_path: Path, server: Prometheus) -> None:
     done = report(tmp_path, server, "--format", "json", "--job", "4711")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["jobs"]
-    assert [(one["node"], one["gpu"]) for one in found["gpus"]] == [
-        ("node7", "3"),
-        ("node8", "0"),
-    ]
+    assert [(one["node"], one["gpu"]) for one in found["gpus"]] == [("node7", "3"), ("node8", "0")]
     assert [one["observed_seconds"] for one in found["gpus"]] == pytest.approx([3 * 3600] * 2)
     assert [one["busy_seconds"] for one in found["gpus"]] == pytest.approx([6480, 3240])
     assert (found["start_seconds"], found["end_seconds"]) == (END - 3 * 3600, END)

@@ -233,31 +233,14 @@ def _configure(folder: Path, epilog: str, ports: dict[str, str]) -> None:
 def _inside(folder: Path, root: Path) -> Iterator[tuple[str, ...]]:
     """What runs a command in `root`, in namespaces whose mounts end with the block."""
     ours = Path(gpu_bottleneck_exporter.__file__).parents[1]
-    command = [
-        *with_mounts_of_its_own(),
-        "sh",
-        "-ec",
-        _MOUNTS,
-        "sh",
-        f"{root}",
-        f"{folder}",
-        f"{ours}",
-    ]
-    with subprocess.Popen([*WITH_US, *command], stdout=subprocess.PIPE, text=True) as holder:
+    mounting = ("sh", "-ec", _MOUNTS, "sh", f"{root}", f"{folder}", f"{ours}")
+    command = [*WITH_US, *with_mounts_of_its_own(), *mounting]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == "mounted\n"
         try:
             variables = (f"SLURM_CONF={HERE}/slurm.conf", "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
-            nsenter = require("nsenter", "util-linux")
-            yield (
-                nsenter,
-                f"--target={holder.pid}",
-                "--mount",
-                "chroot",
-                f"{root}",
-                "env",
-                "-i",
-                *variables,
-            )
+            mounts = (require("nsenter", "util-linux"), f"--target={holder.pid}", "--mount")
+            yield (*mounts, "chroot", f"{root}", "env", "-i", *variables)
         finally:
             holder.kill()

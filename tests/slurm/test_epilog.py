@@ -69,11 +69,7 @@ def test_time_in_which_the_job_held_no_gpu_is_not_used_either() -> None:
 
 
 def test_a_gpu_that_others_held_too_is_judged_by_its_part() -> None:
-    half = gpu(
-        observed_seconds=1800.0,
-        busy_seconds=450.0,
-        stall_seconds={"peer": 1350.0},
-    )
+    half = gpu(observed_seconds=1800.0, busy_seconds=450.0, stall_seconds={"peer": 1350.0})
     assert node(half)["gpu_utilization"] == {"0": 25.0}
 
 
@@ -113,13 +109,8 @@ def test_parts_of_a_gpu_are_told_apart() -> None:
 
 NONSENSE: list[object] = [math.nan, math.inf, -1, True, "5", None, [], {}, 10**400]
 FIELDS = (
-    "observed_seconds",
-    "busy_seconds",
-    "stall_seconds",
-    "start_seconds",
-    "gpu",
-    "memory_peak_bytes",
-    "memory_total_bytes",
+    *("observed_seconds", "busy_seconds", "stall_seconds", "start_seconds"),
+    *("gpu", "memory_peak_bytes", "memory_total_bytes"),
 )
 
 
@@ -143,16 +134,12 @@ def test_a_recommendation_of_nonsense_is_refused(change: object) -> None:
 @pytest.mark.parametrize(("nodes", "kept"), [(1, True), (32, True), (64, False)])
 def test_a_comment_is_never_too_long(nodes: int, kept: bool) -> None:  # noqa: FBT001
     chance = random.Random(20)  # noqa: S311 - no secret
-    ledgers = []
-    for _ in range(nodes):
-        worked = [
-            {
-                "busy_seconds": chance.uniform(0, 3600),
-                "memory_peak_bytes": chance.randrange(80 * GIB),
-            }
-            for _ in range(8)
-        ]
-        ledgers.append(ledger(*(gpu(f"{index}", **did) for index, did in enumerate(worked))))
+
+    def some(index: int) -> Json:
+        busy, peak = chance.uniform(0, 3600), chance.randrange(80 * GIB)
+        return gpu(f"{index}", busy_seconds=busy, memory_peak_bytes=peak)
+
+    ledgers = [ledger(*map(some, range(8))) for _ in range(nodes)]
     comment = summarized(job(gpus=8 * nodes), *ledgers)
     assert len(comment) <= MOST
     assert len(decoded(comment)["nodes"]) == nodes
@@ -248,10 +235,8 @@ def test_it_is_complete_in_itself() -> None:
     """As it is copied: no package beside it, no argument but what Slurm gives."""
     command = [sys.executable, "-I", "-S", f"{EPILOG}", "--job", "x"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2,
-        "epilog.py: error: --job: give the number of a job",
-    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "epilog.py: error: --job: give the number of a job"
     done = subprocess.run(
         [*command[:-1], "5"], capture_output=True, text=True, check=False, env={"PATH": "/nowhere"}
     )

@@ -48,10 +48,7 @@ def running(kind: str, board: Path, folder: Path) -> Iterator[subprocess.Popen[b
 @contextmanager
 def watching(kind: str, settings: Settings = SETTINGS) -> Iterator[tuple[LineWatch, str, Path]]:
     """What looks at the loop `kind`, once it is known, its GPU's uuid and its folder."""
-    with (
-        tempfile.TemporaryDirectory() as name,
-        create(Path(name) / "board", gpus=[H100]) as board,
-    ):
+    with tempfile.TemporaryDirectory() as name, create(Path(name) / "board", gpus=[H100]) as board:
         (Path(name) / "count").write_bytes(bytes(8))
         with (
             running(kind, board.path, Path(name)),

@@ -62,37 +62,21 @@ def test_a_line_is_the_jobs_own_if_it_has_one(
     assert (found.line, found.called) == (line, called)
 
 
+MAIN_WAITS, MAIN_DECODES = (Role.MAIN, Wait.LOCK, "wait"), (Role.MAIN, Wait.RUN, "decode")
+COLLATES, READS = (Role.WORKER, Wait.RUN, "collate"), (Role.WORKER, Wait.DISK, "decode")
+
+
 @pytest.mark.parametrize(
     ("cause", "threads", "blamed"),
     [
-        (
-            stall.WORKER_CPU,
-            [(Role.MAIN, Wait.LOCK, "wait"), (Role.WORKER, Wait.RUN, "collate")],
-            "collate",
-        ),
-        (
-            stall.WORKER_CPU,
-            [(Role.MAIN, Wait.LOCK, "wait"), (Role.THREAD, Wait.RUN, "decode")],
-            "decode",
-        ),
-        (
-            stall.HOST_CODE,
-            [(Role.MAIN, Wait.RUN, "decode"), (Role.WORKER, Wait.RUN, "collate")],
-            "decode",
-        ),
-        (
-            stall.STORAGE,
-            [(Role.WORKER, Wait.DISK, "decode"), (Role.WORKER, Wait.PIPE, "wait")],
-            "decode",
-        ),
-        (stall.STORAGE, [(Role.MAIN, Wait.RUN, "decode")], "decode"),
-        (
-            stall.NETWORK,
-            [(Role.MAIN, Wait.LOCK, "wait"), (Role.WORKER, Wait.SOCKET, "collate")],
-            "collate",
-        ),
+        (stall.WORKER_CPU, [MAIN_WAITS, COLLATES], "collate"),
+        (stall.WORKER_CPU, [MAIN_WAITS, (Role.THREAD, Wait.RUN, "decode")], "decode"),
+        (stall.HOST_CODE, [MAIN_DECODES, COLLATES], "decode"),
+        (stall.STORAGE, [READS, (Role.WORKER, Wait.PIPE, "wait")], "decode"),
+        (stall.STORAGE, [MAIN_DECODES], "decode"),
+        (stall.NETWORK, [MAIN_WAITS, (Role.WORKER, Wait.SOCKET, "collate")], "collate"),
         (stall.NETWORK, [(Role.MAIN, Wait.POLL, "wait")], "main"),
-        (stall.ASLEEP, [(Role.MAIN, Wait.LOCK, "wait")], "main"),
+        (stall.ASLEEP, [MAIN_WAITS], "main"),
         (stall.PEER, [(Role.MAIN, Wait.POLL, "synchronize")], "main"),
     ],
 )
@@ -110,9 +94,9 @@ def test_each_cause_is_charged_to_its_own_lines_and_all_adds_up() -> None:
     count = LineCount()
     stalls = {stall.HOST_CODE: 6 * SECOND, stall.ASLEEP: 2 * SECOND, stall.UNALLOCATED: 1}
     looks = [
-        *(look(at, (Role.MAIN, Wait.RUN, "decode")) for at in (1, 2)),
+        *(look(at, MAIN_DECODES) for at in (1, 2)),
         look(3, (Role.MAIN, Wait.RUN, "collate")),
-        look(4, (Role.MAIN, Wait.LOCK, "wait")),
+        look(4, MAIN_WAITS),
     ]
     count.add([window(8, 8, 0)], stalls, looks)
     found = count.found()
@@ -126,12 +110,9 @@ def test_a_main_that_waits_for_its_working_gpu_holds_nothing_up() -> None:
     """Steps shorter than a window: half of each look's time the GPU worked."""
     count = LineCount()
     for at in range(10):
-        stack = "synchronize" if at % 2 else "decode"
-        wait = Wait.POLL if at % 2 else Wait.RUN
-        windows = [window(at + 1, 1, 0.5)]
-        count.add(
-            windows, {stall.HOST_CODE: SECOND // 2}, [look(at + 0.5, (Role.MAIN, wait, stack))]
-        )
+        thread = (Role.MAIN, Wait.POLL, "synchronize") if at % 2 else MAIN_DECODES
+        idle = {stall.HOST_CODE: SECOND // 2}
+        count.add([window(at + 1, 1, 0.5)], idle, [look(at + 0.5, thread)])
     assert functions(count.found().lines) == {"decode": 5.0}
     assert functions(count.found().waits) == {"decode": 5.0}
 

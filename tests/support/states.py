@@ -67,7 +67,7 @@ class FixedSampler(Sampler):
     """A sampler that is never started and returns what a test gave it."""
 
     def __init__(self, now: SamplerState) -> None:
-        super().__init__(_no_driver, ALL, Settings(), _ignore)
+        super().__init__(_no_driver, ALL, Settings(), lambda _: None)
         self.now = now
 
     def state(self) -> SamplerState:
@@ -76,10 +76,6 @@ class FixedSampler(Sampler):
 
 def _no_driver() -> Driver:
     raise DriverMissing("not opened in this test")
-
-
-def _ignore(_reason: str) -> None:
-    pass
 
 
 def whole_gpu_readings() -> dict[type[object], object]:
@@ -257,16 +253,8 @@ def machine() -> Machine:
     )
 
 
-SIGNALS = {
-    "psi_host": True,
-    "psi_cgroup": False,
-    "schedstat": True,
-    "process_io": True,
-    "wait_channel": True,
-    "host_pids": True,
-    "cgroup_cpu": True,
-    "cgroup_memory": True,
-}
+_GIVEN = ("schedstat", "process_io", "wait_channel", "host_pids", "cgroup_cpu", "cgroup_memory")
+SIGNALS = {"psi_host": True, "psi_cgroup": False, **dict.fromkeys(_GIVEN, True)}
 WATCHED = {"whole": 9, "sampled": 0, "counted": 0}
 HOST = HostSnapshot(AT_NS, machine(), SIGNALS, WATCHED)
 NAMES = frozenset(collector.name for collector in ALL)

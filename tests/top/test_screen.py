@@ -11,20 +11,11 @@ from gpu_bottleneck_exporter import palette
 from gpu_bottleneck_exporter.nodeview.model import Key, Node, Process
 from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.sampling.sampler import OPENING
+from gpu_bottleneck_exporter.top import spans
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.source import Feed, Remote
-from gpu_bottleneck_exporter.top.spans import (
-    IN_ASCII,
-    IN_COLOUR,
-    WITHOUT_COLOUR,
-    Glyphs,
-    Line,
-    bar,
-    cells,
-    clipped,
-    strip,
-)
+from gpu_bottleneck_exporter.top.spans import IN_COLOUR, Glyphs, Line, cells
 from gpu_bottleneck_exporter.top.terminal import nearest
 from support.nodes import changed, node, with_gpu
 from support.states import HOPPER, NO_DRIVER, PRESCRIBED, SCORED, ampere, hopper, mixed_state, state
@@ -138,7 +129,7 @@ def test_the_selected_gpu_has_its_processes_below_what_to_try() -> None:
     assert [line.split()[0] for line in (lines[first - 4], lines[first - 1])] == ["try", "history"]
 
 
-@pytest.mark.parametrize(("glyphs", "levels"), [(IN_COLOUR, " ▄█"), (IN_ASCII, "049")])
+@pytest.mark.parametrize(("glyphs", "levels"), [(IN_COLOUR, " ▄█"), (spans.IN_ASCII, "049")])
 def test_the_history_has_a_cell_for_each_step_in_the_colour_of_the_wait(
     glyphs: Glyphs, levels: str
 ) -> None:
@@ -147,7 +138,7 @@ def test_the_history_has_a_cell_for_each_step_in_the_colour_of_the_wait(
         {"busy": 0.45, "storage": 0.5, "peer": 0.05},
         {"busy": 1.0},
     )
-    drawn = strip((*steps, {}), glyphs)
+    drawn = spans.strip((*steps, {}), glyphs)
     assert plain(drawn) == f"{levels} "
     assert [span.style for span in drawn] == ["busy on peer", "busy on storage", "busy", "busy"]
 
@@ -242,19 +233,18 @@ def test_the_reference_names_all_keys() -> None:
     assert keys <= set(re.findall(r"[\w?-]+", table))
 
 
-@pytest.mark.parametrize("glyphs", [IN_COLOUR, WITHOUT_COLOUR, IN_ASCII])
+@pytest.mark.parametrize("glyphs", [IN_COLOUR, spans.WITHOUT_COLOUR, spans.IN_ASCII])
 def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
     parts = crowded(1).gpus[0].parts
     for width in (10, 37, 100):
-        line = bar(parts, width, glyphs)
+        line = spans.bar(parts, width, glyphs)
         assert cells(plain(line)) == width
-        assert next(len(s.text) for s in line if s.style == "busy") == pytest.approx(
-            0.62 * width, abs=1
-        )
+        busy = next(len(span.text) for span in line if span.style == "busy")
+        assert busy == pytest.approx(0.62 * width, abs=1)
         # Without colour, the cause can be told from busy and from the rest.
         assert len({*plain(line)} - {" "}) == len({*glyphs[:3]})
-    assert plain(bar({}, 5, glyphs)) == "     "
-    assert cells(plain(bar({"busy": 0.9, "storage": 1e9, "peer": -1.0}, 10, glyphs))) == 10
+    assert plain(spans.bar({}, 5, glyphs)) == "     "
+    assert cells(plain(spans.bar({"busy": 0.9, "storage": 1e9, "peer": -1.0}, 10, glyphs))) == 10
 
 
 def test_the_colours_of_waits_can_be_told_apart_in_256() -> None:
@@ -272,13 +262,8 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
     evil = "\x1b[2J\r\n\u202eevil\x07"
     found = with_gpu(
         node(state(hopper())),
-        uuid=evil,
-        name=evil,
-        verdict=evil,
-        cause=evil,
-        meaning=evil,
-        remedy=evil,
-        runbook=evil,
+        **dict.fromkeys(("uuid", "name", "verdict", "cause"), evil),
+        **dict.fromkeys(("meaning", "remedy", "runbook"), evil),
         evidence=(evil,),
         process_list=(Process(1, evil, evil, evil, evil),),
         trend=({evil: 0.3},),
@@ -295,5 +280,5 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
 
 def test_wide_characters_take_two_cells() -> None:
     assert cells("漢字") == 4
-    assert clipped("漢字漢字", 5) == "漢字…"
-    assert clipped("e\u0301", 1) == "e\u0301"
+    assert spans.clipped("漢字漢字", 5) == "漢字…"
+    assert spans.clipped("e\u0301", 1) == "e\u0301"

@@ -48,11 +48,7 @@ CASES: dict[str, tuple[Owners, Assigned, Owners]] = {
     "links, no kubelet": ((OF_A, OF_B), Assigned(names={ID: A}), (NAMED_A, OF_B)),
     "two users": ((OF_A, AS_ROOT), Assigned((A,), {ID: A}), (NAMED_A, named(A, AS_ROOT))),
     "a holder without a process": ((OF_A,), Assigned((A, B), {ID: A}), (NAMED_A, Owner(*B))),
-    "a monitor": (
-        (OF_B,),
-        Assigned((A,), {OTHER_ID: MONITOR}),
-        (named(MONITOR, OF_B), Owner(*A)),
-    ),
+    "a monitor": ((OF_B,), Assigned((A,), {OTHER_ID: MONITOR}), (named(MONITOR, OF_B), Owner(*A))),
     "the other container": ((OF_A,), Assigned((A, SIDE), {ID: A}), (NAMED_A, Owner(*SIDE))),
     # The kubelet gives to pods only.
     "Docker's": ((DOCKERS,), Assigned((A,)), (DOCKERS, Owner(*A))),
