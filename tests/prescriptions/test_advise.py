@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription
 from gpu_bottleneck_exporter.prescription.observed import Observed, among, merged
 
 SITUATIONS = yaml.safe_load(Path(__file__).with_name("situations.yml").read_text(encoding="utf-8"))
-BURNS, WRITES = (Observed(**SITUATIONS["seen"][name]) for name in ("burns", "writes"))
+BURNS, WRITES, HELD = (Observed(**SITUATIONS["seen"][it]) for it in ("burns", "writes", "held"))
 
 
 def prescribed(seen: Observed, asked: tuple[str, float] | None = None) -> Prescription:
@@ -58,6 +58,7 @@ def test_what_it_takes() -> None:
     assert found.needs_memory_bytes == 5 * 0.5e9
     assert prescribed(BURNS).needs_bytes_per_second is None
     assert prescribed(replace(BURNS, free_cores=1.0)).needs_cores == pytest.approx(1.0)
+    assert prescribed(HELD, (model.CPU_LIMIT, 1.0)).needs_cores == pytest.approx(0.5)
 
 
 def test_where_workers_wait_for_each_other_it_takes_more_of_them() -> None:
@@ -157,10 +158,10 @@ def test_whatever_is_seen_what_is_said_makes_sense(seen: Observed, knob: str, va
 
 
 def test_several_stretches_make_one_observation() -> None:
-    first = replace(BURNS, seconds=10.0, busy=0.2, stalls={"worker_cpu": 0.8}, free_cores=None)
-    second = replace(BURNS, busy=0.4, stalls={"worker_cpu": 0.6}, saturated=True, slack=0.2)
+    first = replace(BURNS, seconds=10.0, busy=0.2, stalls={"worker_cpu": 0.8}, slack=0.2)
+    second = replace(BURNS, busy=0.4, stalls={"worker_cpu": 0.6}, saturated=True, free_cores=None)
     found = merged([first, second])
-    assert (found.seconds, found.free_cores, found.slack) == (40.0, second.free_cores, 0.2)
+    assert (found.seconds, found.free_cores, found.slack) == (40.0, first.free_cores, 0.2)
     assert found.busy == pytest.approx(0.35)
     assert found.stalls == pytest.approx({"worker_cpu": 0.65})
-    assert not found.saturated
+    assert (found.saturated, merged([second]).saturated) == (False, True)

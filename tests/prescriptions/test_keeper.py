@@ -64,8 +64,10 @@ def advice(keeper: Keeper) -> Prescription:
 
 def test_a_starved_gpu_gets_a_prescription_within_half_a_minute_and_not_at_once() -> None:
     assert Clock().feed(seconds=8).outlook.advice is None
-    found = advice(Clock().feed(seconds=24))
+    (clock := Clock()).feed(replace(STARVED, worker_starts=1.0), PART)  # they have just come
+    found = advice(clock.feed(seconds=20))
     assert (found.knob, found.current_value) == (NUM_WORKERS, 1)
+    assert clock.feed(seconds=12, workers=2).outlook.advice is None, "of another setting"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,8 @@ def test_a_change_of_one_knob_is_scored(situation: Mapping[str, Any]) -> None:
 def test_workers_that_are_replaced_between_two_epochs_are_no_change() -> None:
     clock = Clock()
     clock.feed()
-    clock.feed(seconds=PART, workers=0)
+    for workers in (0, 1, 0):
+        assert advice(clock.feed(seconds=PART, workers=workers))
     assert clock.turn(1, 0.2, 20) is None
     assert advice(clock.keeper)
 

@@ -14,7 +14,8 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import HOST_CODE, NETWORK
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.job import Job, JobLimits
+from gpu_bottleneck_exporter.feeders.job import Job, JobFacts, JobLimits
+from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.prescription.observed import Observed
@@ -37,8 +38,8 @@ SITUATIONS = yaml.safe_load(Path(__file__).with_name("stretches.yml").read_text(
 READING = Bucket(
     elapsed_ns=STRETCH * SECOND,
     parts={
-        Role.MAIN: Part(used=Counters(cpu_ns=6 * SECOND, read_bytes=1000)),
-        Role.WORKER: Part(used=Counters(read_bytes=2000)),
+        Role.MAIN: Part(used=Counters(cpu_ns=4 * SECOND, read_bytes=1000, read_chars=1000)),
+        Role.WORKER: Part(used=Counters(cpu_ns=2 * SECOND, read_bytes=2000)),
         Role.RELATED: Part(used=Counters(read_bytes=4000)),
     },
 )
@@ -90,9 +91,12 @@ def test_a_stretch_is_what_was_added_since_its_beginning(tmp_path: Path) -> None
     assert gpu.look() == seen
     gpu.work(0, {})
     assert gpu.look() == seen, "nothing was added"
+    gpu.work(1, {HOST_CODE: 1}, seconds=1)
+    assert gpu.look() == seen, "it has only begun"
 
 
 def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
+    lay(tmp_path, {"7/statm": f"0 {2**20} {2**19} 0 0 0 0"})
     crew = Part(
         {Activity.RUN: 20, Activity.DISK: 10, Activity.TIMER: 10, Activity.QUEUE: 60},
         *(200, 100),
@@ -110,17 +114,22 @@ def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
     thread = Part({Activity.RUN: 5}, 50, 100)
     parts = {Role.MAIN: main, Role.WORKER: crew, Role.THREAD: thread}
     gpu = Gpu(tmp_path)
+    gpu.feed.mains.update({pid: Process(tmp_path, pid) for pid in (5, 6)})
+    gpu.feed.worker_starts = 5
     gpu.look(MACHINE)
+    gpu.feed.workers[7] = Process(tmp_path, 7)
     gpu.feed.family.unfollowed = frozenset({1, 2, 3})
-    gpu.feed.worker_starts = 8
+    gpu.feed.worker_starts = 13
+    gpu.feed.counters.handovers.idlers = lambda: 1  # type: ignore[method-assign]
     held = CgroupCounters(periods=40, throttled_periods=10)
     gpu.work(2, {HOST_CODE: 2}, did=Bucket(0, STRETCH * SECOND, parts, held))
     now = replace(MACHINE, cpu_busy_seconds=112.0, disk_io_seconds={"sda": 13.9})
     assert gpu.look(now, rivals=2) == Observed(
         *(4.0, 0.5, {HOST_CODE: 0.5}),
-        mains=0,
+        mains=2,
         owners=0,
         workers=3,
+        idlers=1,
         active=0.8,
         running=0.4,
         reading=0.2,
@@ -128,7 +137,7 @@ def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
         worker_cores=0.5,
         worker_queue=0.25,
         main_cores=1.5,
-        main_queue=0.5,
+        main_queue=0.25,
         main_disk=0.3,
         main_network=0.1,
         main_writes=True,
@@ -136,6 +145,7 @@ def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
         worker_starts=2.0,
         throttled=0.25,
         free_cores=2.5,  # of eight, three are busy, and there are two rivals
+        worker_bytes=2.0 * 2**30,
         free_bytes=3000.0,
         data_bytes=11_000.0,
         saturated=True,
@@ -150,7 +160,7 @@ def test_what_is_seen_of_the_machine_and_the_job(
     changed, seen = situation.get("machine", {}), situation["seen"]
     gpu = Gpu(tmp_path)
     gpu.read_ns = None if situation.get("reread", True) else gpu.at_ns
-    gpu.look(MACHINE if situation.get("began", True) else None, Job(received_bytes=0))
+    gpu.look(MACHINE if situation.get("began", True) else None, Job(received_bytes=4000))
     gpu.work(2, situation.get("stalls", {HOST_CODE: 2}), did=READING)
     job = Job(JobLimits(**situation.get("limits", {})), received_bytes=situation.get("received"))
     found = gpu.look(None if changed is None else replace(MACHINE, **changed), job)
@@ -160,6 +170,7 @@ def test_what_is_seen_of_the_machine_and_the_job(
 
 def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
     gpu = Gpu(tmp_path)
+    gpu.feed.mains[1], gpu.feed.facts = Process(tmp_path, 1), JobFacts(command="train")
 
     def stretch(busy: float, seconds: int = STRETCH) -> Observed | None:
         gpu.work(busy, {HOST_CODE: 1}, seconds=seconds)
@@ -168,9 +179,12 @@ def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
 
     assert [stretch(busy) for busy in (9, 3, 3, 3)] == [None] * 4, "too little is known"
     known = stretch(7)
-    assert known == Observed(20.0, 0.8, {HOST_CODE: 0.2}, mains=0, owners=0)
+    assert known == Observed(20.0, 0.8, {HOST_CODE: 0.2}, mains=1, owners=0)
     assert stretch(100, seconds=17) == known, "what was counted is no longer known"
     assert gpu.prescriber.last is None
+    gpu.feed.family.unfollowed = frozenset({2})
+    assert [stretch(7), stretch(7)] == [known, known], "of so many workers too little is known"
+    assert gpu.prescriber.turned == gpu.at_ns / SECOND
 
 
 def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
@@ -182,6 +196,23 @@ def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
         for uuid in "ab":
             gpus.note_split(uuid, 3 * SECOND, {HOST_CODE: SECOND})
     assert seen == Observed(16.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
+
+
+def test_ranks_of_a_job_are_seen_together_and_share_what_is_free(tmp_path: Path) -> None:
+    ranks, gpus = {uuid: Gpu(tmp_path) for uuid in "ab"}, Prescribers(tmp_path, tmp_path)
+    for pid, rank in enumerate(ranks.values(), 1):
+        rank.feed.mains[pid] = Process(tmp_path, pid)
+        rank.feed.facts = JobFacts(jobs=frozenset({("group", "here")}))
+    for here, expected in (("ab", (2, 0.5, 4.0)), ("b", (1, None, 8.0))):
+        feeds, seen = {uuid: ranks[uuid].feed for uuid in here}, {}
+        for uuid in 30 * here:
+            (rank := ranks[uuid]).work(2, {NETWORK: 2}, did=READING)
+            gpus.note_split(uuid, 2 * SECOND, {NETWORK: 2 * SECOND})
+            rank.feed.last_tick_ns = rank.at_ns
+            found = gpus.advise(uuid, feeds, None, HostSnapshot(rank.at_ns, MACHINE)).seen
+            seen[uuid] = found and (found.job_gpus, found.job_busy, found.free_cores)
+        assert seen == dict.fromkeys(here, expected)
+        gpus.forget("a")
 
 
 def test_the_limit_of_a_gpu_that_idled_lately_is_read_now(tmp_path: Path) -> None:
