@@ -331,13 +331,17 @@ def test_a_remainder_goes_to_the_largest_part() -> None:
 
 def test_counters_read_soon_after_a_window_belong_to_it() -> None:
     history = History()
-    history.add_pass(Bucket(at_ns=SECOND, parts={Role.MAIN: part(RUNS)}))
+    for at_ns, seen in ((SECOND // 2, WAITS), (SECOND, RUNS)):
+        history.add_pass(Bucket(at_ns, parts={Role.MAIN: part(seen)}))
     soon, late = counters(CPU), counters(STARVED)
     for at_ns, used in ((2 * SECOND, soon), (3 * SECOND, late)):
         history.add_second(Bucket(at_ns, SECOND, {Role.MAIN: Part(used=used)}))
     found = history.explaining(0, SECOND)
     assert found is not None
     assert (found.of(Role.MAIN).used, found.elapsed_ns) == (soon, SECOND)
+    assert found.of(Role.MAIN).seen == {**WAITS, **RUNS}
+    assert (later := history.explaining(SECOND, SECOND + 1))
+    assert later.of(Role.MAIN).seen == RUNS, "the last look holds on"
 
 
 def test_time_of_threads_is_not_counted_twice() -> None:

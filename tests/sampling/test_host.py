@@ -5,8 +5,10 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from threading import Event
 
@@ -21,15 +23,19 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.collector import Collector
+from gpu_bottleneck_exporter.sampling.discovery import Discovery
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.workload.owners import Groups
 from support.children import Parent
 from support.programs import program
 from support.samplers import sampling
+from support.trees import cgroup_v2, lay
 from support.waiting import PATIENCE_SECONDS, until
 
 Start = Callable[[], Parent]
@@ -153,6 +159,32 @@ def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
         before = watch._finished_pass_ns
         until(lambda: watch._finished_pass_ns != before, "the rest of that pass")
         assert not feed.family.related
+
+
+def test_kin_of_a_gpu_are_found_once_it_idles(watch: HostSampler) -> None:
+    with program("pipe = os.pipe()\nready(os.fork() or locked())\nlocked()") as one:
+        feed = held_by(watch, int(one.words[0]))
+        watch.note_split("a", 0, {UNKNOWN: 1})
+        until(lambda: feed.family.kin == {one.pid}, "its parent")
+
+
+def test_nobody_is_sought_in_vain(watch: HostSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    sought: list[object] = []
+    monkeypatch.setattr(watch._discovery.strangers, "search", lambda *asked: sought.append(asked))
+    watch._discovery.find_strangers([], time.monotonic_ns())
+    assert not sought
+
+
+def test_a_group_that_was_made_anew_may_be_somebody_elses(tmp_path: Path) -> None:
+    proc, sysfs, group = tmp_path / "proc", tmp_path / "sys", f"docker-{64 * 'c'}.scope"
+    mount = cgroup_v2(sysfs, {f"a/{group}/cgroup.procs": ""})
+    lay(proc, {"stat": "", "1/cgroup": f"0::/a/{group}\n"})
+    units, settings = Groups(proc, sysfs), Settings(procfs=proc, sysfs=sysfs)
+    found = Discovery(settings, Cgroups(sysfs), units, lambda _: nullcontext())
+    assert units.unit(1)
+    (mount / "a").chmod(0o777)
+    found.discover({}, {})
+    assert not units.unit(1), "only its name is a container's"
 
 
 @pytest.mark.parametrize("step", [0.1, 0.15, 0.2, 0.7])

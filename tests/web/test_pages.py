@@ -31,6 +31,7 @@ def test_pages(serve: Serve, page: Page, path: str) -> None:
     policy = reply.headers.get("content-security-policy", "")
     for part in ("default-src 'none'", "frame-ancestors 'none'"):
         assert (part in policy) is (path == "/")
+    assert (reply.headers.get("referrer-policy") == "no-referrer") is (path == "/")
 
 
 OPEN = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"

@@ -59,7 +59,7 @@ BAD: Mapping[str | bytes, str] = {
     "? [a]\n: b": "line 1: found unhashable key",
     "#" * 300_000: "larger than 256 KiB",
     "basic_auth_users: {}\nbasic_auth_users: {}": "'basic_auth_users' occurs twice",
-    f"basic_auth_users: {{a: {HASH}, a: {HASH}}}": "'a' occurs twice",
+    f"basic_auth_users: {{b: {HASH}, a: {HASH}, a: {HASH}}}": "'a' occurs twice",
     f"{'x' * 900}: 1": "unknown key 'xxx",
     "rate_limit: {interval: 1s, burst: 2}": "unknown key 'rate_limit' in the file",
     UNKNOWN_KEY: "unknown key 'certfile' in tls_server_config",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -112,6 +113,17 @@ def test_sighup_rereads_the_web_configuration(tmp_path: Path) -> None:
             until(lambda: said in server.said, said)  # noqa: B023
         assert server.get()[0] == 200
         assert server.terminate() == 0
+
+
+def test_who_asks_has_it_reread_once_changed_or_not(tmp_path: Path, caplog: Log) -> None:
+    (tmp_path / "web.yml").touch()
+    file = WebConfigFile(tmp_path / "web.yml")
+    caplog.set_level(logging.INFO)
+    for times in (1, 2, 3):
+        file.reload()
+        until(lambda: len(caplog.messages) >= times, "a line")  # noqa: B023
+        assert len(caplog.messages) == times
+    file.close()
 
 
 def test_sighup_without_a_web_configuration_changes_nothing(tmp_path: Path) -> None:
