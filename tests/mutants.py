@@ -44,7 +44,7 @@ TESTS = {
     "accounting": ("tests/accounting",),
     "feeders": ("tests/feeders",),
     "host": ("tests/host", "tests/feeders", "tests/workload"),
-    "sampling": ("tests/sampling", "tests/prescriptions"),
+    "sampling": ("tests/sampling", "tests/prescriptions", "tests/jobs"),
     "prescription": ("tests/prescriptions",),
     "driver/nvml": ("tests/driver", "tests/workload"),
     "web": ("tests/web",),
