@@ -133,3 +133,17 @@ def test_what_costs_much_is_done_seldom() -> None:
         watch.ask("a", 60)
         until(lambda: tick(watch).lines, "a line")
     assert len(reader.asked) == 1
+
+
+def test_it_rests_until_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = LineWatch._watched
+
+    def watched(watch: LineWatch, now_ns: int) -> object:
+        asked.append(now_ns)
+        return real(watch, now_ns)
+
+    monkeypatch.setattr(LineWatch, "_watched", watched)
+    with watching(Recorded()):
+        until(lambda: asked and time.monotonic_ns() - asked[0] > SECOND / 4, "a moment")
+        assert len(asked) == 1
