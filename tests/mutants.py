@@ -21,10 +21,10 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stdout, suppress
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -115,11 +115,6 @@ def mutant(source: str, number: int) -> tuple[str, int, str]:
     return ast.unparse(tree), line, told
 
 
-def line_of(path: Path, number: int) -> int:
-    """Where the change of that number is."""
-    return mutant((PACKAGE / path).read_text(), number)[1]
-
-
 class Reached:
     """A pytest plugin: which tests reach each line of a folder, and how long they take."""
 
@@ -150,10 +145,11 @@ class Reached:
 
     def of(self, name: str, line: int) -> list[str]:
         """The tests that reach the line, the quickest first; of the file, if none is known to."""
-        found = self._tests[name, line]
-        if not found - {""}:
-            found.update(*(has for (file, _), has in self._tests.items() if file == name))
-        return sorted(found - {""}, key=self._seconds.__getitem__)
+        found = self._tests[name, line] - {""}
+        if not found:
+            of_file = (has for (file, _), has in self._tests.items() if file == name)
+            found = set[str]().union(*of_file) - {""}
+        return sorted(found, key=self._seconds.__getitem__)
 
 
 class Judge:
@@ -226,10 +222,10 @@ def reached_in(folder: str) -> Reached:
     return found
 
 
-def is_caught(change: Place, first: list[str]) -> bool:
-    """Whether tests catch a change, of which `first` reach it. Prints it if they do not."""
-    folder, path, number = change
-    changed, line, told = mutant((PACKAGE / path).read_text(), number)
+def is_caught(change: Place, made: tuple[str, int, str], first: list[str]) -> bool:
+    """Whether tests catch what a change `made`, of which `first` reach it. Prints it if not."""
+    folder, path, _ = change
+    changed, line, told = made
     with copied() as package:
         (package / path).write_text(changed)
         verdict = test(package, first[:_QUICKEST], Judge(first)) if first else MISSED
@@ -248,10 +244,17 @@ def is_caught(change: Place, first: list[str]) -> bool:
 
 def importing(folder: str, path: Path) -> Iterator[str]:
     """The other test files that import a module."""
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        name = f"{file.relative_to(ROOT)}"
-        if not name.startswith(TESTS[folder]) and f"{path.with_suffix('')}" in {*imported(file)}:
+    module = f"{path.with_suffix('')}"
+    for name, modules in _imports().items():
+        if module in modules and not name.startswith(TESTS[folder]):
             yield name
+
+
+@cache
+def _imports() -> Mapping[str, set[str]]:
+    """What each test file imports of the package."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return {f"{file.relative_to(ROOT)}": {*imported(file)} for file in files}
 
 
 def main() -> None:
@@ -269,14 +272,15 @@ def main() -> None:
     ]
     draw = random.Random(options.seed)  # noqa: S311 - no secret
     drawn = sorted(draw.sample(found, min(options.count, len(found))))
+    made = [mutant((PACKAGE / path).read_text(), number) for _, path, number in drawn]
     of = Counter(folder for folder, _, _ in drawn)
     with ProcessPoolExecutor(_AT_ONCE, get_context("fork")) as pool:
         reached = dict(zip(of, pool.map(reached_in, of), strict=True))
         first = [
-            reached[folder].of(f"{path.relative_to(folder)}", line_of(path, number))
-            for folder, path, number in drawn
+            reached[folder].of(f"{path.relative_to(folder)}", line)
+            for (folder, path, _), (_, line, _) in zip(drawn, made, strict=True)
         ]
-        verdicts = zip(drawn, pool.map(is_caught, drawn, first), strict=True)
+        verdicts = zip(drawn, pool.map(is_caught, drawn, made, first), strict=True)
         caught = Counter(folder for (folder, _, _), right in verdicts if right)
     for folder, count in of.items():
         print(f"{folder}: {caught[folder]} of {count} caught")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from gpu_bottleneck_exporter.cli import commands
 from gpu_bottleneck_exporter.errors import SettingsError
@@ -23,12 +24,14 @@ def refusal(result: subprocess.CompletedProcess[str], status: int = 2) -> str:
 
 def mistake(*typed: str) -> str:
     """What is wrong with it, in one line: what the command would end with."""
-    with pytest.raises((click.UsageError, SettingsError)) as refused:
-        commands.main([*typed], standalone_mode=False)
-    error = refused.value
-    said = error.format_message() if isinstance(error, click.UsageError) else f"{error}"
-    assert said
-    assert "\n" not in said
+    result = CliRunner().invoke(commands, typed, standalone_mode=False)
+    error = result.exception
+    if isinstance(error, click.UsageError):
+        status, said = error.exit_code, error.format_message()
+    else:
+        assert isinstance(error, SettingsError), error
+        status, said = error.status, f"{error}"
+    assert (status, result.output, said.count("\n")) == (2, "", 0)
     return said
 
 

@@ -22,8 +22,6 @@ END = 145
 """Minute after which all is over, resolved and told."""
 WORK = 4 * 60
 """Minutes of work in phases, each as the one before: the longest window of rules is two hours."""
-EVALUATED = {END: "2m", WORK: "4m"}
-"""A part of promtool's time; an alert comes one such step later at most."""
 Alert = tuple[tuple[str, str], ...]
 """Its labels."""
 Alerts = frozenset[Alert]
@@ -31,9 +29,9 @@ Notes = dict[str, list[tuple[str, str]]]
 """By cluster: status and name of each notification's alerts."""
 
 
-def staged(section: str, minutes: int) -> Fleet:
-    """One situation in each cluster."""
-    fleet = Fleet(minutes, evaluation_interval=EVALUATED[minutes])
+def staged(section: str, minutes: int, interval: str) -> Fleet:
+    """One situation in each cluster. An alert comes one `interval` later at most."""
+    fleet = Fleet(minutes, evaluation_interval=interval)
     add_scenes(fleet, section)
     return fleet
 
@@ -59,7 +57,7 @@ def firing(fleet: Fleet, folder: Path) -> Iterator[tuple[int, Alerts]]:
 def notified(home: Path) -> Notes:
     """What was sent of each cluster, in the order in which it came."""
     timeline: dict[int, set[Alert]] = {}
-    for fleet in (staged("incidents", END), staged("work_in_phases", WORK)):
+    for fleet in (staged("incidents", END, "2m"), staged("work_in_phases", WORK, "4m")):
         for minute, alerts in firing(fleet, home):
             timeline.setdefault(minute, set()).update(alerts)
     with alertmanager_running(home, MINUTE / 60) as server:
