@@ -19,24 +19,19 @@ import random
 import shutil
 import sys
 import tempfile
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
 
+import coverage
 import pytest
 
 from tables.tested import imported
-
-if TYPE_CHECKING:
-    from _typeshed import TraceFunction
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "exporter/gpu_bottleneck_exporter"
@@ -52,7 +47,7 @@ TESTS = {
 """What pytest runs for each folder; besides, other tests that import the module that is changed."""
 Place = tuple[str, Path, int]
 """The folder, the file in the package, the number of the change in it."""
-CAUGHT, MISSED, LATE, DEAD = "caught", "missed", "timed out: ", "hung or crashed"
+CAUGHT, MISSED, DEAD = "caught", "missed", "hung or crashed"
 BROKEN = "nothing can be collected"
 _OF_STATUS = {
     pytest.ExitCode.OK: MISSED,
@@ -119,25 +114,28 @@ class Reached:
     """A pytest plugin: which tests reach each line of a folder, and how long they take."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = f"{folder}/"
-        self._test = ""
+        self._folder = folder
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._tests: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        self._tests: dict[str, dict[int, list[str]]] = {}
 
-    def trace(self, frame: FrameType, _event: str, _value: object) -> TraceFunction | None:
-        """For sys.settrace."""
-        path = frame.f_code.co_filename
-        if not path.startswith(self._folder):
-            return None
-        name = path.removeprefix(self._folder)
-        self._tests[name, frame.f_lineno].add(self._test)
-        return self.trace
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this is entered, tests are seen."""
+        seen = coverage.Coverage(data_file=None, source=[f"{self._folder}"])
+        with seen.collect():
+            yield
+        data = seen.get_data()
+        for path in data.measured_files():
+            name = f"{Path(path).relative_to(self._folder)}"
+            self._tests[name] = data.contexts_by_lineno(path)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._test = item.nodeid
+        seen = coverage.Coverage.current()
+        assert seen
+        seen.switch_context(item.nodeid)
         result = yield
-        self._test = ""
+        seen.switch_context("")
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -145,19 +143,18 @@ class Reached:
 
     def of(self, name: str, line: int) -> list[str]:
         """The tests that reach the line, the quickest first; of the file, if none is known to."""
-        found = self._tests[name, line] - {""}
-        if not found:
-            of_file = (has for (file, _), has in self._tests.items() if file == name)
-            found = set[str]().union(*of_file) - {""}
+        of_file = self._tests.get(name, {})
+        found = {*of_file.get(line, ())} - {""}
+        found = found or set().union(*of_file.values()) - {""}
         return sorted(found, key=self._seconds.__getitem__)
 
 
 class Judge:
-    """A pytest plugin: runs some tests before all others, and sees why one fails."""
+    """A pytest plugin: runs some tests before all others, and sees which one fails."""
 
     def __init__(self, tests: list[str]) -> None:
         self._at = {test: at for at, test in enumerate(tests)}
-        self.verdict = ""
+        self.failed = ""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -165,8 +162,7 @@ class Judge:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            late = "Timeout (>" in report.longreprtext
-            self.verdict = f"{LATE}{report.nodeid}" if late else CAUGHT
+            self.failed = report.nodeid
 
 
 def test(package: Path, paths: Iterable[str], plugin: Reached | Judge) -> Reached | str:
@@ -190,18 +186,14 @@ def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: 
     os.environ["PYTHONPATH"] = f"{package.parent}:{ROOT}/tests:{ROOT}/grafana"
     os.chdir(ROOT)
     options = ["-m", "not alone", "-p", "no:cacheprovider"]
-    if isinstance(plugin, Reached):
-        threading.settrace(plugin.trace)
-        sys.settrace(plugin.trace)
-    else:
+    watching = plugin.watching if isinstance(plugin, Reached) else nullcontext
+    if isinstance(plugin, Judge):
         options += ["-x", f"--timeout={_TEST_SECONDS}"]
         sys.dont_write_bytecode = True  # a change in the same second might go unnoticed
-    with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing):
+    with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing), watching():
         status = pytest.main([*options, *paths], plugins=[plugin])
-    sys.settrace(None)
     verdict = _OF_STATUS.get(pytest.ExitCode(status), CAUGHT)
-    said = plugin.verdict if isinstance(plugin, Judge) else plugin if verdict == MISSED else ""
-    sender.send(said or verdict)
+    sender.send(plugin if isinstance(plugin, Reached) else plugin.failed or verdict)
 
 
 @contextmanager
@@ -214,16 +206,19 @@ def copied() -> Iterator[Path]:
 
 
 def reached_in(folder: str) -> Reached:
-    """Which tests reach what in a folder."""
+    """Which tests reach what in a folder. One that fails, for being traced, is of no matter."""
     with copied() as package:
         found = test(package, TESTS[folder], Reached(package / folder))
     if not isinstance(found, Reached):
-        sys.exit(f"the tests of {folder} fail as they are")
+        sys.exit(f"the tests of {folder}: {found}")
     return found
 
 
 def is_caught(change: Place, made: tuple[str, int, str], first: list[str]) -> bool:
-    """Whether tests catch what a change `made`, of which `first` reach it. Prints it if not."""
+    """Whether tests catch what a change `made`, of which `first` reach it. Prints it if not.
+
+    A test has caught it if it passes without it: others may be late on a busy machine.
+    """
     folder, path, _ = change
     changed, line, told = made
     with copied() as package:
@@ -233,9 +228,8 @@ def is_caught(change: Place, made: tuple[str, int, str], first: list[str]) -> bo
             every = [*TESTS[folder], *importing(folder, path)]
             verdict = test(package, every, Judge(first))
         shutil.copy2(PACKAGE / path, package / path)
-        late = f"{verdict}".removeprefix(LATE)
-        if verdict != late and test(package, [late], Judge([])) == MISSED:
-            verdict = CAUGHT  # only with the change it takes so long
+        if "::" in f"{verdict}" and test(package, [f"{verdict}"], Judge([])) == MISSED:
+            verdict = CAUGHT
     caught = verdict in {CAUGHT, BROKEN}
     if not caught:
         print(f"{path}:{line}: {told}: {verdict}", flush=True)

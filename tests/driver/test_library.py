@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -91,6 +92,13 @@ def test_what_is_loaded_of_a_library_and_none_at_all_are_fine(
     for length in (needed - 1, needed, None):
         (tmp_path / loader.LIBRARY).write_bytes(whole.read_bytes()[:length])
         assert bool(failure(tmp_path)) == (length == needed - 1)
+    moved = bytearray(whole.read_bytes())
+    table, size, count = struct.unpack_from("=Q14xHH", moved, 32)
+    struct.pack_into("=Q", moved, 32, len(moved))
+    moved += moved[table : table + size * count]
+    moved[table : table + size * count] = bytes(size * count)
+    (tmp_path / loader.LIBRARY).write_bytes(moved)
+    assert loader._lengths(tmp_path / loader.LIBRARY) == (len(moved), needed)
 
 
 @pytest.fixture

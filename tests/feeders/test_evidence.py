@@ -11,6 +11,7 @@ from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
 from gpu_bottleneck_exporter.feeders.tcp import Owed
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.schedule import LATELY_NS
 from support.programs import program
 from support.rows import rows
 from support.trees import lay
@@ -71,7 +72,7 @@ OWED = Owed(STORE, 700, 99 * SECOND)
             [Owed(STORE._replace(port=1), 5, 99 * SECOND), OWED],
             "asked 10.0.0.2:443, no answer yet after 700 ms",
         ),
-        "long ago": ([OWED._replace(at_ns=80 * SECOND)], ""),
+        "long ago": ([OWED._replace(at_ns=100 * SECOND - LATELY_NS)], ""),
         "one that the kernel does not name": (
             [OWED._replace(remote=Endpoint(b"", 0))],
             "asked an unknown address, no answer yet after 700 ms",

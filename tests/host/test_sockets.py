@@ -156,6 +156,12 @@ ready(port, s.fileno())
         assert str(being_made.remote) == f"127.0.0.1:{port}"
 
 
+def test_so_many_are_asked_at_once() -> None:
+    with job(f"kept = [socket.socket() for _ in range({MOST_SOCKETS})]; ready()") as (_, sockets):
+        assert len(sockets.all()) == MOST_SOCKETS
+        assert sockets.complete
+
+
 @pytest.mark.parametrize("pairs", [0, MOST_SOCKETS // 4, MOST_SOCKETS // 2])
 def test_of_a_crowd_so_many_are_asked_in_turn(pairs: int) -> None:
     """Also those that carry nothing, beside others that do."""

@@ -92,6 +92,9 @@ os.dup2(a.fileno(), 700); ready(b.fileno(), 700)
 select.select([700, b], [], [])
 """
 SEND = "c.send(bytes(9**6))"
+CALL = 23 if platform.machine() == "x86_64" else 72
+BARE_SELECT = f"{LIBC}.syscall({CALL}, 64, struct.pack('q', 1 << a.fileno()), 0, 0, 0, 0)"
+"""Python's is pselect6."""
 CONNECT = "ready(s.fileno()); s.connect(server.getsockname())"
 POLLFD = "struct.pack('=ihh', r, 1, 0)"
 
@@ -126,6 +129,10 @@ POLLFD = "struct.pack('=ihh', r, 1, 0)"
         "poll of none": (Wait.POLL, f"{POLL}ready(); p.poll(60_000)"),
         "poll of many": (Wait.POLL, MANY),
         "select": (Wait.POLL, f"{PAIR}ready(a.fileno()); select.select([a], [], [])"),
+        "select by its own call": (
+            Wait.POLL,
+            f"{PAIR}ready(a.fileno()); {BARE_SELECT}",
+        ),
         "select of two, far apart": (Wait.POLL, FAR_APART),
         "select of none": (Wait.POLL, "ready(); select.select([], [], [], 60)"),
         "epoll": (Wait.POLL, f"{PIPES}e = select.epoll(); e.register(r); ready('none'); e.poll()"),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
@@ -35,9 +36,12 @@ class Recorded:
     refused: frozenset[int] = frozenset()
     cpu_seconds: float = 0.0
     asked: list[Sequence[int]] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+    """When, in seconds."""
 
     def read(self, pids: Sequence[int]) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
         self.asked.append(pids)
+        self.at.append(time.monotonic())
         self.cpu_seconds += self.cost
         if len(self.asked) <= self.fails:
             raise ValueError("unreadable")
@@ -133,6 +137,19 @@ def test_what_costs_much_is_done_seldom() -> None:
         watch.ask("a", 60)
         until(lambda: tick(watch).lines, "a line")
     assert len(reader.asked) == 1
+
+
+def test_looks_that_nobody_asked_for_may_cost_a_fifth() -> None:
+    asked, unasked = Recorded(cost=0.011), Recorded(cost=0.011)
+    with watching(asked) as watch:
+        watch.ask("a", 60)
+        until(lambda: len(asked.at) > 5, "looks")
+    with watching(unasked) as watch:
+        for ago_ns in range(LASTED_NS, 0, -SECOND):
+            tick(watch, 1.0, ago_ns=ago_ns)
+        until(lambda: tick(watch, 1.0) and len(unasked.at) > 1, "another look")
+    # They rest for 19 and for 99 times the cost, or 30 % less.
+    assert min(b - a for a, b in pairwise(asked.at)) < 0.7 < unasked.at[1] - unasked.at[0]
 
 
 def test_it_rests_until_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:

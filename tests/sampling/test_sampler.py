@@ -18,16 +18,18 @@ from pynvml import NVML_ERROR_LIB_RM_VERSION_MISMATCH as MISMATCH
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.driver.about import NO_GPU
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling import sampler as sampler_module
+from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
-from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from gpu_bottleneck_exporter.sampling.sampler import OPENING, Sampler
 from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
 from support import samplers
 from support.board import Board
 from support.drivers import Libraries
-from support.waiting import until
+from support.waiting import PATIENCE_SECONDS, until
 
 MakeBoard = Callable[..., Board]
 Stage = Callable[..., tuple[Board, Sampler, list[str]]]
@@ -92,6 +94,7 @@ def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_told_once(
     lost = snapshot(sampler, 0)
     assert lost.identity.uuid == board.gpus[0].record.uuid.decode()
     assert lost.errors == {79: 1}
+    assert "gpu 0: XID 79" in caplog.messages
     board.gpus[0].record.device_result = 0
     until(lambda: up(sampler) == [True, True], "it comes back")
     # First in the words of the call that met it, then in those of each attempt to open it.
@@ -251,6 +254,24 @@ def test_one_lost_gpu_of_two_is_not_fatal(stage: Stage, monkeypatch: pytest.Monk
     until(lambda: observed(sampler, 1) > before + 3 * 10**9, "three seconds")
     assert up(sampler) == [False, True]
     assert fatal == []
+
+
+def test_before_it_starts_it_says_so() -> None:
+    sampler = Sampler(Libraries.open, ALL, samplers.FAST, print)  # type: ignore[arg-type]
+    assert (sampler.status, sampler.remedy, sampler.state().gpus) == (OPENING, NO_GPU, ())
+
+
+def test_whoever_asks_sees_the_host_as_it_is_now(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "REFRESH_SECONDS", PATIENCE_SECONDS)
+    _, sampler, _ = stage()
+    known = until(lambda: sampler.state().host, "a snapshot")
+    until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")
+    sampler.refresh()
+    found = sampler.state().host
+    assert found is not None
+    assert found.at_ns > known.at_ns
 
 
 def test_a_tick_longer_than_the_interval_loses_no_samples(stage: Stage) -> None:

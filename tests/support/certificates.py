@@ -25,10 +25,10 @@ class Pair:
 class Authority:
     """A certificate authority whose files lie in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ca: trustme.CA | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.ca = trustme.CA()
+        self.ca = ca or trustme.CA()
         self.cert = folder / "ca.pem"
         self.ca.cert_pem.write_to_path(self.cert)
 

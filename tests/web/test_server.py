@@ -7,11 +7,13 @@ import http.client
 import re
 import select
 import socket
+import threading
 import time
 from contextlib import closing, suppress
 
 import pytest
 
+from gpu_bottleneck_exporter.web import routes
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
 from support.daemon import drain
@@ -218,6 +220,37 @@ def test_the_watchdog_learns_that_nobody_accepts_connections(serve: Serve) -> No
     running.end()
     time.sleep(0.01)
     assert running.server.standstill(0.01) == "nobody accepts connections"
+
+
+def test_without_a_thread_for_it_a_client_is_closed_and_the_next_one_answered(
+    serve: Serve, caplog: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, start, refused = serve(), threading.Thread.start, list[str]()
+
+    def first_fails(thread: threading.Thread) -> None:
+        if thread.name == "web" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", first_fails)
+    assert drain(running.connect(GET)) == b""
+    assert not running.server.connections
+    assert running.get("/metrics").status == 200
+    assert warned(caplog) == ["Cannot accept a connection: can't start new thread."]
+
+
+def test_a_page_that_is_never_ready_says_so(
+    serve: Serve, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "_TURN_SECONDS", 0.05)
+    running = serve()
+    page.gate.clear()
+    first = running.connect(GET)
+    assert page.entered.acquire(timeout=PATIENCE_SECONDS)
+    assert running.get("/metrics").status == 503
+    page.gate.set()
+    assert first.recv(12) == b"HTTP/1.1 200"
 
 
 def test_stop_before_serve_ends_it(page: Page) -> None:

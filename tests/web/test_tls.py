@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization as pem
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import ALWAYS_ON, CIPHER_SUITES
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
-from support.certificates import Pair, ask, client, refused
+from support.certificates import Authority, Pair, ask, client, refused
 from support.daemon import drain
 from support.rows import rows
 from support.waiting import until
@@ -73,6 +73,14 @@ def test_only_clients_with_a_right_certificate_come_in(  # noqa: PLR0913, PLR091
                 ask(running.port, context)
             assert version == TLS12 or alert in str(raised.value), who
     assert len(page.accepted) == [*alerts.values()].count(None)
+
+
+def test_an_authority_in_between_is_trusted_by_itself(serve: Serve, site: Site) -> None:
+    between = Authority(site.folder / "between", site.authority.ca.create_child_ca())
+    running = serve(web_config=site.configure(**{**ASKS, "client_ca_file": "between/ca.pem"}))
+    assert ask(running.port, site.client(between.issue("client"))) == 200
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        ask(running.port, site.client(site.authority.issue("client")))
 
 
 CBC = "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA"
