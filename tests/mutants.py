@@ -39,10 +39,15 @@ TESTS = {
     "accounting": ("tests/accounting",),
     "feeders": ("tests/feeders",),
     "host": ("tests/host", "tests/feeders", "tests/workload"),
-    "sampling": ("tests/sampling", "tests/prescriptions", "tests/jobs"),
+    "sampling": (
+        "tests/sampling",
+        "tests/prescriptions",
+        "tests/jobs",
+        "tests/e2e/test_kubelet.py",
+    ),
     "prescription": ("tests/prescriptions",),
     "driver/nvml": ("tests/driver", "tests/workload"),
-    "web": ("tests/web",),
+    "web": ("tests/web", "tests/browser"),
 }
 """What pytest runs for each folder; besides, other tests that import the module that is changed."""
 Place = tuple[str, Path, int]

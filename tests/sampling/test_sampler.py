@@ -26,6 +26,7 @@ from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import OPENING, Sampler
 from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
+from gpu_bottleneck_exporter.settings import MINIMUM_INTERVAL_SECONDS
 from support import samplers
 from support.board import Board
 from support.drivers import Libraries
@@ -295,6 +296,19 @@ def test_holders_are_read_whenever_somebody_asks(
         gpu.release(os.getpid())
         sampler.look([gpu.record.uuid.decode()], now=True)
         until(lambda: re.search(r"gpu_processes{.* 0\.0", text(sampler)), "none")
+
+
+def test_who_asks_all_the_time_has_it_read_not_all_the_time(stage: Stage) -> None:
+    board, sampler, _ = stage()
+    until(lambda: observed(sampler, 0), "samples")
+    seen, began = set[int](), time.monotonic()
+    while time.monotonic() < began + 1:
+        sampler.look([board.gpus[0].record.uuid.decode()], now=True)
+        seen.add(snapshot(sampler, 0).at_ns)
+        time.sleep(0.001)
+    seconds = time.monotonic() - began
+    # Its own interval, which is as short, goes on beside that.
+    assert len(seen) < 3 + 2 * seconds / MINIMUM_INTERVAL_SECONDS
 
 
 def test_stopping_does_not_wait_for_a_hung_gpu(

@@ -15,7 +15,7 @@ import pytest
 
 from gpu_bottleneck_exporter.web import routes
 from gpu_bottleneck_exporter.web.listen import bind
-from gpu_bottleneck_exporter.web.server import WebServer
+from gpu_bottleneck_exporter.web.server import HEAD_BYTES, WebServer
 from support.daemon import drain
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, eventually
@@ -171,6 +171,13 @@ def test_nonsense_is_refused_and_nothing_after_it_is_read(
     assert (page.accepted, warned(caplog)) == ([], [])
 
 
+@rows("more, answers", {"just": (0, [b"200"]), "too much": (1, [b"431"])})
+def test_how_long_a_head_may_be(serve: Serve, more: int, answers: list[bytes]) -> None:
+    head, end = GET.removesuffix(b"\r\n") + b"Connection: close\r\nX: ", b"\r\n\r\n"
+    filler = b"y" * (HEAD_BYTES - len(head) - len(end) + more)
+    assert statuses(drain(serve().connect(head + filler + end))) == answers
+
+
 @rows(
     "headers, body, answers",
     {
@@ -267,11 +274,26 @@ def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         scrape = pool.submit(running.get, "/metrics")
         assert page.entered.acquire(timeout=PATIENCE_SECONDS)
+        idle = running.connect()
+        eventually(lambda: len(running.server.connections) == 2)
         running.server.stop()
+        assert drain(idle) == b"", "who asks nothing is not waited for"
         eventually(lambda: running.listening.fileno() == -1)
         page.gate.set()
         reply = scrape.result(PATIENCE_SECONDS)
     assert (reply.body, reply.headers["connection"]) == (page.body, "close")
+
+
+def test_stop_waits_for_no_client_that_went(serve: Serve, page: Page) -> None:
+    page.body = BIG
+    running = serve(grace=600)
+    page.gate.clear()
+    client = running.connect(GET)
+    assert page.entered.acquire(timeout=PATIENCE_SECONDS)
+    client.close()
+    running.server.stop()
+    page.gate.set()
+    running.end()
 
 
 @pytest.mark.parametrize("hangs", [True, False])

@@ -101,7 +101,7 @@ def apportion(total: int, shares: Mapping[str, float]) -> dict[str, int]:
     """`total` split by `shares` into whole numbers that add up to it."""
     known = {name: share for name, share in shares.items() if share > 0}
     whole = sum(known.values())
-    if not known or whole <= 0:
+    if not known:
         return {UNKNOWN: total}
     parts = {name: int(total * share / whole) for name, share in known.items()}
     largest = max(parts, key=lambda name: parts[name])

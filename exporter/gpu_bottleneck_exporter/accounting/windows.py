@@ -147,7 +147,6 @@ class Integrator:
         newest = samples[-1].timestamp_us
         if newest <= self._frontier_us:  # the driver's clock was set back
             self._frontier_us = newest - self._period_ns() // 1000
-            return samples[-1:]
         return tuple(sample for sample in samples if sample.timestamp_us > self._frontier_us)
 
     def _start(self, now_ns: int, samples: tuple[RingSample, ...]) -> None:

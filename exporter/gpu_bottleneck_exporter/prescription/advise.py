@@ -129,7 +129,6 @@ def parts_of(seen: Observed) -> Mapping[str, float]:
             inline += parts[model.HOST_CODE]
             parts[model.HOST_CODE] = 0.0
         parts[_INLINE if seen.threads < _HALF_A_CORE else _OTHER] += inline
-        parts[_OTHER] += loading
     parts[_OTHER] += max(seen.idle - sum(parts.values()), 0.0)
     return parts
 
