@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,9 +18,9 @@ from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook, Prescription, Refusal
+from rules import promtool
 from rules.parsed import groups, seconds
 from rules.series import FOREVER, STALE, Labels, Series, Signal, level, like, mapped, total
-from support.tools import require
 
 RULES = Path(__file__).parents[2] / "rules"
 FILES = tuple(RULES / name for name in ("thresholds.yml", "recording.yml", "alerts.yml"))
@@ -144,10 +143,7 @@ class Fleet:
         """Run promtool."""
         path = folder / "test.yml"
         path.write_text(json.dumps(self._test(folder)))  # JSON is YAML
-        command = [require("promtool", "prometheus"), "test", "rules", str(path)]
-        # Collecting garbage is a quarter of its time otherwise.
-        environment = {**os.environ, "GOGC": "800"}
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        return promtool.test_rules(path)
 
     def _test(self, folder: Path) -> object:
         return {
