@@ -205,6 +205,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("role", ["main", "worker"])
 def test_a_read_that_fails_costs_that_process(
     faulty: Faulty, role: str, caplog: pytest.LogCaptureFixture
