@@ -37,7 +37,8 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 check:  ## Check style, types and what tests can without processes, servers, root or Debian's packages
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target static pure
 
-static: $(VENV)/.developer
+# Either will do.
+static: $(or $(wildcard $(VENV)/.tested-wheel),$(VENV)/.developer)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -96,7 +97,7 @@ bench-prescriptions: $(VENV)/.tested-wheel  ## Hold what is predicted for a chan
 	@command -v fusermount3 >/dev/null || $(call apt,fuse3 libfuse3-3)
 	PYTHONPATH=tests $(BIN)/python -m prescriptions.matrix --record --into tests/prescriptions/README.md $(PRESCRIPTIONS_ARGS)
 
-# By hand, as it takes an hour: MUTANTS_ARGS='--count 30 accounting' draws some of them.
+# By hand, as it takes half an hour: MUTANTS_ARGS='--count 30 accounting' draws some of them.
 mutants: $(VENV)/.developer  ## Change the package in 300 places, one at a time: which change do tests let pass?
 	PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS_ARGS)
 
