@@ -129,10 +129,7 @@ POLLFD = "struct.pack('=ihh', r, 1, 0)"
         "poll of none": (Wait.POLL, f"{POLL}ready(); p.poll(60_000)"),
         "poll of many": (Wait.POLL, MANY),
         "select": (Wait.POLL, f"{PAIR}ready(a.fileno()); select.select([a], [], [])"),
-        "select by its own call": (
-            Wait.POLL,
-            f"{PAIR}ready(a.fileno()); {BARE_SELECT}",
-        ),
+        "select by its own call": (Wait.POLL, f"{PAIR}ready(a.fileno()); {BARE_SELECT}"),
         "select of two, far apart": (Wait.POLL, FAR_APART),
         "select of none": (Wait.POLL, "ready(); select.select([], [], [], 60)"),
         "epoll": (Wait.POLL, f"{PIPES}e = select.epoll(); e.register(r); ready('none'); e.poll()"),

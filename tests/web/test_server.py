@@ -284,18 +284,6 @@ def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:
     assert (reply.body, reply.headers["connection"]) == (page.body, "close")
 
 
-def test_stop_waits_for_no_client_that_went(serve: Serve, page: Page) -> None:
-    page.body = BIG
-    running = serve(grace=600)
-    page.gate.clear()
-    client = running.connect(GET)
-    assert page.entered.acquire(timeout=PATIENCE_SECONDS)
-    client.close()
-    running.server.stop()
-    page.gate.set()
-    running.end()
-
-
 @pytest.mark.parametrize("hangs", [True, False])
 def test_stop_waits_for_no_scrape_and_no_client(serve: Serve, page: Page, *, hangs: bool) -> None:
     page.body = BIG
