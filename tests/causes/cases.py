@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from causes.board import HAPPENS
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
 from scenarios.diagnoses import Diagnosis
 from support.models import A100
+from support.rows import beside
 
 JUDGED_SECONDS = 60.0
 """By then all alerts fire: the slowest wait for an hour, which is 30 s here."""
@@ -28,7 +26,6 @@ DAY = "40m"
 """Stands for a day, before division: a real one does not fit into a minute."""
 NOT_QUITE = ", not quite"
 """The suffix of the healthy twin's name."""
-_FILE = Path(__file__).with_name("situations.yml")
 _MODELS = {"H100": H100, "A100": A100}
 _WORK = {one.name for one in fields(Work)}
 
@@ -168,7 +165,7 @@ def _case(name: str, row: dict[str, Any], *, alone: bool) -> Case:
 
 
 def _cases() -> Iterable[Case]:
-    for section, rows in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items():
+    for section, rows in beside(__file__, "situations.yml").items():
         for name, row in rows.items():
             ill = {**row}
             twin = ill.pop("twin", None)

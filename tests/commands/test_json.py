@@ -6,8 +6,8 @@ import json
 import math
 import os
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +32,35 @@ Document = Mapping[str, Any]
 REFERENCE = Path(__file__).parents[2] / "exporter/REFERENCE.md"
 
 
-@pytest.fixture(scope="module")
-def demo() -> Iterator[DemoBoard]:
-    with running() as started:
-        yield started
-
-
 def on_board(board: DemoBoard, libraries: Libraries) -> dict[str, str]:
     """Variables with which pynvml finds the GPUs of `board`."""
     folder = libraries.path(580).parent
     return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_BOARD": str(board.path)}
 
 
-@pytest.fixture
-def gpus(demo: DemoBoard, libraries: Libraries) -> dict[str, str]:
-    return on_board(demo, libraries)
+DEMO = {
+    "told": ("diagnose", "8", "--stacks"),
+    "diagnosed": ("diagnose", "8s", "--stacks", "--json"),
+    "top": ("top", "--json", "--count", "4", "--interval", "3"),
+}
+"""Commands that watch the same demo at the same time, which burns CPU time as long as it runs."""
 
 
-def documents(result: subprocess.CompletedProcess[str]) -> list[Document]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+@pytest.fixture(scope="module")
+def said(
+    libraries: Libraries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, str]]:
+    """What each of them has said; the demo goes on."""
+    folder = tmp_path_factory.mktemp("demo")
+    with running() as demo, ThreadPoolExecutor() as pool:
+        gpus = on_board(demo, libraries)
+        done = [*pool.map(lambda words: run(folder, *words, **gpus), DEMO.values())]
+        assert {(one.returncode, one.stderr) for one in done} == {(0, "")}
+        yield dict(zip(DEMO, (one.stdout for one in done), strict=True))
+
+
+def documents(text: str) -> list[Document]:
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def documented(table: str) -> set[str]:
@@ -72,7 +82,7 @@ def test_check_says_the_same_as_to_people(
     gpus = on_board(board, libraries)
     told = run(tmp_path, "check", "-v", **gpus)
     result = run(tmp_path, "check", "--json", **gpus)
-    (document,) = documents(result)
+    (document,) = documents(result.stdout)
     assert (told.returncode, result.returncode) == (1, 1)
     assert document["status"] == 1
     lines = [line for gap in document["gaps"] for line in _lines(gap)]
@@ -101,7 +111,7 @@ def _lines(gap: Document) -> tuple[str, str]:
 def test_check_and_diagnose_without_a_driver(tmp_path: Path, arguments: str) -> None:
     result = run(tmp_path, *arguments.split(), "--json")
     assert (result.returncode, result.stderr) == (1, "")
-    (document,) = documents(result)
+    (document,) = documents(result.stdout)
     assert (document["status"], document["driver"], document["gpus"]) == (1, None, [])
     (gap,) = document["gaps"]
     assert gap["subject"] == "GPU metrics"
@@ -112,14 +122,12 @@ def test_check_and_diagnose_without_a_driver(tmp_path: Path, arguments: str) -> 
 def test_the_web_config_is_part_of_the_document(tmp_path: Path) -> None:
     (tmp_path / "web.yml").write_text("http_server_config: {http2: false}\n")
     arguments = ("check", "--web.config.file", "web.yml")
-    (document,) = documents(run(tmp_path, *arguments, "--json"))
+    (document,) = documents(run(tmp_path, *arguments, "--json").stdout)
     assert f"web.yml: {document['web_config']}\n" in run(tmp_path, *arguments).stdout
 
 
-def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_path: Path) -> None:
-    result = run(tmp_path, "diagnose", "8s", "--stacks", "--json", **gpus)
-    assert (result.returncode, result.stderr) == (0, "")
-    (document,) = documents(result)
+def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) -> None:
+    (document,) = documents(said["diagnosed"])
     assert (document["status"], document["gaps"]) == (0, [])
     assert len(document["gpus"]) == GPUS
     known = documented("`check`, also") | documented("the node")
@@ -146,14 +154,11 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(gpus: dict[str, str], tmp_p
         assert gpu["verdict"] in {verdict, "cpu_queue"}
 
 
-def test_diagnose_names_processes_that_did_what_it_says(
-    gpus: dict[str, str], tmp_path: Path
-) -> None:
-    result = run(tmp_path, "diagnose", "8", "--stacks", **gpus)
-    assert (result.returncode, result.stderr) == (0, "")
-    blocks = result.stdout.split("\n\n")[:-1]
+def test_diagnose_names_processes_that_did_what_it_says(said: Mapping[str, str]) -> None:
+    told = said["told"]
+    blocks = told.split("\n\n")[:-1]
     assert len(blocks) == GPUS
-    assert "\n  line " in result.stdout
+    assert "\n  line " in told
     for heading, verdict, *rest in (block.splitlines() for block in blocks):
         holder, cause = (re.findall(r"\d+$", heading), re.findall(r" \((\w+)\)", verdict))
         found = (re.fullmatch(r"  (?:most to blame| {13}) (\d+) +(.+)", line) for line in rest)
@@ -179,11 +184,8 @@ def assert_shares(gpu: Document) -> None:
     assert gpu["verdict"] == ("busy" if gpu["busy_ratio"] >= 0.9 else gpu["cause"])
 
 
-def test_top_prints_a_document_at_each_interval(gpus: dict[str, str], tmp_path: Path) -> None:
-    arguments = ("top", "--json", "--count", "4", "--interval", "3")
-    result = run(tmp_path, *arguments, **gpus)
-    assert (result.returncode, result.stderr) == (0, "")
-    found = documents(result)
+def test_top_prints_a_document_at_each_interval(said: Mapping[str, str]) -> None:
+    found = documents(said["top"])
     times = [document["time_seconds"] for document in found]
     assert len(times) == 4
     assert times == sorted(times)

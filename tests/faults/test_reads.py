@@ -125,8 +125,9 @@ class Faulty:
     def of(self, path: object) -> object:
         """How reading `path` fails, None if it does not."""
         found = re.match(r"/proc/(\d+)/(.+)$", str(path))
-        pid, name = (int(found[1]), found[2]) if found else (0, "")
-        return self.named(pid, re.sub(r"(task|fd|fdinfo)/\d+", r"\1/N", name))
+        if not found or int(found[1]) not in self.faults:  # as most
+            return None
+        return self.named(int(found[1]), re.sub(r"(task|fd|fdinfo)/\d+", r"\1/N", found[2]))
 
     def named(self, pid: int, name: str) -> object:
         where, how = self.faults.get(pid, ("", None))

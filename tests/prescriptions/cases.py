@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, Prescription, Refusal
 from prescriptions.settings import Setting
+from support.rows import beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,6 @@ def _chain(told: dict[str, Any]) -> Chain:
     return Chain(first=Setting(**told), **of_chain)
 
 
-_TOLD = yaml.safe_load(Path(__file__).with_name("cases.yml").read_text(encoding="utf-8"))
+_TOLD = beside(__file__, "cases.yml")
 GROUPS = [[*map(_chain, group)] for group in (*_TOLD["new"], *_TOLD["tried"])]
 CHAINS = [chain for group in GROUPS for chain in group]

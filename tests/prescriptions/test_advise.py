@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +16,9 @@ from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY, advise, alone, parts_of, predict
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription, Refusal
 from gpu_bottleneck_exporter.prescription.observed import Observed, among, merged
+from support.rows import beside
 
-SITUATIONS = yaml.safe_load(Path(__file__).with_name("situations.yml").read_text(encoding="utf-8"))
+SITUATIONS = beside(__file__, "situations.yml")
 BURNS, WRITES, HELD = (Observed(**SITUATIONS["seen"][it]) for it in ("burns", "writes", "held"))
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import (
@@ -19,8 +17,9 @@ from gpu_bottleneck_exporter.prescription.model import (
     Score,
 )
 from gpu_bottleneck_exporter.prescription.observed import Observed
+from support.rows import beside
 
-SITUATIONS = yaml.safe_load(Path(__file__).with_name("situations.yml").read_text(encoding="utf-8"))
+SITUATIONS = beside(__file__, "situations.yml")
 PART = 4.0
 STARVED = Observed(PART, 0.2, {"network": 0.8}, workers=1, active=1.0, free_cores=8.0)
 BETTER = replace(STARVED, busy=0.37, stalls={"network": 0.63})

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
@@ -22,6 +21,7 @@ from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.prescriber import Prescriber, Prescribers
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
+from support.rows import beside
 from support.states import feeding
 from support.trees import lay
 
@@ -34,7 +34,7 @@ MACHINE = Machine(
     disk_io_seconds={"sda": 10.0},
     network_receive_bytes={"eth0": 0},
 )
-SITUATIONS = yaml.safe_load(Path(__file__).with_name("stretches.yml").read_text(encoding="utf-8"))
+SITUATIONS = beside(__file__, "stretches.yml")
 READING = Bucket(
     elapsed_ns=STRETCH * SECOND,
     parts={

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 PATIENCE_SECONDS = 240.0
 """Time allowed for what must happen: never a measure of speed, less than a test may take."""
-_PAUSE_SECONDS = 0.02
+_PAUSES_SECONDS = 0.02, 0.1
+"""The first, and the longest: to look costs time, too."""
 Found = TypeVar("Found")
 
 
@@ -22,10 +23,12 @@ def until(
     `what` names it, or returns what is missing.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
+    pause, longest = _PAUSES_SECONDS
     while not (found := condition()):
         assert not unless(), f"cannot come: {what() if callable(what) else what}"
         assert time.monotonic() < deadline, f"never came: {what() if callable(what) else what}"
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause)
+        pause = min(1.2 * pause, longest)
     return found
 
 
