@@ -34,11 +34,11 @@ demo: $(VENV)/.installed  ## Serve simulated GPUs fed by real little training lo
 	@exec $(EXPORTER) demo --alerts
 
 # T=folder: the tests below tests/ that run.
-check:  ## Check style, types and what tests can without processes, servers, root or Debian's packages
+check: $(VENV)/.developer  ## Check style, types and what tests can without processes, servers, root or Debian's packages
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target static pure
 
-# Either will do.
-static: $(or $(wildcard $(VENV)/.tested-wheel),$(VENV)/.developer)
+# What tests have installed will do, be it old: the sources are checked.
+static: $(if $(wildcard $(VENV)/.tested-wheel),,$(VENV)/.developer)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

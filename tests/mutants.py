@@ -198,7 +198,8 @@ def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: 
     with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing), watching():
         status = pytest.main([*options, *paths], plugins=[plugin])
     verdict = _OF_STATUS.get(pytest.ExitCode(status), CAUGHT)
-    sender.send(plugin if isinstance(plugin, Reached) else plugin.failed or verdict)
+    found = plugin.failed if isinstance(plugin, Judge) else plugin if verdict != BROKEN else ""
+    sender.send(found or verdict)
 
 
 @contextmanager

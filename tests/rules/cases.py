@@ -17,19 +17,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from gpu_bottleneck_exporter.prescription.model import CPU_LIMIT, Outlook, Refusal
 from rules import causes_table
 from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed, job
 from rules.parsed import Rule
 from rules.series import FOREVER, Signal
+from support.rows import beside
 from support.states import PRESCRIBED, SCORED
 
-FILE = Path(__file__).with_name("situations.yml")
 CHANGING = ("stalls", "throttle", "throttle_active", "pipes", "xids")
 """Fields with several signals."""
 TEXTS = ("architecture", "missing", "uuid", "parent_uuid")
@@ -77,7 +74,7 @@ def rows(section: str) -> Mapping[str, Any]:
 
 @cache
 def _sections() -> Mapping[str, Mapping[str, Any]]:
-    return dict(yaml.load(FILE.read_text(), Loader=yaml.CSafeLoader))
+    return dict(beside(__file__, "situations.yml"))
 
 
 def table(*sections: str, told: str = "-") -> dict[str, Row]:
