@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,12 +38,17 @@ class Crowd:
     """The processes of all cases."""
 
     def __init__(self, first: Sequence[Member]) -> None:
-        """`first` begin together: on a slow machine it takes seconds to start them."""
-        started = [self._started(one) for one in first]
-        for process in started:
-            _await(process)
+        """Start `first`, which takes seconds; they wait for `begin`."""
+        self.running = [Running(one, self._started(one), one[2].life) for one in first]
+        for each in self.running:
+            _await(each.process)
+        self.began = math.inf
+
+    def begin(self) -> None:
+        """Let the first processes hold their GPUs."""
         self.began = time.monotonic()
-        self.running = [self._begun(*pair) for pair in zip(first, started, strict=True)]
+        for each in self.running:
+            self._let(each.process)
 
     @property
     def elapsed(self) -> float:
@@ -50,28 +57,28 @@ class Crowd:
 
     def start(self, member: Member) -> None:
         """Start a process of a case."""
-        self.running.append(self._one(member))
+        self.running.append(Running(member, self._one(member), self.elapsed + member[2].life))
 
     def renew(self) -> None:
         """Restart those that are old enough."""
         for each in self.running:
             if each.ends <= self.elapsed:
-                each.process.kill()
-                each.process.wait()
-                each.process = self._one(each.of).process
+                _end(each.process)
+                each.process = self._one(each.of)
                 each.ends += each.of[2].life
 
-    def _one(self, member: Member) -> Running:
+    def _one(self, member: Member) -> subprocess.Popen[bytes]:
         process = self._started(member)
         _await(process)
-        return self._begun(member, process)
+        self._let(process)
+        return process
 
-    def _begun(self, member: Member, process: subprocess.Popen[bytes]) -> Running:
+    def _let(self, process: subprocess.Popen[bytes]) -> None:
+        """Let it begin, and tell it when all did."""
         assert process.stdin is not None
         assert process.stdout is not None
         with process.stdin, process.stdout:
             process.stdin.write(f"{self.began}\n".encode())
-        return Running(member, process, self.elapsed + member[2].life)
 
     @staticmethod
     def _started(member: Member) -> subprocess.Popen[bytes]:
@@ -97,9 +104,7 @@ class Crowd:
     def end(self) -> None:
         """Kill all, and wait until they are gone."""
         for each in self.running:
-            each.process.kill()
-        for each in self.running:
-            each.process.wait()
+            _end(each.process)
 
     def check(self) -> None:
         """None may have ended."""
@@ -112,6 +117,13 @@ def _await(process: subprocess.Popen[bytes]) -> None:
     """Wait until it is ready."""
     assert process.stdout is not None
     process.stdout.read(1)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it with the child that holds the GPUs, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _program(role: str, folder: Path) -> str:

@@ -2,7 +2,8 @@
 
     python tests/causes/holder.py ROLE PARENT JOB
 
-JOB is a `Job` in JSON. The process runs until it is killed or PARENT ends. It launches kernels
+JOB is a `Job` in JSON. What holds the GPUs is a child that is born when all begin: the exporter
+takes its age for that of the job. It runs until it is killed or PARENT ends. It launches kernels
 without waiting for them, so that it takes hardly any CPU time.
 """
 
@@ -139,13 +140,18 @@ def _begin() -> float:
 
 
 def main(role: str, parent: str, told: str) -> None:
-    """Hold the GPUs and run forever."""
+    """Have a child hold the GPUs and run forever."""
     die_with_parent(int(parent))
-    # With Yama, only an ancestor or root may trace: the exporter is not always one.
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY))
     job = json.loads(told)
     board = Board(Path(job["board"]))
     job["began"] = _begin()
+    me = os.getpid()
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    die_with_parent(me)
+    # With Yama, only an ancestor or root may trace: the exporter is not always one.
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY))
     held = [Held(board.gpus[share["index"]], share) for share in job["shares"]]
     for gpu in held:
         gpu.hold(0.0)

@@ -78,8 +78,8 @@ def nodes_of(cases: Sequence[Case], folder: Path) -> list[Node]:
     return found
 
 
-def start(one: Node, cleanup: ExitStack) -> None:
-    """Create its board, and start its exporter and kubelet."""
+def prepare(one: Node, cleanup: ExitStack) -> None:
+    """Create its board, and start its kubelet."""
     one.board = create(one.folder / "board", gpus=[gpu.model for gpu in one.models()])
     cleanup.callback(one.board.close)
     pods = [
@@ -90,7 +90,6 @@ def start(one: Node, cleanup: ExitStack) -> None:
     if pods:
         cleanup.enter_context(Kubelet(one.folder / node.SOCKET, *pods))
     change(one, 0.0)
-    one.exporter = cleanup.enter_context(exporter(one))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from causes.cases import BLIND_FOR_JOBS, CLUSTERS, DAY, JUDGED_SECONDS, Case, Expected
 from causes.crowd import Crowd, Member
 from causes.heard import FREE, HELD, LOOKED_AT, SCRAPED, Told, Whose
-from causes.nodes import Node, change, exporter, nodes_of, start
+from causes.nodes import Node, change, exporter, nodes_of, prepare
 from fake_nvml.build import build
 from scenarios.diagnoses import Heard
 from support.prometheus import Prometheus, prometheus
@@ -26,16 +26,19 @@ def staged(cases: Sequence[Case], folder: Path) -> tuple[list[tuple[Whose, Heard
         nodes = nodes_of(cases, folder)
         build(nodes[0].library)
         for each in nodes:
-            start(each, cleanup)
-        rules = cleanup.enter_context(quick_rules(folder, DAY))
-        jobs = [(f"node{each.number}", each.target, _SCRAPED_EVERY_SECONDS) for each in nodes]
-        server = cleanup.enter_context(prometheus(folder, jobs, rules, MODEST, _labels(nodes)))
-        await_rules(server, len(nodes))
+            prepare(each, cleanup)
         everybody = sorted(_everybody(nodes), key=lambda member: member[2].starts)
         first = [member for member in everybody if not member[2].starts]
         crowd = Crowd(first)
         cleanup.callback(crowd.end)
+        for each in nodes:
+            each.exporter = cleanup.enter_context(exporter(each))
+        rules = cleanup.enter_context(quick_rules(folder, DAY))
+        jobs = [(f"node{each.number}", each.target, _SCRAPED_EVERY_SECONDS) for each in nodes]
+        server = cleanup.enter_context(prometheus(folder, jobs, rules, MODEST, _labels(nodes)))
+        await_rules(server, len(nodes))
         began = time.time()
+        crowd.begin()
         _play(nodes, crowd, everybody[len(first) :], cleanup)
         return _heard(nodes, server, began), server.missed()
 
