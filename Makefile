@@ -46,9 +46,9 @@ static: $(if $(wildcard $(VENV)/.tested-wheel),,$(VENV)/.developer)
 pure: $(VENV)/.developer
 	$(BIN)/python -m pytest -q --no-processes $(if $(T),,-n 2 --dist worksteal) tests/$(T) $(PYTEST_ARGS)
 
-# Six, whatever the cores: tests wait for more than half of their time.
+# Eight, whatever the cores: tests wait for most of their time.
 test: $(VENV)/.tested-wheel programs  ## Run all tests against the built wheel, but for the targets below
-	$(BIN)/python -m pytest -n 6 --dist worksteal -m 'not alone' $(APART:%=--ignore %) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 8 --dist worksteal -m 'not alone' $(APART:%=--ignore %) $(PYTEST_ARGS)
 
 test-python: $(VENV)/python-3.14/usr/bin/python3.14  ## Run the same tests on Python 3.14, from Debian's packages
 	$(MAKE) test VENV=$(VENV)/3.14 PYTHON=$<
