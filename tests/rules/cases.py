@@ -21,7 +21,7 @@ from typing import Any
 
 from gpu_bottleneck_exporter.prescription.model import CPU_LIMIT, Outlook, Refusal
 from rules import causes_table
-from rules.fleet import JOB, Fleet, Gpu, add_gpu, changed, job
+from rules.fleet import ASIDE, JOB, Fleet, Gpu, add_gpu, changed, job
 from rules.parsed import Rule
 from rules.series import FOREVER, Signal
 from support.rows import beside
@@ -209,7 +209,10 @@ def node_of(name: str) -> str:
 
 def fleets_of(table: Table, minutes: int, end: float | None = None) -> tuple[Fleet, Fleet]:
     """The rows as two fleets: those that need rules each minute, and those half as often."""
-    fleets = Fleet(minutes), Fleet(minutes, evaluation_interval="2m")
+    fleets = (
+        Fleet(minutes, without=ASIDE),
+        Fleet(minutes, evaluation_interval="2m", without=ASIDE),
+    )
     for name, row in table.items():
         add_row(fleets[not row.each_minute], name, row, minutes if end is None else end)
     return fleets

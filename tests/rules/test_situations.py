@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rules.cases import Row, add_job, add_row, fleets_of, gpus, jobs, table
-from rules.fleet import FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job
+from rules.fleet import ASIDE, FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job
 from rules.scenes import add_scenes
 from rules.series import Signal
 
@@ -39,8 +39,6 @@ def test_who_holds_it_and_does_not_use_it(half: int, tmp_path: Path) -> None:
     fleet = fleets_of(rows, MINUTES)[half]
     fleet.expect(MINUTES, 'ALERTS{alertname="GpuThresholdsMissing",alertstate="firing"}', {})
     if half == 1:
-        add_scenes(fleet, "blind")
-        add_scenes(fleet, "unwanted")
         fleet.gauge("up", 0, job=JOB, instance="no-gpu-exporter")
         fleet.expect_firing("no-gpu-exporter", 30)
     fleet.check(tmp_path)
@@ -125,7 +123,7 @@ DAY = 1440
 
 
 def test_several_gpus_of_one_job(tmp_path: Path) -> None:
-    fleet = Fleet(END, evaluation_interval="4m")  # of `for`s of 5 minutes and more
+    fleet = Fleet(END, evaluation_interval="4m", without=ASIDE)  # of `for`s of 5 minutes and more
     for section in ("imbalance", "straggler", "communication", "hang"):
         for name, ranks in jobs(section).items():
             add_job(fleet, name, ranks, END)
@@ -136,7 +134,7 @@ def test_several_gpus_of_one_job(tmp_path: Path) -> None:
 
 
 def test_one_gpu(tmp_path: Path) -> None:
-    fleet = Fleet(END, evaluation_interval="4m")
+    fleet = Fleet(END, evaluation_interval="4m", without=ASIDE)
     for name, row in table("one_gpu").items():
         add_row(fleet, name, row, END)
     fleet.check(tmp_path)
