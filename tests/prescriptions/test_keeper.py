@@ -31,9 +31,10 @@ RESTARTED: dict[str, Any] = {"mains": frozenset({5000})}
 class Clock:
     """Feeds a keeper, part by part."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_gpus: int = 1) -> None:
         self.keeper = Keeper()
         self.at = 0.0
+        self.idle_gpus = idle_gpus
 
     def feed(
         self,
@@ -46,7 +47,7 @@ class Clock:
         end = self.at + seconds
         while self.at < end:
             self.at += PART
-            self.keeper.add(self.at, seen, TRAINS._replace(**setting), 1, *others)
+            self.keeper.add(self.at, seen, TRAINS._replace(**setting), self.idle_gpus, *others)
         return self.keeper
 
     def turn(self, workers: int, busy: float, seconds: float = 40, **setting: Any) -> Score | None:  # noqa: ANN401
@@ -67,6 +68,16 @@ def test_a_starved_gpu_gets_a_prescription_within_half_a_minute_and_not_at_once(
     found = advice(clock.feed(seconds=20))
     assert (found.knob, found.current_value) == (NUM_WORKERS, 1)
     assert clock.feed(seconds=12, workers=2).outlook.advice is None, "of another setting"
+
+
+@pytest.mark.parametrize(("idle_gpus", "least", "most"), [(1, 0, 60), (10, 150, 250)])
+def test_many_idle_gpus_are_looked_at_in_turn(idle_gpus: int, least: float, most: float) -> None:
+    clock = Clock(idle_gpus)
+    was = clock.feed(seconds=40).outlook
+    since = clock.at
+    while clock.feed(BETTER, PART).outlook == was:
+        assert clock.at - since < most
+    assert clock.at - since >= least
 
 
 @pytest.mark.parametrize(
