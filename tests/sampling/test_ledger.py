@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_bottleneck_exporter.driver.readings import Activity, Process, Processes
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.driver.readings import Activity, Process, Processes, Utilization
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.states import HOPPER, SYSTEM
 
@@ -17,6 +18,19 @@ def test_what_the_gpu_did_is_added_up() -> None:
         ledger.add(at_ns, SECOND, Activity(SECOND, pipes={"fp16": 0.5}, traffic_bytes={"pcie": 7}))
     totals = ledger.snapshot(SECOND).totals
     assert (totals.pipe_ns, totals.traffic_bytes) == ({"fp16": SECOND}, {"pcie": 14})
+
+
+def test_idle_time_is_added_up_by_what_it_waited_for() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    for second in range(3):
+        ledger.add(second * SECOND, SECOND, Utilization(gpu_percent=50))
+    assert ledger.snapshot(2 * SECOND).totals.stall_ns is None, "nothing was split"
+    ledger.add_stall({"storage": 300, "host_code": 200}, {"remote": 100})
+    ledger.add_stall({"storage": 500}, {})
+    totals = ledger.snapshot(2 * SECOND).totals
+    none = dict.fromkeys(WAITING_ON, 0)
+    assert totals.stall_ns == {**none, "storage": 800, "host_code": 200}
+    assert totals.storage_ns == {"local": 0, "remote": 100}
 
 
 @pytest.mark.parametrize(

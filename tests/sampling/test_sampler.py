@@ -18,11 +18,15 @@ from pynvml import NVML_ERROR_LIB_RM_VERSION_MISMATCH as MISMATCH
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.about import NO_GPU
-from gpu_bottleneck_exporter.driver.protocol import Device
+from gpu_bottleneck_exporter.driver.protocol import Device, Unsupported
+from gpu_bottleneck_exporter.driver.readings import Power
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling import sampler as sampler_module
 from gpu_bottleneck_exporter.sampling import watching
+from gpu_bottleneck_exporter.sampling.collector import Collector
+from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import OPENING, Sampler
 from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
@@ -200,6 +204,29 @@ def test_an_unsupported_collector_is_absent_not_failed(stage: Stage) -> None:
     names = {name for name, _ in sampler.state().outcomes}
     assert "health" not in names
     assert "power" in names
+
+
+@pytest.mark.parametrize("answers", [0, 1], ids=["never answered", "answered once"])
+def test_a_refusal_is_a_failure_of_what_was_answered_before(
+    make_board: MakeBoard, answers: int
+) -> None:
+    def read(_: Device) -> Power:
+        nonlocal answers
+        answers -= 1
+        if answers < 0:
+            raise Unsupported("not here")
+        return Power(watts=300.0)
+
+    power = Collector("power", (), lambda _: (), read)
+    reader = GpuReader(0, VirtualDriver(make_board()), [power], samplers.FAST)
+    reader.open()
+    expected = [("power", None), ("power", "not here")] if answers else []
+    found = []
+    for _ in range(2):
+        reader.read()
+        found += [(name, outcome.error) for name, outcome in reader.outcomes()]
+    reader.close()
+    assert found == expected
 
 
 def test_memory_utilization_that_is_always_zero_is_not_reported(stage: Stage) -> None:
