@@ -12,10 +12,7 @@ from support.board import Board, VirtualGpu
 
 AFTER_SECONDS = 10.0
 """Faults come late: Prometheus must have seen the GPU healthy first."""
-HAPPENS = (
-    *("clock", "power_limit", "replays", "throttled", "sets"),
-    *("late", "fails", "xid"),
-)
+HAPPENS = (*("clock", "power_limit", "replays", "throttled", "sets"), *("late", "fails", "xid"))
 """Shares of the maximum clock of the SMs and of the board's default power limit; packets that the
 link resends a second; shares of the time by reason; fields of the record. Then, of the faults:
 fields of the record, results of driver calls, an XID that repeats, so that it stays current."""

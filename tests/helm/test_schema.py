@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.web.config import parse
 from helm import chart
 from helm.chart import rendered
 from support.offenders import each
+from support.rows import beside
 
 DEFAULTS = dict(chart.chart().values)
 SCHEMA = dict(chart.chart().schema)
@@ -57,56 +58,8 @@ def test_another_type(default: tuple[tuple[str, ...], object]) -> None:
     assert "got" in said or "must be one of" in said or "value must" in said
 
 
-SENSELESS: Sequence[tuple[str, object]] = (
-    ("gpu.access", "hostPath"),
-    ("gpu.cdiDevice", "gpu"),
-    ("gpu.libraryPath", "lib64"),
-    ("privilege.level", "some"),
-    ("privilege.capabilities", ["SYS_ADMIN"]),
-    ("privilege.capabilities", ["ALL"]),
-    ("privilege.capabilities", ["CAP sys"]),
-    ("resources.limits", {"nvidia.com/gpu": 1}),
-    ("resources.requests", {"nvidia.com/mig-1g.10gb": "1"}),
-    ("kubelet.podResourcesPath", "/var/lib/kubelet/pod-resources/"),
-    ("exporter.port", 80),
-    ("exporter.port", "10170"),
-    ("exporter.telemetryPath", "/"),
-    ("exporter.telemetryPath", "/-/ready"),
-    ("exporter.logLevel", "trace"),
-    ("exporter.extraArgs", ["demo"]),
-    ("exporter.extraArgs", ["--web.listen-address=127.0.0.1:10170"]),
-    ("exporter.extraArgs", ["--sampling.interval=2", "--web.telemetry-path=/gpu"]),
-    ("securityContext", {"capabilities": {"add": ["SYS_ADMIN"]}}),
-    ("securityContext", {"privileged": True}),
-    ("webConfig.content", {"tls_config": {"cert_file": "tls.crt"}}),
-    ("webConfig.content", {"rate_limit": {"interval": "1s"}}),
-    ("exporter.disabledCollectors", ["gpu"]),
-    ("image.digest", "sha256:abc"),
-    ("serviceMonitor.interval", "30"),
-    ("podMonitor.interval", "30"),
-    ("prometheusRule.thresholds", {"underused": True}),
-    ("prometheusRule.disabledAlerts", [""]),
-    ("prometheusRule.ownerLabel", "team"),
-    ("prometheusRule.budgets", {"vision": 0}),
-    ("prometheusRule.budgets", {"vision": "400"}),
-    ("jobs.keep", 0),
-    ("jobs.keepFor", "30"),
-    ("jobs.claims", ["A-B"]),
-    ("runbookBaseUrl", "example.org"),
-    ("grafanaUrl", "grafana.example.org"),
-    ("gpuNodeLabels", [{"key": "a"}]),
-    ("gpuNodeLabels", [{"key": "a", "operator": "Is"}]),
-    # Kubernetes refuses them.
-    ("gpuNodeLabels", [{"key": "a", "operator": "In"}]),
-    ("gpuNodeLabels", [{"key": "a", "operator": "In", "values": []}]),
-    ("gpuNodeLabels", [{"key": "a", "operator": "Exists", "values": ["b"]}]),
-    ("tolerations", [{"key": "a", "effect": "NoStart"}]),
-    ("probes.type", "exec"),
-    ("imagePullSecrets", ["registry"]),
-    ("imagePullSecrets", [{}]),
-    ("imagePullSecrets", [{"name": ""}]),
-    ("podLabels", {"a": 1}),
-)
+REFUSED = beside(__file__, "refused.yml")
+SENSELESS = [pair for row in REFUSED["senseless"] for pair in row.items()]
 
 
 @each(SENSELESS)
@@ -115,26 +68,9 @@ def test_a_value_that_makes_no_sense(given: tuple[str, object]) -> None:
     assert path.rpartition(".")[2] in refused(below(tuple(path.split(".")), value))
 
 
-ON = {"enabled": True}
-BOTH = {"existingSecret": "a", "content": {"http_server_config": {"a": "b"}}}
-CONTRADICTING: Mapping[str, Mapping[str, Any]] = {
-    "gpu.access": {"gpu": {"access": "privileged"}, "privilege": {"level": "restricted"}},
-    "webConfig.content, not both": {"webConfig": BOTH},
-    "webConfig.certificateSecret": {"webConfig": {"certificateSecret": "a"}},
-    "jobs.volume.hostPath": {
-        "jobs": {"volume": {"hostPath": {"path": "/var/lib/gpu"}}},
-        "privilege": {"level": "restricted"},
-    },
-    "needs service.enabled": {"serviceMonitor": ON, "service": {"enabled": False}},
-    "unknown alert GpuIdle": {"prometheusRule": {**ON, "disabledAlerts": ["GpuIdle"]}},
-    "unknown threshold idel": {"prometheusRule": {**ON, "thresholds": {"idel": 1}}},
-}
-"""By what is said of them."""
-
-
-@each(CONTRADICTING)
+@each(REFUSED["contradicting"])
 def test_values_that_contradict_each_other(said: str) -> None:
-    assert said in refused(CONTRADICTING[said])
+    assert said in refused(REFUSED["contradicting"][said])
 
 
 def test_the_schema_knows_what_the_command_and_a_parent_chart_know() -> None:
