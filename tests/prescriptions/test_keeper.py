@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
-from gpu_bottleneck_exporter.prescription.model import (
-    CPU_LIMIT,
-    NUM_WORKERS,
-    Prescription,
-    Refusal,
-    Score,
-)
+from gpu_bottleneck_exporter.prescription.model import Score
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from support.rows import beside
 
@@ -56,9 +51,9 @@ class Clock:
         return self.feed(seen, seconds, workers=workers, **setting).outlook.score
 
 
-def advice(keeper: Keeper) -> Prescription:
+def advice(keeper: Keeper) -> model.Prescription:
     found = keeper.outlook.advice
-    assert isinstance(found, Prescription)
+    assert isinstance(found, model.Prescription)
     return found
 
 
@@ -66,7 +61,7 @@ def test_a_starved_gpu_gets_a_prescription_within_half_a_minute_and_not_at_once(
     assert Clock().feed(seconds=8).outlook.advice is None
     (clock := Clock()).feed(replace(STARVED, worker_starts=1.0), PART)  # they have just come
     found = advice(clock.feed(seconds=20))
-    assert (found.knob, found.current_value) == (NUM_WORKERS, 1)
+    assert (found.knob, found.current_value) == (model.NUM_WORKERS, 1)
     assert clock.feed(seconds=12, workers=2).outlook.advice is None, "of another setting"
 
 
@@ -84,14 +79,14 @@ def test_many_idle_gpus_are_looked_at_in_turn(idle_gpus: int, least: float, most
     ("seen", "setting", "said"),
     [
         (replace(STARVED, busy=0.97, stalls={"network": 0.03}), {}, None),
-        (replace(STARVED, stalls={"peer": 0.8}), {}, Refusal("peer")),
-        (ASLEEP, {}, Refusal("starting")),
+        (replace(STARVED, stalls={"peer": 0.8}), {}, model.Refusal("peer")),
+        (ASLEEP, {}, model.Refusal("starting")),
         (ASLEEP, {"job": "", "mains": frozenset()}, None),
     ],
     ids=["busy", "refused", "starts", "nobody"],
 )
 def test_what_is_said_of_others(
-    seen: Observed, setting: dict[str, Any], said: Refusal | None
+    seen: Observed, setting: dict[str, Any], said: model.Refusal | None
 ) -> None:
     outlook = Clock().feed(seen, **setting).outlook
     assert (outlook.advice, outlook.score) == (said, None)
@@ -111,7 +106,7 @@ def test_a_change_of_one_knob_is_scored(situation: Mapping[str, Any]) -> None:
     assert (score is None) == (predicted is None)
     if score:
         workers = before["workers"] != after["workers"]
-        assert score.knob == (NUM_WORKERS if workers else CPU_LIMIT)
+        assert score.knob == (model.NUM_WORKERS if workers else model.CPU_LIMIT)
         # Without a limit it may use what the machine has left: its eight cores, and its own.
         values = (1, 2) if workers else (0.5, after["limit_cores"] or 8.0 + seen.cores)
         assert (score.value_before, score.value_after) == pytest.approx(values)

@@ -10,14 +10,6 @@ import psutil
 import pytest
 
 from gpu_bottleneck_exporter.prescription import model
-from gpu_bottleneck_exporter.prescription.model import (
-    KNOBS,
-    NUM_WORKERS,
-    Outlook,
-    Prescription,
-    Refusal,
-    Score,
-)
 from prescriptions.cases import CHAINS, GROUPS, Chain, is_fitted
 from prescriptions.changes import Change, faults, sums, tables
 from prescriptions.measure import Pace, Seen, change, measure
@@ -28,24 +20,24 @@ SETTING = Setting(0.012, sleep=0.06, host=0.01, checkpoint=8.0, cpu_limit=0.5, n
 CHAIN = Chain("a loop: held out", SETTING, changes=[2])
 FITTED = replace(CHAIN, title="a family: a case")
 UNSCORED = replace(CHAIN, knob=model.HOST_CODE)
-HEALTHY = replace(CHAIN, never=KNOBS)
-ADVICE = Prescription("network", NUM_WORKERS, 1, 2, 0.2, 0.4, 0.35, 0.45)
+HEALTHY = replace(CHAIN, never=model.KNOBS)
+ADVICE = model.Prescription("network", model.NUM_WORKERS, 1, 2, 0.2, 0.4, 0.35, 0.45)
 OTHER = replace(ADVICE, value=7, busy_ratio=0.9)
 BOUND = replace(ADVICE, at_most=True)
-SCORE = Score(NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
-MIXED = Refusal("mixed")
+SCORE = model.Score(model.NUM_WORKERS, 1, 2, 0.4, 0.35, 0.45, 0.41)
+MIXED = model.Refusal("mixed")
 
 
 def pair(
-    said: Prescription | Refusal | None,
+    said: model.Prescription | model.Refusal | None,
     busy: float = 0.42,
-    score: Score | None = None,
+    score: model.Score | None = None,
     chain: Chain = CHAIN,
     *,
     followed: bool = True,
 ) -> Change:
-    before = Seen(SETTING, 0.2, 0.0, Outlook(said))
-    after = Seen(SETTING, busy, 0.0, Outlook(None, score))
+    before = Seen(SETTING, 0.2, 0.0, model.Outlook(said))
+    after = Seen(SETTING, busy, 0.0, model.Outlook(None, score))
     return change(chain, 2, before, after, followed=followed)
 
 
@@ -104,12 +96,12 @@ def test_what_must_hold(changes: list[Change], wrong: list[str]) -> None:
 def test_a_knob_changes_what_it_names_and_nothing_else() -> None:
     ranks = replace(SETTING, ranks=[1, 3])
     for knob, field in FIELDS.items():
-        changed: dict[str, Any] = {field: {NUM_WORKERS: 4, model.CPU_LIMIT: 1.0}.get(knob, 0)}
+        changed: dict[str, Any] = {field: {model.NUM_WORKERS: 4, model.CPU_LIMIT: 1.0}.get(knob, 0)}
         assert ranks.turned(knob, changed[field]) == replace(ranks, **changed)
     together = replace(ranks, together=True)
-    assert together.turned(NUM_WORKERS, 4) == replace(together, workers=4, ranks=[4, 4])
+    assert together.turned(model.NUM_WORKERS, 4) == replace(together, workers=4, ranks=[4, 4])
     shared = replace(SETTING, processes=2)
-    assert (shared.value(NUM_WORKERS), shared.turned(NUM_WORKERS, 8).workers) == (2, 4)
+    assert (shared.value(model.NUM_WORKERS), shared.turned(model.NUM_WORKERS, 8).workers) == (2, 4)
 
 
 def test_the_chains_have_enough_pairs_of_every_kind() -> None:
@@ -119,7 +111,7 @@ def test_the_chains_have_enough_pairs_of_every_kind() -> None:
     assert {one.venv for one in firsts} == {None, "streaming", "tensorflow", "jax"}
     used = {name for one in firsts for name, value in asdict(one).items() if value}
     assert used == set(asdict(SETTING))
-    assert {chain.knob for chain in CHAINS} == set(KNOBS)
+    assert {chain.knob for chain in CHAINS} == set(model.KNOBS)
 
 
 def test_no_cpu_is_burnt_next_to_another_chain_that_does() -> None:

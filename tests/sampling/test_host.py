@@ -168,6 +168,13 @@ def test_kin_of_a_gpu_are_found_once_it_idles(watch: HostSampler) -> None:
         until(lambda: feed.family.kin == {one.pid}, "its parent")
 
 
+@pytest.mark.usefixtures("watch")
+def test_connections_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    monkeypatch.setattr(watching, "inspect_connections", lambda *asked: looks.append(asked))
+    until(lambda: looks, "a look")
+
+
 def test_nobody_is_sought_in_vain(watch: HostSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     sought: list[object] = []
     monkeypatch.setattr(watch._discovery.strangers, "search", lambda *asked: sought.append(asked))

@@ -23,7 +23,7 @@ import pytest
 
 CROWDED_CORES = 0.15
 """Used by strangers, they disturb."""
-LONGEST_SECONDS = 45.0
+LONGEST_SECONDS = 60.0
 """Looked on for, before it is given up."""
 _LOOKS = 5
 _ERRORS = 4.0

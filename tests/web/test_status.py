@@ -11,6 +11,7 @@ from gpu_bottleneck_exporter.nodeview.model import CollectorHealth, Gpu, Node, P
 from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
+from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY
 from gpu_bottleneck_exporter.web.status.page import status_page
 from support.nodes import changed, node, waiting, with_gpu
@@ -127,6 +128,7 @@ HELD, DOWN, MIXED = node(state(hopper())), node(state(lost())), node(mixed_state
 NOTHING = replace(node(NO_DRIVER), driver_status="opening the driver")
 GOOD = (CollectorHealth("power", success=True),)
 FAILS = "Collectors: power fails: nvmlDeviceGetPowerUsage: 999."
+LOOKED, LOOKS = IdleLines(looks=9, age_seconds=120), IdleLines(looks=9, looking=True)
 NO_PREDICTION = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']}). "
 
 
@@ -137,6 +139,9 @@ NO_PREDICTION = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']})
         "down": (with_gpu(DOWN, down_reason="GPU is lost"), "down: GPU is lost", "SM clock"),
         "down, unknown": (with_gpu(DOWN, down_reason=None), "down: see the log", "SM clock"),
         "an alert": (DOWN, "GpuTelemetryLost", "Held by"),
+        "lines of code": (with_gpu(MIXED, idle_lines=LOOKED), "Look again 2 min ago", "Find"),
+        "nobody has looked": (with_gpu(MIXED, idle_lines=IdleLines()), "Find the line", "ago"),
+        "somebody looks": (with_gpu(MIXED, idle_lines=LOOKS), "", "ago"),
         "a remedy": (with_gpu(DOWN, remedy="look at it"), "look at it", "SM clock"),
         "no driver": (NOTHING, "No GPU to show: opening the driver.", "To fix it"),
         "its remedy": (replace(NOTHING, driver_remedy="do x"), "To fix it: do x.", "simulated"),
