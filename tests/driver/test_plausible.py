@@ -39,6 +39,15 @@ BYTES = {"pcie_receive": math.nan}
             Activity(SECOND),
             "traffic_bytes pcie_receive",
         ),
+        "bytes of 64 bits": (kinds.Memory(80, 2**64 - 1), kinds.Memory(80), "used_bytes"),
+        "energy": (kinds.Power(energy_joules=1e19), kinds.Power(), "energy_joules"),
+        "digits": (kinds.Clocks({"sm": 10**400}), kinds.Clocks(), "now sm"),
+        "an infinity": (kinds.Power(limit_watts=math.inf), kinds.Power(), "limit_watts"),
+        "bytes of a process": (
+            kinds.Processes((Process(7, 10**16),)),
+            kinds.Processes((Process(7),)),
+            "used_bytes",
+        ),
         "a pid": (
             kinds.Processes((Process(2**32 - 1), Process(7))),
             kinds.Processes((Process(7),), others_hidden=True),

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import Host, Key
+from gpu_bottleneck_exporter.nodeview.wire import document, node_in
 from gpu_bottleneck_exporter.prescription.model import Refusal
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
@@ -99,3 +101,16 @@ def test_what_metrics_hide_is_hidden_here() -> None:
     assert (gpu.stall_ratios, gpu.cause) == ({}, None)
     assert node(without("feeders", state(hopper()))).gpus[0].workers is None
     assert node(state(ampere())).gpus[0].evidence is None
+
+
+def test_a_gpu_of_which_a_part_makes_no_sense_costs_itself_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    good = hopper()
+    bad = replace(good, identity=replace(good.identity, uuid="GPU-odd"), errors={10**5000: 1})
+    huge = replace(good, identity=replace(good.identity, uuid="GPU-huge"), errors={1: 10**5000})
+    found = node(state(bad, huge, good))
+    odd, large, whole = node_in(dumps(document(found)).encode()).gpus
+    assert (odd.name, odd.up, odd.verdict) == (good.identity.name, True, None)
+    assert large.power_watts == whole.power_watts is not None
+    assert [line for line in caplog.messages if "GPU-odd" in line]

@@ -19,8 +19,8 @@ PART = 4.0
 STARVED = Observed(PART, 0.2, {"network": 0.8}, workers=1, active=1.0, free_cores=8.0)
 BETTER = replace(STARVED, busy=0.37, stalls={"network": 0.63})
 ASLEEP = replace(STARVED, busy=0.0, stalls={"asleep": 1.0})
-TRAINS = Setting("alice\0train.py", frozenset({4711}), workers=1, limit_cores=None)
-RESTARTED: dict[str, Any] = {"mains": frozenset({5000})}
+TRAINS = Setting("alice\0train.py", frozenset({(4711, 1)}), workers=1, limit_cores=None)
+RESTARTED: dict[str, Any] = {"mains": frozenset({(5000, 2)})}
 
 
 class Clock:
@@ -134,6 +134,34 @@ def test_a_score_stays_until_the_next_change() -> None:
     assert clock.turn(2, 0.1, 100) == before
     assert clock.turn(2, 0.4, **RESTARTED) == before
     assert clock.turn(4, 0.7, **RESTARTED, limit_cores=2.0) is None
+
+
+OTHERS: dict[str, Any] = {**RESTARTED, "job": "bob\0train.py"}
+NOBODY: dict[str, Any] = {"mains": frozenset(), "job": "", "workers": 0}
+
+
+@pytest.mark.parametrize("between", [0, PART, 60])
+def test_nothing_that_was_found_of_one_job_is_told_of_the_next(between: float) -> None:
+    clock = Clock()
+    clock.feed()
+    assert clock.turn(2, 0.4, 100) is not None
+    assert advice(clock.keeper)
+    clock.feed(ASLEEP, between, **NOBODY)
+    for _ in range(30):
+        told = clock.feed(seconds=PART, **OTHERS).outlook
+        assert told.score is None
+        assert told.mains == OTHERS["mains"]
+    assert told.advice is not None
+    assert clock.turn(2, 0.4, **OTHERS) is not None, "its own change"
+
+
+def test_a_change_that_was_noticed_is_not_judged_by_the_next_job() -> None:
+    clock = Clock()
+    clock.feed()
+    assert clock.turn(2, 0.4, 12) is None, "too little is known of it"
+    assert clock.turn(2, 0.4, 100, **OTHERS) is None
+    clock.feed(seconds=100, **{**OTHERS, "job": ""})
+    assert clock.keeper.outlook.score is None
 
 
 def test_a_value_that_hardly_brings_more_does_not_replace_the_one_that_was_told() -> None:

@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
-from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread, line_of
+from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread, gist, line_of
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine
 
 SECOND = 1_000_000_000
@@ -51,8 +51,9 @@ def functions(lines: tuple[CodeLine, ...]) -> dict[str, float]:
         ((GET,), 171, ""),
         ((Frame("f", "<string>", 3),), 3, ""),
         ((Frame("_find", "<frozen importlib>", 1), LOOP), 200, "<frozen importlib>._find"),
+        ((TORCH, Frame("main.<listcomp>", LOOP.file, 3), LOOP), 3, "torch.stack"),
     ],
-    ids=["a library", "Python's own", "a job", "nothing else", "-c", "an import"],
+    ids=["a library", "Python's own", "a job", "nothing else", "-c", "an import", "a list"],
 )
 def test_a_line_is_the_jobs_own_if_it_has_one(
     frames: tuple[Frame, ...], line: int, called: str
@@ -60,6 +61,9 @@ def test_a_line_is_the_jobs_own_if_it_has_one(
     found = line_of(frames)
     assert found is not None
     assert (found.line, found.called) == (line, called)
+    few = gist(frames)
+    assert line_of(few) == found
+    assert len(few) <= 2
 
 
 MAIN_WAITS, MAIN_DECODES = (Role.MAIN, Wait.LOCK, "wait"), (Role.MAIN, Wait.RUN, "decode")

@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.stacktraces.interpreter import MOST_FRAMES
 from gpu_bottleneck_exporter.stacktraces.memory import Memory
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, ThreadStack, looking
 from support.planted import Planted, planted
-from support.programs import ended, program
+from support.programs import ended, program, started
 from support.pythons import OURS, PYTHONS
 from support.rights import AS_WE_ARE, Way, as_nobody, with_mounts_of_its_own
 from support.tools import WITH_US, missing, require
@@ -54,13 +54,13 @@ def reader() -> Iterator[StackReader]:
 
 
 def stacks(reader: StackReader, pid: int) -> Sequence[ThreadStack]:
-    found = reader.read([pid])[pid]
+    found = reader.read([started(pid)], ())[pid]
     assert not isinstance(found, Refusal), found
     return found
 
 
 def refusal(reader: StackReader, pid: int) -> str:
-    found = reader.read([pid])[pid]
+    found = reader.read([started(pid)], ())[pid]
     assert isinstance(found, Refusal), found
     return found
 
@@ -297,7 +297,7 @@ os.execv(sys.executable, [sys.executable, "-c", code])
         one.ask()
 
         def there() -> bool:
-            found = reader.read([one.pid])[one.pid]
+            found = reader.read([started(one.pid)], ())[one.pid]
             if isinstance(found, Refusal):
                 return False
             return any(places(stack) == [("<module>", 1)] for stack in found)
@@ -335,9 +335,11 @@ class TestRefusals:
     def test_it_is_of_another_user(self) -> None:
         code = """
 from pathlib import Path
+from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.stacktraces.reader import StackReader
+pid = int(sys.argv[1])
 with StackReader(Path("/proc")) as reader:
-    ready(reader.read([int(sys.argv[1])])[int(sys.argv[1])])
+    ready(reader.read([(pid, ProcessReader(Path("/proc"), pid).started_ticks)], ())[pid])
 """
         way = as_nobody(files=[Path(layouts.__file__)])
         with program("ready()\nos.read(0, 1)") as one, program(code, one.pid, way=way) as other:
@@ -351,11 +353,11 @@ with StackReader(Path("/proc")) as reader:
 
     def test_no_time_is_left(self) -> None:
         with StackReader(PROC, 0.0) as reader:
-            assert isinstance(reader.read([os.getpid()])[os.getpid()], Refusal)
+            assert isinstance(reader.read([started(os.getpid())], ())[os.getpid()], Refusal)
 
 
 def refused(reader: StackReader, pid: int) -> str:
-    found = reader.read([pid])[pid]
+    found = reader.read([started(pid)], ())[pid]
     return found if isinstance(found, Refusal) else ""
 
 

@@ -42,7 +42,7 @@ _INFO: Table[GpuSnapshot] = {
         "parent_uuid}",
         "Constant 1; identifies the GPU or MIG instance. cuda_version is the highest that the "
         "driver supports. Unknown labels are omitted.",
-    ): _identity,
+    ): _identity
 }
 
 _PROCESSES: Table[readings.Processes] = {
@@ -51,7 +51,7 @@ _PROCESSES: Table[readings.Processes] = {
         "Processes that hold a context on the GPU (compute, graphics, MPS), except those of a "
         "desktop and MPS's daemons. Absent if there may be some in other PID namespaces. Read "
         "every 10 s.",
-    ): lambda held: held.count,
+    ): lambda held: held.count
 }
 
 _POWER: Table[readings.Power] = {
@@ -63,8 +63,7 @@ _POWER: Table[readings.Power] = {
         power.limit_watts
     ),
     gauge(
-        "gpu_power_default_limit_watts",
-        "Default power limit of the board, in watts.",
+        "gpu_power_default_limit_watts", "Default power limit of the board, in watts."
     ): lambda power: power.default_limit_watts,
     counter(
         "gpu_energy_joules_total",
@@ -73,10 +72,9 @@ _POWER: Table[readings.Power] = {
 }
 
 _THERMAL: Table[readings.Thermal] = {
-    gauge(
-        "gpu_temperature_celsius{sensor}",
-        "Temperature in degrees Celsius.",
-    ): lambda thermal: thermal.sensors,
+    gauge("gpu_temperature_celsius{sensor}", "Temperature in degrees Celsius."): lambda thermal: (
+        thermal.sensors
+    ),
     gauge(
         "gpu_temperature_limit_celsius{limit}",
         "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
@@ -85,14 +83,12 @@ _THERMAL: Table[readings.Thermal] = {
 }
 
 _CLOCKS: Table[readings.Clocks] = {
-    gauge(
-        "gpu_clock_hertz{clock}",
-        "Current clock, in hertz. Falls when idle.",
-    ): lambda clocks: clocks.now,
-    gauge(
-        "gpu_clock_max_hertz{clock}",
-        "Highest clock of the model, in hertz.",
-    ): lambda clocks: clocks.maximum,
+    gauge("gpu_clock_hertz{clock}", "Current clock, in hertz. Falls when idle."): lambda clocks: (
+        clocks.now
+    ),
+    gauge("gpu_clock_max_hertz{clock}", "Highest clock of the model, in hertz."): lambda clocks: (
+        clocks.maximum
+    ),
 }
 
 _THROTTLE: Table[readings.Throttle] = {
@@ -132,7 +128,7 @@ _XID: Table[GpuSnapshot] = {
         "XID events since the exporter started, by code: 13, 31, 43, 45, 68 and 109 come from the "
         "application, others from hardware or driver. A code's series first appears at 1: an alert "
         "must also catch new series.",
-    ): lambda gpu: {str(code): count for code, count in sorted(gpu.errors.items())},
+    ): lambda gpu: {str(code): count for code, count in sorted(gpu.errors.items())}
 }
 
 _HEALTH: Table[readings.Health] = {
@@ -155,8 +151,7 @@ _HEALTH: Table[readings.Health] = {
 
 _LINK: Table[readings.Link] = {
     counter(
-        "gpu_pcie_replays_total",
-        "PCIe packets sent again since the driver was loaded.",
+        "gpu_pcie_replays_total", "PCIe packets sent again since the driver was loaded."
     ): lambda link: link.replays,
     gauge(
         "gpu_pcie_link_generation",

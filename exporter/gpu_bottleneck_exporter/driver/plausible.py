@@ -34,13 +34,19 @@ _PERCENT = Range(0, 100)
 """808334905 and 4294967295 % on H100 (NVIDIA/dcgm-exporter#418, NVIDIA/DCGM#199)."""
 _RATIO = Range(0, 1, slack=0.05)
 """NaN (DCGM leaves it out); means between two GPM samples overshoot slightly."""
+_BYTES = Range(0, 1e15)
+"""Also the largest that a document of a job may have."""
+_ANYTHING = Range(-(2.0**63), 2.0**63)
+"""Any figure: 64 bits hold no larger one, and no text or division of integers takes all others."""
 _RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes")
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
     # NaN, as above: 1 PiB is far more than any link moves between two readings.
     readings.Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": Range(0, 2**50)},
     # 3.69 TW for one reading (intel/xpumanager#130).
-    readings.Power: {"watts": Range(0, 20_000)},
+    # 10 TJ are 16 years of that.
+    readings.Power: {"watts": Range(0, 20_000), "energy_joules": Range(0, 1e13)},
+    readings.Memory: dict.fromkeys(("total_bytes", "used_bytes", "reserved_bytes"), _BYTES),
     # 345 to 644245923 degrees Celsius on A100 and H100 (NVIDIA/dcgm-exporter#312).
     readings.Thermal: {"sensors": Range(-50, 150)},
 }
@@ -50,8 +56,9 @@ _LARGEST_PID = 2**22
 
 def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
     """`reading` without impossible values; `drop` is called for each."""
-    for name, possible in _RANGES.get(type(reading), {}).items():
-        reading = _fitted(reading, name, possible, drop)
+    ranges = _RANGES.get(type(reading), {})
+    for item in fields(reading):
+        reading = _fitted(reading, item.name, ranges.get(item.name, _ANYTHING), drop)
     if isinstance(reading, readings.Utilization):
         for sample in (*(reading.gpu or ()), *(reading.memory or ())):
             if sample.percent is None:
@@ -63,9 +70,11 @@ def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
 
 def _fitted(reading: Any, name: str, possible: Range, drop: Drop) -> Any:  # noqa: ANN401 - any reading, the same comes back
     """`reading` with part `name` as far as it is possible; the same object if nothing changes."""
-    given = getattr(reading, name)
+    given: Any = getattr(reading, name)
     whole = isinstance(given, Mapping)
     parts = given if whole else {None: given}
+    if not whole and not isinstance(given, int | float):
+        return reading
     kept = {key: one if one is None else possible.fit(one) for key, one in parts.items()}
     for key, value in parts.items():
         if kept[key] is None and value is not None:
@@ -77,9 +86,13 @@ def _fitted(reading: Any, name: str, possible: Range, drop: Drop) -> Any:  # noq
 
 
 def _of_known_pids(reading: readings.Processes, drop: Drop) -> readings.Processes:
-    known = tuple(one for one in reading.processes if 1 <= one.pid <= _LARGEST_PID)
+    known = tuple(
+        _fitted(one, "used_bytes", _BYTES, drop)
+        for one in reading.processes
+        if 1 <= one.pid <= _LARGEST_PID
+    )
     if len(known) == len(reading.processes):
-        return reading
+        return reading if known == reading.processes else replace(reading, processes=known)
     drop("pid", len(reading.processes) - len(known))
     # Somebody holds the GPU, even if the pid is wrong.
     return replace(reading, processes=known, others_hidden=True)

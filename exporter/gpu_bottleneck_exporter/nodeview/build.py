@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,6 +16,7 @@ from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_GIVEN
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.nodeview import model
 from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment
 from gpu_bottleneck_exporter.nodeview.processes import ProcessReader
@@ -23,6 +26,7 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
 T = TypeVar("T")
+_throttle = LogThrottle(logging.getLogger(__name__))
 KEPT_SECONDS = 300.0
 """The span of the trends."""
 STEP_SECONDS = 5.0
@@ -64,12 +68,13 @@ class LocalNode:
 
     def _completed(self, gpu: model.Gpu, found: GpuSnapshot) -> model.Gpu:
         """`gpu` with its processes, and without a verdict that comes too early."""
-        workers = found.feeding.worker_pids if found.feeding else ()
-        processes = self._processes.read(gpu.holder_pids or (), workers)
-        advice = gpu.prescription
-        if advice and advice.knob == NUM_WORKERS:
-            advice = replace(advice, pytorch=self._processes.use_pytorch(processes))
-        gpu = replace(gpu, process_list=processes, prescription=advice)
+        with _isolated(gpu):
+            workers = found.feeding.worker_pids if found.feeding else ()
+            processes = self._processes.read(gpu.holder_pids or (), workers)
+            advice = gpu.prescription
+            if advice and advice.knob == NUM_WORKERS:
+                advice = replace(advice, pytorch=self._processes.use_pytorch(processes))
+            gpu = replace(gpu, process_list=processes, prescription=advice)
         if gpu.verdict and (gpu.observed_seconds or 0.0) < self.judged_seconds:
             return replace(gpu, **_UNJUDGED)
         return gpu
@@ -136,17 +141,23 @@ def _gpu(
     gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately: Lately
 ) -> model.Gpu:
     who, key = gpu.identity, _key(gpu)
-    return model.Gpu(
-        gpu=key.gpu,
-        uuid=key.uuid,
-        name=who.name,
-        mig_profile=who.mig_profile,
-        up=gpu.up,
-        xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
-        **_figures(gpu),
-        **_processes(gpu, collectors),
-        **(_explained(gpu, lately, sampler) if gpu.up else _down(who.index, sampler)),
+    shown = model.Gpu(
+        gpu=key.gpu, uuid=key.uuid, name=who.name, mig_profile=who.mig_profile, up=gpu.up
     )
+    with _isolated(shown):
+        return replace(
+            shown,
+            xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
+            **_figures(gpu),
+            **_processes(gpu, collectors),
+            **(_explained(gpu, lately, sampler) if gpu.up else _down(who.index, sampler)),
+        )
+    return shown
+
+
+def _isolated(gpu: model.Gpu) -> AbstractContextManager[None]:
+    """What fails costs this GPU what is added to it, and the others nothing."""
+    return _throttle.guarded(f"describing GPU {gpu.gpu} ({gpu.uuid})")
 
 
 def _down(index: int, sampler: Sampler) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.feeders.programs import script
 from gpu_bottleneck_exporter.host.files import listed, read
-from gpu_bottleneck_exporter.host.process import comm_and_state, command_line, user_id
+from gpu_bottleneck_exporter.host.process import command_line, stat_of, user_id
 from gpu_bottleneck_exporter.nodeview.model import Process
 from gpu_bottleneck_exporter.workload.users import UserNames
 
@@ -34,13 +34,13 @@ class ProcessReader:
         return tuple(islice(filter(None, found), MOST_LISTED))
 
     def _read(self, pid: int, role: str) -> Process | None:
-        found = comm_and_state((read(f"{self._proc}/{pid}/stat") or "").encode())
-        if found is None:
+        stat = stat_of(self._proc, pid)
+        if stat is None:
             return None
-        comm, state = found
+        comm = (read(f"{self._proc}/{pid}/comm") or "").strip()
         name, user = script(comm, command_line(self._proc, pid).text), user_id(self._proc, pid)
         known = self._users.of(int(user)) if user else None
-        return Process(pid, role, name, known, _STATES.get(state.upper()))
+        return Process(pid, role, name, known, _STATES.get(stat.state.upper()))
 
     def use_pytorch(self, processes: Iterable[Process]) -> bool:
         """Whether one of them has a thread that PyTorch named (`pt_data_worker`)."""

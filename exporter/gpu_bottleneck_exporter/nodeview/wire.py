@@ -26,6 +26,8 @@ MOST_ITEMS = 1024
 """Of a list or a mapping: GPUs, pids, owners. The rest is left out."""
 MOST_CHARACTERS = 1024
 """Of a text; the longest remedy has a third of it."""
+MAX_INTEGER = 2**63
+"""Larger integers are unknown (null): no counter has more bits, and JSON of them is not read."""
 
 _DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
     Prescription: {"text": words.in_full},
@@ -42,9 +44,12 @@ def document(found: object) -> Any:  # noqa: ANN401 - JSON
         own |= {name: derived(found) for name, derived in _DERIVED.get(type(found), {}).items()}
         return {name: document(value) for name, value in own.items()}
     if isinstance(found, Mapping):
-        return {document(k): document(v) for k, v in islice(found.items(), MOST_ITEMS)}
+        pairs = ((document(k), document(v)) for k, v in islice(found.items(), MOST_ITEMS))
+        return {name: value for name, value in pairs if value is not None}
     if isinstance(found, tuple | list):
-        return [document(one) for one in found[:MOST_ITEMS]]
+        return [one for one in map(document, found[:MOST_ITEMS]) if one is not None]
+    if isinstance(found, int) and abs(found) > MAX_INTEGER:
+        return None
     return found[:MOST_CHARACTERS] if isinstance(found, str) else found
 
 

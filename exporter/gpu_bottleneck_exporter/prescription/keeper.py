@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import replace
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.advise import Advice, advise, alone, predict
 from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
@@ -28,7 +29,7 @@ class Setting(NamedTuple):
 
     job: str
     """What a job has in common with itself after a restart; empty: nobody has the GPU."""
-    mains: frozenset[int]
+    mains: frozenset[Started]
     workers: int
     """And whatever else the mains have started."""
     limit_cores: float | None
@@ -61,6 +62,8 @@ class Keeper:
         self._known: _Known | None = None
         self._trial: _Trial | None = None
         """The last change, until it has been judged."""
+        self._score: Score | None = None
+        """The outcome of the last change, for the job in `_known`."""
         self.turned = -math.inf
         """When a knob was last seen to be turned."""
         self._due = 0.0
@@ -105,18 +108,22 @@ class Keeper:
         self._setting = setting
         self._parts.clear()
         self._starts_for = 0.0
+        if self.outlook.mains != setting.mains:
+            self.outlook = Outlook(mains=setting.mains)
         self.outlook = self.outlook._replace(advice=None)
         self._due = 0.0
         known = self._known
         if known is None or not setting.job:
+            self._trial = None
             return
+        again = known.setting.workers and not setting.workers  # between two epochs
         if at - known.at > model.REMEMBERED_SECONDS or known.setting.job != setting.job:
-            self._known = None
-        elif setting[2:] == known.setting[2:] or (known.setting.workers and not setting.workers):
-            return  # the same again, or between two epochs
-        # A score is of the last change: without a prediction for it there is none.
-        self._trial, self.turned = _tried(known, setting) if self._known else None, at
-        self.outlook = self.outlook._replace(score=None)
+            self._known = self._trial = self._score = None
+            self.turned = at
+        elif setting[2:] != known.setting[2:] and not again:
+            # A score is of the last change: without a prediction for it there is none.
+            self._trial, self._score, self.turned = _tried(known, setting), None, at
+        self.outlook = self.outlook._replace(score=self._score)
 
     def _conclude(self, at: float, idle_gpus: int, *, together: bool) -> None:
         parts = self._known_parts()
@@ -124,15 +131,15 @@ class Keeper:
             return
         self._due = at + ADVISED_EVERY_SECONDS * idle_gpus
         seen = merged(parts)
-        score = self.outlook.score
         if self._trial is not None:
             tried = self._trial.together if together else self._trial.alone
-            score = replace(tried, busy_ratio=seen.busy) if tried else None
+            self._score = replace(tried, busy_ratio=seen.busy) if tried else None
         if seen.seconds >= WINDOW_SECONDS:
             self._trial = None  # what comes later is no answer to that change
         if self._setting.job:
             self._known = _Known(at, self._setting, seen)
-        self.outlook = Outlook(self._advised(seen), score, seen)
+        score = self._score if self._setting.job else None
+        self.outlook = Outlook(self._advised(seen), score, seen, self._setting.mains)
 
     def _known_parts(self) -> list[Observed]:
         """Without those that nobody saw, unless it is mostly so."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.observed import Observed
 
 KNOBS = (
@@ -123,6 +124,8 @@ class Outlook(NamedTuple):
     score: Score | None = None
     seen: Observed | None = None
     """What the advice rests on."""
+    mains: frozenset[Started] = frozenset()
+    """The processes that it is about: all that have the GPU."""
 
 
 NOTHING_KNOWN = Outlook()

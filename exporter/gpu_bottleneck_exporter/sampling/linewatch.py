@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
-from gpu_bottleneck_exporter.stacktraces.lines import CAUSES, LineCount, Look, Thread
-from gpu_bottleneck_exporter.stacktraces.model import IdleLines
+from gpu_bottleneck_exporter.stacktraces.lines import CAUSES, LineCount, Look, Thread, gist
+from gpu_bottleneck_exporter.stacktraces.model import Findings, IdleLines
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, ThreadStack
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ _REST_UNASKED, _REST_ASKED = 99, 19
 """Pauses, in units of the CPU time of the look before: a hundredth of a core, and a twentieth."""
 _APART_SECONDS = 0.2
 """Between two looks, at least."""
-_LOOKS_KEPT = 256
-"""Until the driver tells of the windows in which they fell."""
+_LOOKS_KEPT = 64
+"""Until the driver tells of the windows in which they fell: those of 9 s or more."""
 _STOP_SECONDS = 2.0
 WORTH_A_LOOK = 0.1
 """Share of the time that a GPU waits for one thing: less costs less than looking may tell."""
@@ -50,12 +51,12 @@ class _Watched:
     """Those in windows of which the driver has not told yet."""
     began_ns: int | None = None
     """When somebody began to look (monotonic), until when, and whether that was asked for."""
-    until_ns: int = 0
+    until_ns: int = -_AGAIN_NS
     asked: bool = False
     ended: bool = False
     """Whether it was noted that nobody looks any more."""
-    mains: frozenset[int] = frozenset()
-    """Those that were looked at."""
+    mains: frozenset[Started] = frozenset()
+    """The processes that have had the GPU since then, and of which the count is."""
     trouble: str | None = None
     lately: dict[str, float] = field(default_factory=dict)
     """Idle time of the last seconds by cause: older time fades."""
@@ -63,12 +64,30 @@ class _Watched:
     """The largest of these, and since when."""
     since_ns: int = 0
 
-    def begin(self, now_ns: int, seconds: float, *, asked: bool) -> None:
-        """Begin to look, or go on for longer."""
+    def begin(self, mains: frozenset[Started], now_ns: int, seconds: float, *, asked: bool) -> None:
+        """Begin to look at what `mains` do, or go on for longer."""
         if self.began_ns is None or self.until_ns < now_ns:
-            self.count, self.trouble, self.began_ns = LineCount(), None, now_ns
-            self.ended, self.mains = False, frozenset()
+            self._restart(mains, now_ns)
         self.asked, self.until_ns = asked, now_ns + int(seconds * 1e9)
+
+    def _restart(self, mains: frozenset[Started], now_ns: int) -> None:
+        self.count, self.trouble, self.began_ns = LineCount(), None, now_ns
+        self.ended, self.mains = False, mains
+        self.looks.clear()
+
+    def hand_over(self, mains: frozenset[Started], now_ns: int) -> Findings | None:
+        """Note which processes have the GPU; what was found of others, unless that is known."""
+        if mains == self.mains:
+            return None
+        found = None if self.began_ns is None or self.ended else self.findings()
+        self._restart(mains, now_ns)
+        if self.until_ns < now_ns:
+            self.began_ns = None
+        return found
+
+    def findings(self) -> Findings:
+        """What was found so far."""
+        return Findings(self.count.found(self.trouble), self.mains)
 
     def follow(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
         """Note what it waits on; lines that were found are told for a while."""
@@ -88,7 +107,7 @@ class _Watched:
     def is_due(self, now_ns: int) -> bool:
         """Whether it has waited for so long that somebody should look, though nobody asks."""
         lasts = self.cause is not None and now_ns - self.since_ns >= LASTED_NS
-        return lasts and (self.began_ns is None or now_ns - self.until_ns >= _AGAIN_NS)
+        return lasts and now_ns - self.until_ns >= _AGAIN_NS
 
 
 class LineWatch:
@@ -124,19 +143,20 @@ class LineWatch:
         """Look at GPU `uuid` for so long from now; who asks again prolongs that."""
         with self._lock:
             gpu = self._gpus.setdefault(uuid, _Watched())
-            gpu.begin(time.monotonic_ns(), seconds, asked=True)
+            gpu.begin(self._mains(uuid), time.monotonic_ns(), seconds, asked=True)
         self._wanted.set()
 
     def note(
         self, uuid: str, windows: Sequence[Window], stalls: Mapping[str, int]
-    ) -> IdleLines | None:
+    ) -> Findings | None:
         """Note a tick of GPU `uuid`: its windows, and their idle time by what it waited on.
 
-        Returns what was found, once nobody looks any more.
+        Returns what was found, once nobody looks any more or other processes have the GPU.
         """
-        end_ns, found = windows[-1].end_ns, None
+        end_ns, mains = windows[-1].end_ns, self._mains(uuid)
         with self._lock:
             gpu = self._gpus.setdefault(uuid, _Watched())
+            found = gpu.hand_over(mains, time.monotonic_ns())
             gpu.follow(windows, stalls)
             within = [look for look in gpu.looks if look.at_ns <= end_ns]
             for _ in within:
@@ -144,7 +164,7 @@ class LineWatch:
             if gpu.began_ns is not None:
                 gpu.count.add(*_between(windows, stalls, gpu.began_ns, gpu.until_ns), within)
                 if gpu.until_ns < end_ns and not gpu.ended:
-                    gpu.ended, found = True, gpu.count.found(gpu.trouble)
+                    gpu.ended, found = True, gpu.findings()
             due = gpu.is_due(end_ns)
         if due:
             self._wanted.set()
@@ -157,16 +177,18 @@ class LineWatch:
 
     def told(self, uuid: str) -> IdleLines:
         """What was found of GPU `uuid`; nothing once others have it."""
-        feeding = self._feeding(uuid)
+        mains = self._mains(uuid)
         with self._lock:
             gpu = self._gpus.get(uuid)
-            if gpu is None or gpu.began_ns is None:
-                return IdleLines()
-            if gpu.mains and (feeding is None or gpu.mains.isdisjoint(feeding.busiest[0])):
+            if gpu is None or gpu.began_ns is None or gpu.mains != mains:
                 return IdleLines()
             age_ns = max(time.monotonic_ns() - gpu.until_ns, 0)
-            found = gpu.count.found(gpu.trouble)
+            found, _ = gpu.findings()
             return replace(found, looking=not age_ns, age_seconds=age_ns / 1e9)
+
+    def _mains(self, uuid: str) -> frozenset[Started]:
+        feeding = self._feeding(uuid)
+        return feeding.mains if feeding else frozenset()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -197,24 +219,25 @@ class LineWatch:
                 return asked or found
             due = [uuid for uuid, gpu in self._gpus.items() if gpu.is_due(now_ns)]
             for uuid in due[:1]:
-                self._gpus[uuid].begin(now_ns, SESSION_SECONDS, asked=False)
+                self._gpus[uuid].begin(self._mains(uuid), now_ns, SESSION_SECONDS, asked=False)
             return {uuid: self._gpus[uuid] for uuid in due[:1]}
 
     def _look(self, uuid: str, reader: StackReader) -> None:
         feeding = self._feeding(uuid)
         mains, helpers = feeding.busiest if feeding else ((), ())
-        at_ns, found = time.monotonic_ns(), reader.read((*mains, *helpers))
+        at_ns, found = time.monotonic_ns(), reader.read(mains, helpers)
+        holders = dict(mains)
         threads = [
             thread
             for pid, stacks in found.items()
             if not isinstance(stacks, Refusal)
-            for thread in _threads(pid, stacks, is_main=pid in mains)
+            for thread in _threads(pid, stacks, is_main=pid in holders)
         ]
         refused = (f"process {p}: {why}" for p, why in found.items() if isinstance(why, Refusal))
         with self._lock:
-            if gpu := self._gpus.get(uuid):
+            gpu = self._gpus.get(uuid)
+            if gpu and gpu.mains == frozenset(mains):
                 gpu.looks.append(Look(at_ns, threads))
-                gpu.mains |= {*mains}
                 gpu.trouble = next(refused, None) if found else _NOBODY
 
 
@@ -233,4 +256,4 @@ def _threads(pid: int, stacks: Iterable[ThreadStack], *, is_main: bool) -> Itera
     for one in stacks:
         first = one.tid == pid
         role = Role.MAIN if is_main and first else Role.THREAD if is_main else Role.WORKER
-        yield Thread(role, one.wait, one.frames, native=one.native)
+        yield Thread(role, one.wait, gist(one.frames), native=one.native)

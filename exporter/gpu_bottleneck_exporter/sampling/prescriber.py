@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import SECONDS_KEPT_NS, Bucket, Role
+from gpu_bottleneck_exporter.accounting.bucket import SECONDS_KEPT_NS, Bucket, Role, add_up
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
 from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
-from gpu_bottleneck_exporter.prescription.model import Outlook
+from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed, among
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.peers import ranks_beside
@@ -34,25 +35,8 @@ _SATURATED = 0.9
 """Busy share of a disk, or of an interface's speed, beyond which more requests only queue."""
 _BYTES_PER_MEGABIT = 125_000
 _DIGITS = re.compile(r"\d+")
+_BUSY = "busy"
 _AT_WORK = (Activity.RUN, Activity.DISK, Activity.NETWORK, Activity.TIMER)
-
-
-@dataclass(slots=True)
-class Time:
-    """The time of one GPU as it was split since the start; one thread adds, another one copies."""
-
-    active_ns: int = 0
-    stall_ns: dict[str, int] = field(default_factory=dict)
-
-    def add(self, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """Add a tick."""
-        self.active_ns += active_ns
-        for cause, ns in stalls.items():
-            self.stall_ns[cause] = self.stall_ns.get(cause, 0) + ns
-
-    def copy(self) -> Time:
-        """The split as it is now."""
-        return Time(self.active_ns, dict(self.stall_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +44,9 @@ class Mark:
     """The beginning of a stretch."""
 
     at_ns: int
-    time: Time
-    mains: frozenset[int]
+    time_ns: Mapping[str, int]
+    """Of the GPU since the start: `_BUSY`, and what it waited on."""
+    mains: frozenset[Started]
     starts: int
     host: HostSnapshot | None
     received: int | None
@@ -75,12 +60,12 @@ class Prescriber:
         self._proc = proc
         self._sysfs = sysfs
         self._mark: Mark | None = None
-        self._time = Time()
+        self._time_ns: dict[str, int] = {}
         self._keeper = Keeper()
         self._worker_bytes: float | None = None
         self._memory_due_ns = 0
         self._limit_until_ns = 0
-        self.idle_mains: frozenset[int] = frozenset()
+        self.idle_mains: frozenset[Started] = frozenset()
         """Who has the GPU, while it idles: more may be prescribed for them."""
         self.last: Observed | None = None
         """The last stretch, as far as it is known."""
@@ -89,7 +74,7 @@ class Prescriber:
 
     def note_split(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """Note how a tick was split."""
-        self._time.add(active_ns, stalls)
+        add_up(self._time_ns, {_BUSY: active_ns, **stalls})
 
     def advise(
         self,
@@ -108,18 +93,19 @@ class Prescriber:
         now_ns = feed.last_tick_ns
         if now_ns and not (self._mark and now_ns - self._mark.at_ns < STRETCH_NS):
             self._close(feed, feeding, host, now_ns)
-        return self._keeper.outlook
+        outlook = self._keeper.outlook
+        return outlook if outlook.mains == feed.started else NOTHING_KNOWN
 
     def _close(
         self, feed: FeederGroup, feeding: Feeding | None, host: HostSnapshot | None, now_ns: int
     ) -> None:
-        mark, mains = self._mark, frozenset(feed.mains)
+        mark, mains = self._mark, feed.started
         received = feeding.job.received_bytes if feeding else None
         starts = feed.worker_starts
-        self._mark = Mark(now_ns, self._time.copy(), mains, starts, host, received)
+        self._mark = Mark(now_ns, dict(self._time_ns), mains, starts, host, received)
         if mark is None or mark.mains != mains or now_ns - mark.at_ns > SECONDS_KEPT_NS:
             self._keeper.skip()
-            self.last = None
+            self.last, self._memory_due_ns = None, 0
             return
         seen = _plain(mark, self._mark, feed)
         if seen is None:
@@ -237,7 +223,7 @@ class Prescribers:
         ranks = [
             self._of[other] for other, theirs in beside if theirs.mains.keys() != feed.mains.keys()
         ]
-        rivals = len(idle | {frozenset(feed.mains)})
+        rivals = len(idle | {feed.started})
         return self._of[uuid].advise(feed, feeding, host, rivals, ranks)
 
     def forget(self, uuid: str) -> None:
@@ -247,14 +233,13 @@ class Prescribers:
 
 def _plain(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | None:
     """What is known without a look at the feeders."""
-    active_ns = now.time.active_ns - mark.time.active_ns
-    stalls = {c: ns - mark.time.stall_ns.get(c, 0) for c, ns in now.time.stall_ns.items()}
-    total_ns = active_ns + sum(stalls.values())
+    stalls = {name: ns - mark.time_ns.get(name, 0) for name, ns in now.time_ns.items()}
+    total_ns = sum(stalls.values())
     if total_ns <= 0:
         return None
     return Observed(
         seconds=total_ns / 1e9,
-        busy=active_ns / total_ns,
+        busy=stalls.pop(_BUSY) / total_ns,
         stalls={cause: ns / total_ns for cause, ns in stalls.items() if ns},
         mains=len(feed.mains),
         owners=len(feed.facts.owners),
@@ -276,13 +261,11 @@ def _data(did: Bucket, before: Mark, now: Mark, plain: Observed) -> float | None
 
 
 def _setting(feed: FeederGroup, seen: Observed) -> Setting:
-    job = (
-        "\0".join([*sorted(feed.facts.users), _DIGITS.sub("", feed.facts.command)])
-        if feed.mains
-        else ""
-    )
+    facts = feed.facts
+    # Of several owners, nobody's change is known.
+    job = repr((*facts.lasting, _DIGITS.sub("", facts.command))) if len(facts.owners) <= 1 else ""
     workers = round(seen.workers + seen.idlers)
-    return Setting(job, frozenset(feed.mains), workers, seen.limit_cores)
+    return Setting(job if feed.mains else "", feed.started, workers, seen.limit_cores)
 
 
 def _available(host: HostSnapshot | None) -> float | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
@@ -13,14 +14,21 @@ from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError, 
 
 _MOST_CHARACTERS = 512
 """Of a name; of a longer path, the end."""
-_MOST_KEPT = 4096
-"""Places in code that are remembered, per process."""
+MOST_KEPT = 2**18
+"""Characters of the places in code that are remembered, per process: at most 1 MiB."""
+_PLACE = 64
+"""Characters for what a place takes beside its names."""
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _TYPE, _LENGTH, _FLAGS, _BYTES = -8, 0, 16, 16
 """From the end of an object's header; in strings and bytes; in strings; in bytes."""
 _COMPACT, _ASCII = 0x20, 0x40
 _PAIR = struct.Struct("=Bb")
+_ENTRY = re.compile(rb"[\x80-\xff][\x00-\x7f]*")
 _NO_LINE = -128
+_MAX_GROUPS = 6
+"""Groups of six bits in a step between lines: a C int and its sign need no more."""
+_MAX_LINE = 2**31 - 1
+"""Line numbers are C ints in CPython."""
 
 
 class _Code(NamedTuple):
@@ -42,8 +50,9 @@ class Codes:
         self._layout = layout
         self._kind = kind
         self._code_size = max(layout.name, layout.lines) + 8
-        self._line = _TABLES.get(minor, _with_columns)
+        self._entries, self._line = _TABLES.get(minor, (_ENTRY.finditer, _with_columns))
         self._kept: dict[tuple[_Code, int], Frame] = {}
+        self._characters = 0
 
     def frame(self, address: int, instruction: int, copy: int = 0) -> Frame:
         """The call of code object `address` that is at `instruction` of a copy.
@@ -58,9 +67,11 @@ class Codes:
             instruction -= address + layout.instructions
         place = code, instruction
         if place not in self._kept:
-            if len(self._kept) >= _MOST_KEPT:
+            if self._characters > MOST_KEPT:
                 self._kept.clear()
-            self._kept[place] = self._read(code, instruction)
+                self._characters = 0
+            frame = self._kept[place] = self._read(code, instruction)
+            self._characters += _PLACE + len(frame.function) + len(frame.file)
         return self._kept[place]
 
     def _code(self, address: int) -> _Code:
@@ -69,17 +80,20 @@ class Codes:
             raise UnreadableError
         places = layout.filename, layout.name, layout.lines
         filename, name, lines = (word(raw, at) for at in places)
-        return _Code(address, filename, name, lines, word(raw, layout.first_line, 4))
+        first = raw[layout.first_line : layout.first_line + 4]
+        return _Code(address, filename, name, lines, int.from_bytes(first, "little", signed=True))
 
     def _read(self, code: _Code, offset: int) -> Frame:
         lines = code.lines + self._layout.header
         length = self._memory.pointer(lines + _LENGTH)
         table = self._memory.read(lines + _BYTES, length)
-        line = code.first_line
         try:
-            line = self._line(table, code.first_line, offset) or line
+            entries = self._memory.timely(self._entries(table))
+            line = self._line(entries, code.first_line, offset) or code.first_line
         except (IndexError, struct.error):
             raise UnreadableError from None
+        if not 0 < line <= _MAX_LINE:
+            raise UnreadableError
         return Frame(self._text(code.name), self._text(code.filename), line)
 
     def _text(self, address: int) -> str:
@@ -95,10 +109,10 @@ class Codes:
         return text if taken == length else f"…{text}"
 
 
-def _with_starts(table: bytes, line: int, offset: int) -> int:
+def _with_starts(pairs: Iterable[tuple[int, int]], line: int, offset: int) -> int:
     """3.9: pairs of steps, in bytes and lines."""
     start = 0
-    for bytes_on, lines_on in _PAIR.iter_unpack(table):
+    for bytes_on, lines_on in pairs:
         start += bytes_on
         if start > offset:
             break
@@ -106,10 +120,10 @@ def _with_starts(table: bytes, line: int, offset: int) -> int:
     return line
 
 
-def _with_ranges(table: bytes, line: int, offset: int) -> int | None:
+def _with_ranges(pairs: Iterable[tuple[int, int]], line: int, offset: int) -> int | None:
     """3.10: pairs of a length in bytes and a step in lines. Offsets count instructions."""
     end = 0
-    for length, step in _PAIR.iter_unpack(table):
+    for length, step in pairs:
         end += length
         line += step if step != _NO_LINE else 0
         if 2 * offset < end:
@@ -117,33 +131,38 @@ def _with_ranges(table: bytes, line: int, offset: int) -> int | None:
     return None
 
 
-def _with_columns(table: bytes, line: int, offset: int) -> int | None:
+def _with_columns(entries: Iterable[re.Match[bytes]], line: int, offset: int) -> int | None:
     """3.11 and later: entries of a length, a step in lines and columns; see locations.md there."""
-    end, at = 0, 0
-    while at < len(table):
-        kind = table[at] >> 3 & 15
-        end += (table[at] & 7) * 2 + 2
+    end = 0
+    for match in entries:
+        entry = match[0]
+        kind = entry[0] >> 3 & 15
+        end += (entry[0] & 7) * 2 + 2
         if kind in (13, 14):
-            line += _step(table, at + 1)
+            line += _step(entry)
         elif kind in (11, 12):
             line += kind - 10
         if offset < end:
             return None if kind == 15 else line  # noqa: PLR2004
-        at += 1
-        while at < len(table) and table[at] < 0x80:  # noqa: PLR2004
-            at += 1
     return None
 
 
-def _step(table: bytes, at: int) -> int:
-    """A number in groups of six bits, the lowest first; its own lowest bit is the sign."""
-    number, shift = table[at] & 63, 6
-    while table[at] & 64:
+def _step(entry: bytes) -> int:
+    """A number in groups of six bits, the lowest first; its own lowest bit is the sign.
+
+    Raises IndexError for a number that does not end within `_MAX_GROUPS`.
+    """
+    groups, number, at = entry[: 1 + _MAX_GROUPS], 0, 0
+    while at == 0 or groups[at] & 64:
+        number |= (groups[at + 1] & 63) << 6 * at
         at += 1
-        number |= (table[at] & 63) << shift
-        shift += 6
     return -(number >> 1) if number & 1 else number >> 1
 
 
-_TABLES: dict[int, Callable[[bytes, int, int], int | None]] = {9: _with_starts, 10: _with_ranges}
-"""The line of the instruction at an offset, by table and first line; None if it has none."""
+_Line = Callable[[Iterable[Any], int, int], int | None]
+"""The line of the instruction at an offset, by entries and first line; None if it has none."""
+_TABLES: dict[int, tuple[Callable[[bytes], Iterable[Any]], _Line]] = {
+    9: (_PAIR.iter_unpack, _with_starts),
+    10: (_PAIR.iter_unpack, _with_ranges),
+}
+"""What splits a table into entries, and what reads them, by minor version."""

@@ -8,16 +8,11 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.stacktraces import layouts
 from gpu_bottleneck_exporter.stacktraces.code import Codes
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.images import Image, mapped
-from gpu_bottleneck_exporter.stacktraces.layouts import (
-    FREE_THREADED,
-    LAYOUTS,
-    NEXT_THREAD,
-    OWNED_BY_C,
-    Layout,
-)
+from gpu_bottleneck_exporter.stacktraces.layouts import Layout
 from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError, word
 
 MOST_FRAMES = 64
@@ -28,7 +23,7 @@ _MOST_CALLS = 2 * MOST_FRAMES
 """With those that stand for no function in Python."""
 _MOST_INTERPRETERS = 16
 _NAMED = re.compile(r"(?:^|/)(?:lib)?python[^/]*$")
-_VERSION = re.compile(r"/(?:lib)?python3\.(\d+)")
+_VERSION = re.compile(r"/(?:lib)?python3\.([0-9]{1,2})(?![0-9])")
 _WITH_OFFSETS = 13
 """The first minor version that begins _PyRuntime with offsets in its structures."""
 _OFFSETS = struct.Struct("=8s9Q")
@@ -65,7 +60,7 @@ class Interpreter:
         self.minor = _minor(memory, image, f"{path}\n{maps}")
         kind, layout = image.address("PyCode_Type"), self._found_layout()
         if layout is None or kind is None:
-            most = f"3.{min(LAYOUTS)} to 3.{max(LAYOUTS)}"
+            most = f"3.{min(layouts.LAYOUTS)} to 3.{max(layouts.LAYOUTS)}"
             raise NoMemoryError(f"its Python is 3.{self.minor}, and {most} can be read")
         self._layout = layout
         self._codes = Codes(memory, self.minor, layout, kind)
@@ -75,12 +70,12 @@ class Interpreter:
 
     def _found_layout(self) -> Layout | None:
         if self.minor < _WITH_OFFSETS:
-            return LAYOUTS.get(self.minor)
+            return layouts.LAYOUTS.get(self.minor)
         raw = self.memory.read(self._runtime, _OFFSETS.size)
         mark, _, free, _, _, interpreters, _, _, after, threads = _OFFSETS.unpack(raw)
         if mark != _MARK:
             raise NoMemoryError(f"its Python 3.{self.minor} is an unknown build")
-        layout = (FREE_THREADED if free else LAYOUTS).get(self.minor)
+        layout = (layouts.FREE_THREADED if free else layouts.LAYOUTS).get(self.minor)
         places = {"interpreters": interpreters, "next_interpreter": after, "threads": threads}
         return layout and layout._replace(**places)
 
@@ -95,7 +90,7 @@ class Interpreter:
             while address and len(found) < MOST_THREADS:
                 raw = self.memory.read(address, self._size)
                 found.append(Running(address, self._number(word(raw, layout.tid))))
-                address = word(raw, NEXT_THREAD)
+                address = word(raw, layouts.NEXT_THREAD)
             interpreter = self.memory.pointer(interpreter + layout.next_interpreter)
         return found
 
@@ -132,7 +127,7 @@ class Interpreter:
             if not call:
                 break
             raw = self.memory.read(call, self._call_size)
-            if layout.owner is None or raw[layout.owner] < OWNED_BY_C:
+            if layout.owner is None or raw[layout.owner] < layouts.OWNED_BY_C:
                 size = 4 if layout.owner is None else 8
                 instruction = word(raw, layout.instruction, size)
                 copy = word(raw, layout.copy, 4) if layout.copy else 0

@@ -15,20 +15,9 @@ from heapq import nlargest
 from pathlib import PurePath
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
-from gpu_bottleneck_exporter.accounting.bucket import Role
-from gpu_bottleneck_exporter.accounting.stall import (
-    ASLEEP,
-    CPU_QUEUE,
-    CPU_QUOTA,
-    HOST_CODE,
-    MEMORY,
-    NETWORK,
-    PEER,
-    REQUESTS,
-    STORAGE,
-    WORKER_CPU,
-)
+from gpu_bottleneck_exporter.accounting.bucket import Role, add_up
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
@@ -48,16 +37,16 @@ _ALL = frozenset(Activity)
 _ANY, _MAIN, _HELPERS = frozenset({True, False}), frozenset({True}), frozenset({False})
 _MAIN_RESTS = ((_MAIN, _RESTS), (_MAIN, _ALL))
 _BLAMED: Mapping[str, Sequence[tuple[frozenset[bool], frozenset[Activity]]]] = {
-    HOST_CODE: ((_MAIN, _RUNS), (_HELPERS, _RUNS)),
-    WORKER_CPU: ((_HELPERS, _RUNS),),
-    CPU_QUEUE: ((_ANY, _RUNS),),
-    CPU_QUOTA: ((_ANY, _RUNS),),
-    STORAGE: ((_ANY, _READS), (_ANY, _RUNS)),
-    MEMORY: ((_ANY, _READS), (_ANY, _RUNS)),
-    NETWORK: ((_ANY, frozenset({Activity.NETWORK})), *_MAIN_RESTS),
-    PEER: _MAIN_RESTS,
-    REQUESTS: _MAIN_RESTS,
-    ASLEEP: _MAIN_RESTS,
+    stall.HOST_CODE: ((_MAIN, _RUNS), (_HELPERS, _RUNS)),
+    stall.WORKER_CPU: ((_HELPERS, _RUNS),),
+    stall.CPU_QUEUE: ((_ANY, _RUNS),),
+    stall.CPU_QUOTA: ((_ANY, _RUNS),),
+    stall.STORAGE: ((_ANY, _READS), (_ANY, _RUNS)),
+    stall.MEMORY: ((_ANY, _READS), (_ANY, _RUNS)),
+    stall.NETWORK: ((_ANY, frozenset({Activity.NETWORK})), *_MAIN_RESTS),
+    stall.PEER: _MAIN_RESTS,
+    stall.REQUESTS: _MAIN_RESTS,
+    stall.ASLEEP: _MAIN_RESTS,
 }
 """By cause: whose looks (a main's or a helper's) doing what; the first of them that were seen."""
 CAUSES = frozenset(_BLAMED)
@@ -104,6 +93,15 @@ def line_of(frames: Sequence[Frame]) -> Line | None:
     return Line(frames[inner].file, frames[inner].line, function, called)
 
 
+def gist(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The two frames at most that make the same line as `frames`, which may be long."""
+    line = line_of(frames)
+    if line is None:
+        return ()
+    own = Frame(line.function, line.file, line.line)
+    return (frames[0], own) if line.called else (own,)
+
+
 def _named(frame: Frame) -> str:
     """`torch.stack`: the function with the package or module that it is of."""
     found = _INSTALLED.match(frame.file)
@@ -141,7 +139,7 @@ class _Seen:
 class LineCount:
     """The lines of one GPU."""
 
-    idle_ns: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    idle_ns: dict[str, int] = field(default_factory=dict)
     """Of the ticks that were added, by what the GPU waited on."""
     looks: int = 0
     _busy: float = 0.0
@@ -152,8 +150,7 @@ class LineCount:
         self, windows: Sequence[Window], stalls: Mapping[str, int], looks: Iterable[Look]
     ) -> None:
         """Add a tick: its windows, their idle time by cause, and the looks within it."""
-        for cause, idle_ns in stalls.items():
-            self.idle_ns[cause] += idle_ns
+        add_up(self.idle_ns, stalls)
         for look in looks if windows else ():
             self.looks += 1
             idle = _idle_share(windows, look.at_ns)
@@ -203,7 +200,8 @@ class LineCount:
             line = part.of.line
             by_line[line.file, line.line, part.of.role].append(part)
         for of_line in nlargest(_MOST_TOLD, by_line.values(), key=_nanoseconds):
-            ns = _nanoseconds(of_line)
+            if not (ns := _nanoseconds(of_line)):  # too little to divide by
+                break
             most = max(of_line, key=lambda part: part.nanoseconds)
             seen = [(part.nanoseconds / ns, self._seen[part.of]) for part in of_line]
             yield CodeLine(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import TypeVar
 
 from gpu_bottleneck_exporter.host.files import check_room
 
 MOST_AT_ONCE = 262_144
 """Bytes: the table of lines of a very long function."""
+_ITEMS_PER_CHECK = 1024
+"""Between two checks of the deadline: these take less than a millisecond."""
+T = TypeVar("T")
 
 
 class UnreadableError(Exception):
@@ -38,6 +43,13 @@ class Memory:
         # Not before: a read that hangs may go on much later, and must not read another file then.
         with suppress(AttributeError):
             os.close(self._file)
+
+    def timely(self, items: Iterable[T]) -> Iterator[T]:
+        """`items`, until the time is over. Raises UnreadableError then."""
+        for number, item in enumerate(items):
+            if not number % _ITEMS_PER_CHECK and time.monotonic() > self.until:
+                raise UnreadableError
+            yield item
 
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes at `address`. Raises UnreadableError, NoMemoryError."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
+
+from gpu_bottleneck_exporter.host.process import Started
 
 Ratio = Annotated[float, (0.0, 1.0)]
 
@@ -46,3 +48,11 @@ class IdleLines:
     """Whether somebody looks now."""
     age_seconds: float = 0.0
     """Since the last look."""
+
+
+class Findings(NamedTuple):
+    """The lines of one GPU while the same processes had it."""
+
+    lines: IdleLines
+    mains: frozenset[Started]
+    """All processes that had the GPU meanwhile."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
@@ -15,27 +15,28 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, numbered, read
-from gpu_bottleneck_exporter.host.process import ProcessReader
+from gpu_bottleneck_exporter.host.process import ProcessReader, Started, user_id
 from gpu_bottleneck_exporter.host.threads import Thread
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
-from gpu_bottleneck_exporter.stacktraces.interpreter import (
-    MOST_FRAMES,
-    Interpreter,
-    Running,
-)
+from gpu_bottleneck_exporter.stacktraces.interpreter import MOST_FRAMES, Interpreter, Running
 from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError
 
-PATIENCE_SECONDS = 1.0
-"""For all processes of a look together."""
+PATIENCE_SECONDS = 0.8
+"""For all processes of a look together: less than `looking` waits for one, so that each call
+returns in time and its CPU time is counted."""
 _MOST_KEPT = 64
 """Processes whose Python is remembered."""
 _TRIES = 3
 _MOST_MAPPED = 4 * MANY_BYTES
 _MOST_NUMBERED = 512
 """Threads of a process."""
+_READ_AT_ONCE = 2
+"""Mains of a look, and as many helpers."""
+_OTHERS = "it is not known to be of the owner of all that hold the GPU"
 _OWN_NUMBER = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
-looking = Aside(PATIENCE_SECONDS)
+_ONE_USER = re.compile(r"^Uid:\t(\d+)\t\1\t\1\t\1$", re.MULTILINE)
+looking = Aside(1.0)
 """For all reads here: what holds them up must not hold up others."""
 
 
@@ -55,6 +56,12 @@ class ThreadStack(NamedTuple):
     """Whether it ran without Python's lock, so native code; False if that is not known."""
     frames: tuple[Frame, ...]
     """The innermost first."""
+
+
+_Owner = tuple[str, str, str] | None
+"""The user, by number, the pod or container, and the Slurm job; empty outside of these."""
+Stacks = Sequence[ThreadStack] | Refusal
+"""The stacks of a process, or why it cannot be read."""
 
 
 class _Known:
@@ -90,9 +97,15 @@ class _Known:
 class StackReader(AbstractContextManager["StackReader"]):
     """Reads stacks of processes."""
 
-    def __init__(self, proc: Path, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """`proc`: the host's."""
+    def __init__(
+        self,
+        proc: Path,
+        patience_seconds: float = PATIENCE_SECONDS,
+        tenant: Callable[[int], tuple[str, str]] = lambda _: ("", ""),
+    ) -> None:
+        """`proc`: the host's; `tenant`: the pod or container of a process, and its Slurm job."""
         self._proc = proc
+        self._tenant = tenant
         self._patience = patience_seconds
         self._known: dict[int, _Known] = {}
         self._before = looking.cpu_seconds
@@ -107,22 +120,41 @@ class StackReader(AbstractContextManager["StackReader"]):
         """CPU time of all reads so far, without that of the calling thread."""
         return looking.cpu_seconds - self._before
 
-    def read(self, pids: Sequence[int]) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
-        """The stacks of each process, or why they cannot be read."""
-        until = time.monotonic() + self._patience
-        return {pid: self._one(pid, until) for pid in pids}
+    def read(self, mains: Sequence[Started], helpers: Sequence[Started]) -> Mapping[int, Stacks]:
+        """The stacks of the first mains and of the first helpers of their owner, or why not.
 
-    def _one(self, pid: int, until: float) -> Sequence[ThreadStack] | Refusal:
+        None is read if the mains are not known to be of one owner: it is shown with their GPU.
+        """
+        until = time.monotonic() + self._patience
+        owners = [self._owner(pid) for pid, _ in mains]
+        owner = owners[0] if mains and all(_shares(owners[0], one) for one in owners) else None
+        related = (one for one in helpers if _shares(owner, self._owner(one[0])))
+        chosen = (*mains[:_READ_AT_ONCE], *islice(related, _READ_AT_ONCE))
+        return {one[0]: self._one(one, owner, until) for one in chosen}
+
+    def _owner(self, pid: int) -> _Owner:
+        """The owner of a process; None if it is unknown, or the process has ended.
+
+        A process with several user ids, such as a setuid program, holds data of several users.
+        """
+        if not _ONE_USER.search(read(f"{self._proc}/{pid}/status") or ""):
+            return None
+        return user_id(self._proc, pid), *self._tenant(pid)
+
+    def _one(self, asked: Started, owner: _Owner, until: float) -> Stacks:
         if time.monotonic() > until:
             return Refusal("there was no time left for it")
+        pid, started_ticks = asked
         known = self._remembered(pid)
-        found = _trouble(known.process) or _asked(known, until)
+        found = _trouble(known.process, started_ticks) or (
+            _asked(known, until) if owner else _OTHERS
+        )
         # What was read may be another's by now.
-        found = _trouble(known.process) or found
-        if not isinstance(found, str):
+        found = _trouble(known.process, started_ticks) or found
+        if not isinstance(found, str) and _shares(owner, self._owner(pid)):
             return found
         self._known.pop(pid).close()  # it may execute another program next
-        return Refusal(found)
+        return Refusal(found if isinstance(found, str) else _OTHERS)
 
     def _remembered(self, pid: int) -> _Known:
         known = self._known.pop(pid, None) or _Known(self._proc, pid)
@@ -130,6 +162,17 @@ class StackReader(AbstractContextManager["StackReader"]):
         if len(self._known) > _MOST_KEPT:
             self._known.pop(next(iter(self._known))).close()  # not read for longest
         return known
+
+
+def _shares(owner: _Owner, other: _Owner) -> bool:
+    """Whether two processes are of one user, pod, container or Slurm job.
+
+    Root's processes in a Slurm job, slurmstepd and sshd, are none of the job's.
+    """
+    if owner is None or other is None or owner[1:] != other[1:]:
+        return False
+    user, place, job = owner
+    return user == other[0] or place != "" or (job != "" and "0" not in (user, other[0]))
 
 
 def _asked(known: _Known, until: float) -> Sequence[ThreadStack] | str:
@@ -158,10 +201,10 @@ def _stacks(known: _Known, until: float) -> list[ThreadStack]:
     return [*found.values()]
 
 
-def _trouble(process: ProcessReader) -> str | None:
-    """Why there is nothing to read of a process."""
+def _trouble(process: ProcessReader, started_ticks: int | None) -> str | None:
+    """Why there is nothing to read of the process that started then."""
     stat = process.stat()
-    if stat is None or stat.ended:
+    if stat is None or stat.ended or stat.started_ticks != started_ticks:
         return "it has ended"
     return "it is stopped" if wait_of(stat.state, None) is Wait.STOPPED else None
 

@@ -1,0 +1,301 @@
+"""What a job may put where its stacks are read: bounded, readable, and of its owner only."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.stacktraces.code import MOST_KEPT, Codes
+from gpu_bottleneck_exporter.stacktraces.interpreter import Interpreter
+from gpu_bottleneck_exporter.stacktraces.layouts import LAYOUTS, Layout
+from gpu_bottleneck_exporter.stacktraces.memory import (
+    MOST_AT_ONCE,
+    Memory,
+    NoMemoryError,
+    UnreadableError,
+)
+from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
+from support.programs import program, started
+from support.rights import NOBODY, as_user
+from support.tools import missing
+from support.waiting import PATIENCE_SECONDS, until
+
+PROC = Path("/proc")
+MAX_LINE = 2**31 - 1
+MOST_NAMED = 513
+CODE, FILE, NAME, TABLE, KIND = 1 << 20, 1 << 21, 1 << 22, 1 << 23, 77
+MINORS = st.sampled_from(sorted(LAYOUTS))
+
+
+class Laid(Memory):
+    """A memory that holds `parts` by address, for as long as a test may take."""
+
+    def __init__(self, parts: Mapping[int, bytes]) -> None:
+        super().__init__("/proc/self", time.monotonic() + 240)
+        self.parts = parts
+        self.reads = 0
+
+    def read(self, address: int, size: int) -> bytes:
+        self.reads += 1
+        for start, raw in self.parts.items():
+            if start <= address < start + len(raw) and 0 <= size <= MOST_AT_ONCE:
+                return raw[address - start :][:size].ljust(size, b"\0")
+        raise UnreadableError
+
+
+def laid(layout: Layout, table: bytes, first_line: int, name: bytes, width: int) -> Laid:
+    """A code object with `table`, whose names are `name`."""
+    code = bytearray(1024)
+    places = {layout.header - 8: KIND, layout.filename: FILE, layout.name: NAME}
+    for at, value in (places | {layout.lines: TABLE}).items():
+        code[at : at + 8] = struct.pack("=Q", value)
+    code[layout.first_line : layout.first_line + 4] = struct.pack("=i", first_line)
+    text = bytearray(layout.header + 24)
+    text[layout.header :] = struct.pack("=QQQ", len(name) // width, 0, width << 2 | 0x20)
+    text = text.ljust(layout.unicode, b"\0") + name
+    lines = bytes(layout.header) + struct.pack("=QQ", len(table), 0) + table
+    return Laid({CODE: bytes(code), FILE: bytes(text), NAME: bytes(text), TABLE: lines})
+
+
+def entry(groups: int) -> bytes:
+    """An entry with a step of so many six-bit groups, all of whose bits are set."""
+    return bytes([0x80 | 14 << 3 | 7]) + b"\x7e" + b"\x7f" * (groups - 2) + b"\x3f"
+
+
+@given(
+    MINORS,
+    st.binary(max_size=64),
+    st.integers(-(2**31), MAX_LINE),
+    st.integers(-1, 1 << 64),
+    st.binary(max_size=64),
+    st.sampled_from([1, 2, 4]),
+)
+@example(11, entry(5000), 1, 0, b"f", 1)
+@example(14, entry(7), 1, 0, b"f", 1)
+@example(12, entry(6), 1, 0, b"f", 1)
+@example(10, b"\x02\x7f" * 9, MAX_LINE, 9, b"", 1)
+@example(9, b"", -5, 9, b"\x00\xd8", 2)
+def test_a_frame_is_within_bounds_or_unreadable(  # noqa: PLR0913, PLR0917 - all that a job shapes
+    minor: int, table: bytes, first_line: int, instruction: int, name: bytes, width: int
+) -> None:
+    memory = laid(LAYOUTS[minor], table, first_line, name, width)
+    try:
+        frame = Codes(memory, minor, LAYOUTS[minor], KIND).frame(CODE, instruction)
+    except UnreadableError:
+        return
+    assert 0 < frame.line <= MAX_LINE
+    for text in (frame.function, frame.file):
+        assert len(text) <= MOST_NAMED
+        assert text.isprintable()
+
+
+def test_what_is_remembered_of_a_process_is_bounded_in_bytes() -> None:
+    """A node's stack reader remembers 64 processes, and may take 256 MiB for all it does."""
+    names = "\U0001f600".encode("utf-32-le") * 9999
+    memory = laid(LAYOUTS[11], b"\x80\x00", 1, names, 4)
+    codes, parts = Codes(memory, 11, LAYOUTS[11], KIND), dict(memory.parts)
+    memory.parts = parts
+    for at in range(CODE + (1 << 32), CODE + (MOST_KEPT // 200 << 32), 1 << 32):
+        parts[at] = parts[CODE]
+        codes.frame(at, 0)
+        del parts[at]
+    kept = sum(sys.getsizeof(text) for one in codes._kept.values() for text in one[:2])
+    assert 0 < kept <= 5 * MOST_KEPT
+
+
+@pytest.mark.parametrize("step", [-7, 40, MAX_LINE - 50, -MAX_LINE + 99])
+def test_a_step_of_any_c_int_is_read(step: int) -> None:
+    number, groups = abs(step) << 1 | (step < 0), bytearray()
+    while number > 63:
+        groups.append(number & 63 | 64)
+        number >>= 6
+    table = bytes([0x80 | 14 << 3 | 7, *groups, number])
+    memory = laid(LAYOUTS[11], table, 50, b"f", 1)
+    place = CODE + (LAYOUTS[11].instructions or 0)
+    line = 50 + step
+    if line > 0:
+        assert Codes(memory, 11, LAYOUTS[11], KIND).frame(CODE, place).line == line
+    else:
+        with pytest.raises(UnreadableError):
+            Codes(memory, 11, LAYOUTS[11], KIND).frame(CODE, place)
+
+
+@given(MINORS, st.binary(min_size=8, max_size=4096), st.integers(0, 1 << 32))
+def test_a_whole_process_of_any_bytes_takes_a_bounded_number_of_reads(
+    minor: int, raw: bytes, seed: int
+) -> None:
+    """Whatever is asked for lies somewhere in `raw`, as if that went on for ever."""
+
+    class Endless(Laid):
+        def read(self, address: int, size: int) -> bytes:
+            self.reads += 1
+            if not 0 <= size <= MOST_AT_ONCE:
+                raise UnreadableError
+            at = (address ^ seed) % len(raw)
+            return (raw * (size // len(raw) + 2))[at : at + size]
+
+    memory = Endless({})
+    interpreter = Interpreter.__new__(Interpreter)
+    interpreter.memory, interpreter.minor = memory, minor
+    interpreter._layout, interpreter._runtime = LAYOUTS[minor], 4096
+    interpreter._size, interpreter._call_size = 256, 256
+    kind = int.from_bytes(memory.read(CODE + LAYOUTS[minor].header - 8, 8), "little")
+    interpreter._codes = Codes(memory, minor, LAYOUTS[minor], kind)
+    try:
+        for thread in interpreter.threads():
+            for frame in interpreter.stack(thread):
+                assert 0 < frame.line <= MAX_LINE
+                assert len(frame.file) <= MOST_NAMED
+    except (UnreadableError, NoMemoryError):
+        pass
+    assert memory.reads < 50_000
+
+
+def test_a_walk_through_a_table_ends_with_the_time_of_the_read() -> None:
+    memory = Memory("/proc/self", time.monotonic() + 0.02)
+    with pytest.raises(UnreadableError):
+        for _ in memory.timely(range(10**8)):
+            pass
+
+
+HOSTILE = """
+def waits():
+    os.read(0, 1)
+waits.__code__ = waits.__code__.replace(co_linetable=bytes.fromhex(sys.argv[1]))
+ready()
+waits()
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="another format")
+@pytest.mark.parametrize("groups", [7, 5000])
+def test_a_line_of_thousands_of_digits_costs_its_own_stack(groups: int) -> None:
+    with program(HOSTILE, entry(groups).hex()) as one, StackReader(PROC, PATIENCE_SECONDS) as it:
+        found = until(lambda: it.read([started(one.pid)], ())[one.pid] == [] or None, "no stack")
+        assert found
+        with program("ready()\nos.read(0, 1)") as other:
+            until(lambda: it.read([started(other.pid)], ())[other.pid], "the stack of another")
+
+
+def test_a_function_may_be_in_a_file_without_a_name() -> None:
+    with (
+        program('exec(compile("ready()\\nos.read(0, 1)", "", "exec"))') as one,
+        StackReader(PROC, PATIENCE_SECONDS) as reader,
+    ):
+
+        def place() -> tuple[str, int] | None:
+            found = reader.read([started(one.pid)], ())[one.pid]
+            assert not isinstance(found, Refusal)
+            return (found[0].frames[0].file, found[0].frames[0].line) if found else None
+
+        assert until(lambda: (at := place()) and at[1] == 2 and at, "its second line") == ("", 2)
+
+
+SLEEPS = "ready()\nos.read(0, 1)"
+NOT_OURS = "it is not known to be of the owner of all that hold the GPU"
+
+
+class TestOwners:
+    """Mains and helpers; those of root have no pod, container or job."""
+
+    def test_helpers_of_another_user_are_not_read(self) -> None:
+        with (
+            program(SLEEPS, way=as_user(NOBODY)) as main,
+            program(SLEEPS, way=as_user(NOBODY)) as own,
+            program(SLEEPS) as roots,
+            StackReader(PROC, PATIENCE_SECONDS) as reader,
+        ):
+            others = [started(one.pid) for one in (roots, roots, own)]
+            found = reader.read([started(main.pid)], others)
+            assert {*found} == {main.pid, own.pid}
+            assert {*reader.read([started(roots.pid)], others)} == {roots.pid}
+
+    def test_mains_of_several_owners_are_not_read(self) -> None:
+        with (
+            program(SLEEPS, way=as_user(NOBODY)) as one,
+            program(SLEEPS) as roots,
+            StackReader(PROC, PATIENCE_SECONDS) as reader,
+        ):
+            mains = [started(one.pid), started(roots.pid)]
+            assert reader.read(mains, mains) == {one.pid: NOT_OURS, roots.pid: NOT_OURS}
+            assert reader.read(mains[:1], ())[one.pid] != NOT_OURS
+
+    def test_who_has_changed_its_user_for_good_is_of_the_new_one(self) -> None:
+        """The kernel gives its `mem` to root, as the process may still hold data of root's."""
+        changed = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n{SLEEPS}"
+        with (
+            program(changed) as main,
+            program(SLEEPS) as roots,
+            program(SLEEPS, way=as_user(NOBODY)) as own,
+            StackReader(PROC, PATIENCE_SECONDS) as reader,
+        ):
+            found = reader.read([started(main.pid)], [started(roots.pid), started(own.pid)])
+            assert {*found} == {main.pid, own.pid}
+            assert not any(isinstance(one, Refusal) for one in found.values())
+
+    @pytest.mark.parametrize("ids", [(NOBODY, 0, 0), (0, NOBODY, 0), (NOBODY, NOBODY, 0)])
+    def test_who_has_several_users_has_no_owner(self, ids: tuple[int, int, int]) -> None:
+        with (
+            program(f"os.setresuid{ids}\n{SLEEPS}") as main,
+            program(SLEEPS) as roots,
+            StackReader(PROC, PATIENCE_SECONDS) as reader,
+        ):
+            found = reader.read([started(main.pid)], [started(roots.pid)])
+            assert found == {main.pid: NOT_OURS}
+
+    @pytest.mark.parametrize(
+        ("tenant", "reads_roots"), [(("", ""), False), (("", "7"), False), (("pod", ""), True)]
+    )
+    def test_root_is_another_owner_but_in_a_pod(
+        self, tenant: tuple[str, str], *, reads_roots: bool
+    ) -> None:
+        """Root's processes in the groups of a Slurm job are slurmstepd and sshd."""
+        with (
+            program(SLEEPS, way=as_user(NOBODY)) as user,
+            program(SLEEPS) as roots,
+            StackReader(PROC, PATIENCE_SECONDS, lambda _: tenant) as reader,
+        ):
+            both = [started(user.pid), started(roots.pid)]
+            for main in both:
+                found = reader.read([main], both)
+                assert {*found} == ({user.pid, roots.pid} if reads_roots else {main[0]})
+
+    def test_users_within_the_namespace_of_a_user_are_that_user(self) -> None:
+        """As in a container without root, whose program runs as www-data."""
+        code = f"""
+def become(*ids):
+    os.setresgid(*ids)
+    os.setresuid(*ids)
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE
+os.setgroups([])
+become(1000, 1000, 1000)
+ready(ctypes.CDLL(None).unshare(0x10000000))  # CLONE_NEWUSER
+told()
+become(33, 33, 33)
+{SLEEPS}"""
+        with (
+            program(code) as main,
+            program(SLEEPS, way=as_user(1000)) as own,
+            StackReader(PROC, PATIENCE_SECONDS) as reader,
+        ):
+            if main.words != ["0"]:
+                missing("no user namespace may be made")
+            for name in ("uid_map", "gid_map"):
+                Path(f"/proc/{main.pid}/{name}").write_text("0 1000 1\n1 100000 65536\n")
+            main.ask()
+            found = reader.read([started(main.pid)], [started(own.pid)])
+            assert {*found} == {main.pid, own.pid}
+            assert not any(isinstance(one, Refusal) for one in found.values())
+
+    def test_a_pid_that_is_anothers_by_now_is_not_read(self) -> None:
+        with program(SLEEPS) as one, StackReader(PROC, PATIENCE_SECONDS) as reader:
+            pid, ticks = started(one.pid)
+            assert reader.read([(pid, (ticks or 0) - 1)], ()) == {pid: "it has ended"}
+            assert reader.read([(pid, ticks)], ())[pid] != "it has ended"
