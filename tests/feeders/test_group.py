@@ -186,6 +186,30 @@ def test_files_are_named_only_while_somebody_waits_for_them(
     assert recorded.feed.history.total.places == dict.fromkeys([Place.UNKNOWN] if causes else [], 1)
 
 
+@pytest.mark.parametrize("gap", [False, True], ids=["at once", "after a while"])
+def test_evidence_is_of_those_that_have_the_gpu_now(recorded: Recorded, *, gap: bool) -> None:
+    for pid, channel in ((7, "do_wait"), (8, "hrtimer_nanosleep")):
+        process(recorded.proc, pid, state="S")
+        lay(recorded.proc, {f"{pid}/wchan": channel})
+
+    def ticks(number: int) -> str:
+        told = ""
+        for _ in range(number):
+            recorded.feed.note_split(0, {UNKNOWN: 1}, recorded._now_ns)
+            told += f"{recorded.tick().evidence}"
+        return told
+
+    recorded.adopt(7)
+    assert "child process" in ticks(5)
+    if gap:
+        recorded.adopt()
+        assert "sleeps" not in ticks(2)
+    recorded.adopt(8)
+    others = ticks(9)
+    assert "on a timer" in others
+    assert "child process" not in others
+
+
 def test_a_gpu_is_engaged_while_it_works_or_is_held_up_by_its_own_rank(recorded: Recorded) -> None:
     recorded.feed.note_split(2 * SECOND, {STORAGE: SECOND, PEER: SECOND}, 1)
     assert recorded.feed.engaged == (0.75, 1)
@@ -220,7 +244,17 @@ def test_the_busiest_are_those_that_run(recorded: Recorded) -> None:
         process(recorded.proc, worker, state=state)
     recorded.adopt(7, workers=(11, 12, 13, 14))
     mains, others = [recorded.tick() for _ in range(4)][-1].busiest
-    assert (mains, {*others}) == ((7,), {12, 13})
+    assert ([pid for pid, _ in mains], {pid for pid, _ in others}) == ([7], {12, 13})
+
+
+def test_evidence_is_not_that_of_processes_that_have_left(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    recorded._reader.feeding = recorded.tick()
+    recorded._reader._evidence = (("network", "waits for 10.0.0.7"),)
+    assert recorded.tick().evidence
+    process(recorded.proc, 8)
+    recorded.adopt(8)
+    assert recorded.tick().evidence == ()
 
 
 def test_a_main_that_started_another_has_no_worker_in_it(recorded: Recorded) -> None:

@@ -44,6 +44,20 @@ kept = socket.create_connection(server.getsockname(), source_address=source)
 ready()
 told()
 """
+MIRROR = """
+import fcntl
+ports = [int(port) for port in sys.argv[1:]] or [0, 0]
+request = struct.pack("16sH2x4s8x", b"lo", socket.AF_INET, bytes((10, 98, 76, 54)))
+fcntl.ioctl(socket.socket(), 0x8916, request)  # SIOCSIFADDR
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH14x", b"lo", 1))  # lo goes up
+server = socket.create_server(("10.98.76.54", ports[0]))
+kept = socket.create_connection(server.getsockname(), source_address=("10.98.76.54", ports[1]))
+also = server.accept()
+ready(server.getsockname()[1], kept.getsockname()[1])
+told()
+"""
+ALONE = "assert ctypes.CDLL(None, use_errno=True).unshare(0x10000000 | 0x40000000) == 0\n"
+"""As `unshare --user --net`."""
 SHY = "ctypes.CDLL(None).prctl(4, 0)\nready()\ntold()\n"
 """PR_SET_DUMPABLE: who wants no core dumps is root's in /proc."""
 
@@ -129,6 +143,22 @@ def test_a_connection_of_another_user_joins_nobody(another_user: Way) -> None:
         assert not ends_towards(one, other)
         one.close()
         other.close()
+
+
+def test_addresses_that_a_user_gave_a_network_of_its_own_join_nobody() -> None:
+    with program(MIRROR, way=with_a_network_of_its_own()) as server:
+        ports = server.words
+        with (
+            program(ALONE + MIRROR, *ports) as double,
+            program(MIRROR, *ports, way=with_a_network_of_its_own()) as peer,
+        ):
+            one, other, third = feed(server), feed(double), feed(peer)
+            assert one.ends & reverse(other.ends) & reverse(third.ends), "both look like it"
+            assert are_joined(one, third)
+            assert not are_joined(one, other)
+            assert not are_joined(other, one)
+            for found in (one, other, third):
+                found.close()
 
 
 def test_what_looks_like_the_other_end_in_another_network_is_none() -> None:

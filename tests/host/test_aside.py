@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from support.programs import program
 from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
+
+
+@pytest.fixture
+def beside() -> Aside:
+    return Aside(patience_seconds=0.01)
 
 
 def test_what_is_read_is_told() -> None:
@@ -50,6 +56,83 @@ def test_not_more_than_so_many_are_left_behind(monkeypatch: pytest.MonkeyPatch) 
     beside._patience = PATIENCE_SECONDS
     gate.set()
     until(lambda: beside.call(1, lambda: "asked again"), "that it is asked again")
+
+
+def test_a_tenant_that_hangs_costs_itself_four_threads(beside: Aside) -> None:
+    beside.share_by(lambda pid: pid // 100)
+    gate = threading.Event()
+    before = threading.active_count()
+    assert [beside.call(pid, gate.wait) for pid in range(100, 200)] == [None] * 100
+    assert threading.active_count() <= before + module.MOST_OF_A_TENANT
+    beside._patience = PATIENCE_SECONDS
+    assert beside.call(200, lambda: "another tenant") == "another tenant"
+    beside._patience = 0.01
+    gate.set()
+    until(lambda: beside.call(100, lambda: "asked again"), "that it is asked again")
+
+
+def test_a_tenant_whose_answers_are_late_runs_out_of_its_time(beside: Aside) -> None:
+    """Each of its many processes answers in time, which would hold up callers for ever."""
+    beside._patience = PATIENCE_SECONDS
+    beside.share_by(lambda pid: pid // 100)
+    asked: list[int] = []
+
+    def answer_late(pid: int) -> None:
+        time.sleep(0.1)
+        asked.append(pid)
+
+    for pid in [*range(100, 200), *range(100, 200)]:
+        beside.call(pid, partial(answer_late, pid))
+    seconds = 0.1 * len(asked)
+    assert seconds <= module._MAX_BLOCKED_SECONDS + 0.2, "and what it regained meanwhile"
+    assert beside.call(200, lambda: "another tenant") == "another tenant"
+    beside._paid_at = {one: at - 100 for one, at in beside._paid_at.items()}  # time goes by
+    assert beside.call(100, lambda: "asked again") == "asked again"
+
+
+def test_a_caller_waits_for_no_other_caller(beside: Aside) -> None:
+    beside._patience = PATIENCE_SECONDS
+    gate, entered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        gate.wait()
+
+    slow = threading.Thread(target=beside.call, args=(1, wait), daemon=True)
+    slow.start()
+    entered.wait()
+    assert beside.call(2, lambda: "at once") == "at once"
+    gate.set()
+    slow.join()
+
+
+def test_computing_is_no_late_answer(beside: Aside) -> None:
+    """As parsing stacks may take: it has a budget of CPU time."""
+    beside._patience = PATIENCE_SECONDS
+
+    def compute() -> None:
+        until_cpu = time.thread_time() + 0.05
+        while time.thread_time() < until_cpu:
+            pass
+
+    for _ in range(3):
+        beside.call(1, compute)
+    assert beside.cpu_seconds >= 0.15
+
+
+def test_the_cpu_time_of_a_call_that_was_abandoned_counts(beside: Aside) -> None:
+    ends = threading.Event()
+
+    def burn() -> None:
+        while not ends.is_set():
+            pass
+
+    assert beside.call(1, burn) is None
+    before = beside.cpu_seconds
+    until(lambda: beside.cpu_seconds > before + 0.05, "CPU time of the call")
+    ends.set()
+    until(lambda: not beside._held_up, "its end")
+    assert beside.cpu_seconds > before
 
 
 def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,14 @@ def test_before_linux_5_14_nobody_is_known_to_write(
     assert find(tmp_path, [End("pipe:[5]")], ()) == {End("pipe:[5]"): found}
 
 
+def test_a_file_that_is_named_like_a_socket_is_none(tmp_path: Path) -> None:
+    lay(tmp_path, {"7/fdinfo/3": "flags:\t01\nmnt_id:\t15\nino:\t5\n", "7/mountinfo": ""})
+    trees.links(tmp_path / "7/fd", "/tmp/socket:[9]")  # noqa: S108
+    trees.links(tmp_path / "6/fd", "socket:[9]")
+    ends = [End("socket:[9]"), End("pipe:[9]")]
+    assert find(tmp_path, ends, ()) == {ends[0]: {6}, ends[1]: set()}
+
+
 LOOPBACK = "127.0.0.1"
 
 

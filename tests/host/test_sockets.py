@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.host.files import MOST_SOCKETS
 from gpu_bottleneck_exporter.host.sockets import (
-    MOST_SOCKETS,
     Connection,
     Endpoint,
     Sockets,

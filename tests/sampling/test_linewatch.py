@@ -13,16 +13,18 @@ import pytest
 from gpu_bottleneck_exporter.accounting.stall import HOST_CODE, STORAGE
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.sampling.linewatch import LASTED_NS, LineWatch
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
-from gpu_bottleneck_exporter.stacktraces.model import IdleLines
+from gpu_bottleneck_exporter.stacktraces.model import Findings, IdleLines
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, ThreadStack
 from support.states import feeding
 from support.waiting import until
 
 SECOND = 1_000_000_000
 MAIN, WORKER = 11, 12
+HOLDER, HELPER = (MAIN, 1), (WORKER, 2)
 FRAMES = (Frame("decode", "/train.py", 7),)
 
 
@@ -35,22 +37,25 @@ class Recorded:
     fails: int = 0
     refused: frozenset[int] = frozenset()
     cpu_seconds: float = 0.0
-    asked: list[Sequence[int]] = field(default_factory=list)
+    asked: list[Sequence[Started]] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
     """When, in seconds."""
 
-    def read(self, pids: Sequence[int]) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
-        self.asked.append(pids)
+    def read(
+        self, mains: Sequence[Started], helpers: Sequence[Started]
+    ) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
+        self.asked.append((*mains, *helpers))
         self.at.append(time.monotonic())
         self.cpu_seconds += self.cost
         if len(self.asked) <= self.fails:
             raise ValueError("unreadable")
         stacks = [ThreadStack(MAIN, Wait.RUN, native=False, frames=FRAMES)]
+        pids = [pid for pid, _ in self.asked[-1]]
         return {pid: Refusal("it ended") if pid in self.refused else stacks for pid in pids}
 
 
 def known(_: str) -> Feeding:
-    return replace(feeding(), busiest=((MAIN,), (WORKER,)))
+    return replace(feeding(), busiest=((HOLDER,), (HELPER,)))
 
 
 @contextmanager
@@ -85,7 +90,7 @@ def test_a_gpu_that_somebody_asks_for_is_looked_at() -> None:
         until(lambda: len(reader.asked) > 1, "another look")
         found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
     assert (found.lines[0].line, found.lines[0].ratio, found.looking) == (7, 1.0, True)
-    assert set(reader.asked) == {(MAIN, WORKER)}
+    assert set(reader.asked) == {(HOLDER, HELPER)}
 
 
 def test_nobody_looks_unasked_until_a_gpu_has_waited_for_one_thing_for_long() -> None:
@@ -111,7 +116,7 @@ def test_what_was_found_is_told_of_nobody_else(monkeypatch: pytest.MonkeyPatch) 
     with watching(Recorded()) as watch:
         watch.ask("a", 60)
         until(lambda: tick(watch).lines, "a line")
-        others = replace(feeding(), busiest=((MAIN + 7,), ()))
+        others = replace(feeding(), busiest=(((MAIN, 7),), ()))
         monkeypatch.setattr(watch, "_feeding", lambda _: others)
         assert watch.told("a") == IdleLines()
 
@@ -164,3 +169,49 @@ def test_it_rests_until_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     with watching(Recorded()):
         until(lambda: asked and time.monotonic_ns() - asked[0] > SECOND / 4, "a moment")
         assert len(asked) == 1
+
+
+def holding(*mains: Started) -> Feeding:
+    return replace(feeding(), busiest=(mains, ()))
+
+
+def found_at(watch: LineWatch) -> Findings | None:
+    """What is noted of a tick that ends now."""
+    return watch.note("a", [Window(time.monotonic_ns(), SECOND, 0)], {HOST_CODE: SECOND})
+
+
+@pytest.mark.parametrize("next_holder", [(MAIN + 7, 1), (MAIN, 7)], ids=["another", "its pid"])
+def test_what_was_found_is_of_those_that_held_the_gpu_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, next_holder: Started
+) -> None:
+    with watching(Recorded()) as watch:
+        monkeypatch.setattr(watch, "_feeding", lambda _: holding(HOLDER))
+        watch.ask("a", 60)
+        until(lambda: tick(watch).lines, "a line")
+        monkeypatch.setattr(watch, "_feeding", lambda _: holding(next_holder))
+        assert watch.told("a") == IdleLines()
+        found = found_at(watch)
+        assert found is not None
+        assert (found.mains, len(found.lines.lines)) == (frozenset({HOLDER}), 1)
+        assert found_at(watch) is None, "it is told once"
+        until(lambda: tick(watch).lines, "a line of the next")
+        monkeypatch.setattr(watch, "_feeding", lambda _: None)
+        later = found_at(watch)
+        assert later is not None
+        assert later.mains == {next_holder}
+        assert watch.told("a").lines == ()
+
+
+def test_what_was_found_once_nobody_looks_is_of_nobody_who_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with watching(Recorded()) as watch:
+        watch.ask("a", 0.5)
+        until(lambda: tick(watch).lines, "a line")
+        found = until(lambda: found_at(watch), "the end")
+        assert found.mains == {HOLDER}
+        monkeypatch.setattr(watch, "_feeding", lambda _: holding((MAIN, 7)))
+        assert found_at(watch) is None
+        assert watch.told("a") == IdleLines()
+        monkeypatch.setattr(watch, "_feeding", lambda _: holding(HOLDER))
+        assert watch.told("a") == IdleLines(), "nobody has seen what it did since"

@@ -17,9 +17,10 @@ from gpu_bottleneck_exporter.feeders.job import Job, JobFacts, JobLimits
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
-from gpu_bottleneck_exporter.sampling.prescriber import Prescriber, Prescribers
+from gpu_bottleneck_exporter.sampling.prescriber import Prescriber, Prescribers, _setting
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
 from support.rows import beside
 from support.states import feeding
@@ -185,6 +186,49 @@ def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
     gpu.feed.family.unfollowed = frozenset({2})
     assert [stretch(7), stretch(7)] == [known, known], "of so many workers too little is known"
     assert gpu.prescriber.turned == gpu.at_ns / SECOND
+
+
+def test_what_was_found_is_of_the_processes_that_are_there(tmp_path: Path) -> None:
+    gpu = Gpu(tmp_path)
+    gpu.feed.facts = JobFacts(command="train")
+
+    def stretch(pid: int) -> Outlook:
+        gpu.feed.mains.clear()
+        gpu.feed.mains[pid] = Process(tmp_path, pid)
+        gpu.work(3, {HOST_CODE: 1})
+        gpu.feed.last_tick_ns = gpu.at_ns
+        return gpu.prescriber.advise(gpu.feed, None, None, 1, ())
+
+    found = [stretch(1) for _ in range(6)][-1]
+    assert found.seen is not None
+    assert found.mains == gpu.feed.started == {(1, None)}
+    assert stretch(2) == NOTHING_KNOWN
+    assert stretch(2) == Outlook(mains=frozenset({(2, None)}))
+
+
+@pytest.mark.parametrize(
+    ("facts", "again", "same"),
+    [
+        ({"owners": {("1", "job 7")}, "lasting": {("1", "")}}, {"owners": {("1", "job 8")}}, True),
+        ({"owners": {("1", "pod")}, "lasting": {("1", "pod")}}, {"lasting": {("1", "p")}}, False),
+        ({"owners": {("1", "")}, "lasting": {("1", "")}}, {"lasting": {("2", "")}}, False),
+    ],
+    ids=["its next Slurm job", "another pod", "another user"],
+)
+def test_whose_restart_it_may_be(
+    tmp_path: Path, facts: dict[str, Any], again: dict[str, Any], *, same: bool
+) -> None:
+    feed = FeederGroup(tmp_path, Cgroups(tmp_path))
+    feed.mains[1] = Process(tmp_path, 1)
+    keys = []
+    for step, fields in enumerate((facts, {**facts, **again})):
+        known: Any = {name: frozenset(value) for name, value in fields.items()}
+        feed.facts = JobFacts(command=f"train --run {step}", **known)
+        keys.append(_setting(feed, Observed(4.0, 0.5, {})).job)
+    assert (keys[0] == keys[1]) is same
+    assert all(keys)
+    feed.facts = JobFacts(command="train", owners=frozenset({("1", ""), ("2", "")}))
+    assert not _setting(feed, Observed(4.0, 0.5, {})).job
 
 
 def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_told_once(
     caplog.set_level(logging.INFO)
     board, sampler, _ = stage(gpus=[H100, H100])
     until(lambda: observed(sampler, 0), "samples")
+    board.raise_xid(0, 10**9)
     board.raise_xid(0, 79)
     until(lambda: snapshot(sampler, 0).errors, "the XID is counted")
     board.gpus[0].record.device_result = NVML_ERROR_GPU_IS_LOST

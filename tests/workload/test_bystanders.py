@@ -69,3 +69,32 @@ def test_roots_daemons_of_the_driver_hold_nothing(
         lay(tmp_path, {f"{pid}/status": status})
     found = without_bystanders(Processes((Process(7),)), tmp_path, NVIDIA.daemons)
     assert len(found.processes) == kept
+
+
+USUAL, PRIVILEGED = "00000000a80425fb", "000001ffffffffff"
+"""The capabilities of a container's root, and all."""
+
+
+@pytest.mark.parametrize(
+    ("pids", "capabilities", "users", "kept"),
+    [
+        ("7", USUAL, "user", 0),
+        ("7\t1", USUAL, "user", 1),
+        ("7\t1", PRIVILEGED, "user", 0),
+        ("7\t1", PRIVILEGED, "net", 1),
+        ("7\t1", PRIVILEGED, "", 1),
+    ],
+    ids=["the host's", "a tenant's", "a daemon set's", "of its own users", "not to be checked"],
+)
+def test_the_root_of_a_container_makes_a_daemon_only_if_it_is_privileged(
+    pids: str, capabilities: str, users: str, kept: int, tmp_path: Path
+) -> None:
+    """As that of NVIDIA's daemon set for MPS, and its server for a client's user."""
+    for pid, above, user in ((6, 1, 0), (7, 6, 54321)):
+        head = f"Name:\t{SERVER[:15]}\nPPid:\t{above}\nUid:\t{user}\t0\t0\t0\nNSpid:\t{pids}\n"
+        lay(tmp_path, {f"{pid}/status": f"{head}CapEff:\t{capabilities}\n", f"{pid}/ns/x": ""})
+        if users:  # another namespace stands for those of other users
+            (tmp_path / f"{pid}/ns/user").symlink_to(f"/proc/self/ns/{users}")
+    for pid in (6, 7):
+        found = without_bystanders(Processes((Process(pid),)), tmp_path, NVIDIA.daemons)
+        assert len(found.processes) == kept

@@ -65,17 +65,18 @@ def test_a_container_to_which_its_own_group_was_delegated_is_one(
     make: Make, tmp_path: Path
 ) -> None:
     host = Host(tmp_path, make, f"{POD}/init/docker/{'c' * 64}")
-    pod = Owner(pod_uid=UID, container_id=ID)
+    pod = Owner(pod_uid=UID, container_id=ID, source="cgroup")
     assert host.owner() == pod
     (host.mount / POD).chmod(DELEGATED)
     assert host.owner() == pod
 
 
-def test_what_cannot_be_seen_is_told_by_its_name(tmp_path: Path) -> None:
-    assert made_by_root(tmp_path, "", f"/{POD}") == f"/{POD}"
+def test_a_name_of_a_group_that_cannot_be_found_is_not_believed(tmp_path: Path) -> None:
+    assert made_by_root(tmp_path, "", f"/{POD}") == "/"
     v2(tmp_path, "a")
-    assert made_by_root(tmp_path, "", "/b/c") == "/b/c"
-    assert made_by_root(tmp_path, "pids", "/b/c") == "/b/c"
+    assert made_by_root(tmp_path, "", "/a/c") == "/a"
+    assert made_by_root(tmp_path, "", "/b/c") == "/"
+    assert made_by_root(tmp_path, "pids", "/a") == "/"
 
 
 def test_groups_nested_beyond_what_a_path_may_be_hide_nothing_else(tmp_path: Path) -> None:
@@ -83,7 +84,8 @@ def test_groups_nested_beyond_what_a_path_may_be_hide_nothing_else(tmp_path: Pat
     line = "0::" + f"/{'x' * 250}" * 16 + "\n"
     assert cgroup_of(line, tmp_path).unified is None
     assert hidden(line, tmp_path) == {"cpu", "memory", "unified"}
-    assert made_by_root(tmp_path, "", line[3:-1]) == line[3:-1]
+    assert made_by_root(tmp_path, "", line[3:-1]) == "/"
+    assert made_by_root(tmp_path, "", f"/a{line[3:-1]}") == "/a"
 
 
 def test_a_group_whose_name_is_a_pattern_is_itself(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ KIND = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"
 KIND_SLICE = f"kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice"
 KIND_POD = f"{KIND}/{KIND_SLICE}"
 JOB = "system.slice/slurmstepd.scope/job_1392969"
+CGROUP = "cgroup"
 USERS = "/user.slice/user-1000.slice/user@1000.service"
 
 Place = tuple[str | None, str | None]
@@ -109,7 +110,8 @@ PLACES: dict[Place, dict[str, str]] = {
 @rows("place, path", {n: (place, path) for place in PLACES for n, path in PLACES[place].items()})
 def test_pods_and_containers(text: Text, path: str, place: Place) -> None:
     pod_uid, container_id = place
-    assert owner_in_cgroup(text(path)) == Owner(pod_uid=pod_uid, container_id=container_id)
+    found = Owner(pod_uid=pod_uid, container_id=container_id, source=CGROUP if any(place) else None)
+    assert owner_in_cgroup(text(path)) == found
 
 
 JOBS: dict[str, tuple[str, str | None]] = {
@@ -131,21 +133,21 @@ JOBS: dict[str, tuple[str, str | None]] = {
 @pytest.mark.parametrize("text", [v1, v2], ids=["v1", "v2"])
 @pytest.mark.parametrize(("path", "job"), JOBS.values(), ids=JOBS)
 def test_slurm_jobs(text: Text, path: str, job: str | None) -> None:
-    assert owner_in_cgroup(text(path)) == Owner(slurm_job_id=job)
+    assert owner_in_cgroup(text(path)) == Owner(slurm_job_id=job, source=job and CGROUP)
 
 
 def test_a_container_in_a_job_is_both() -> None:
     found = owner_in_cgroup(v2(f"/{JOB}/step_0/user/task_0/libpod-{ID}"))
-    assert found == Owner(container_id=ID, slurm_job_id="1392969")
+    assert found == Owner(container_id=ID, slurm_job_id="1392969", source=CGROUP)
 
 
 def test_hierarchies_that_lie_elsewhere_take_nothing_away() -> None:
     of_pod, elsewhere = f"/kubepods/pod{UID}/{ID}", "/system.slice/containerd.service"
-    expected = Owner(pod_uid=UID, container_id=ID)
+    expected = Owner(pod_uid=UID, container_id=ID, source=CGROUP)
     assert owner_in_cgroup(v1(of_pod, systemd=elsewhere)) == expected
     assert owner_in_cgroup(v1(elsewhere, systemd=of_pod)) == expected
     slurm = v1("/slurm/uid_1000/job_123/step_0", systemd="/system.slice/slurmd.service")
-    assert owner_in_cgroup(slurm) == Owner(slurm_job_id="123")
+    assert owner_in_cgroup(slurm) == Owner(slurm_job_id="123", source=CGROUP)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "0::", "0::/", ":", "no colons", v1("/"), v2("/../..")])
@@ -177,7 +179,7 @@ OUTSIDE = st.sampled_from(["kubelet", "training.slice", "system.slice", "..", "k
 def test_what_is_below_a_container_does_not_change_whose_it_is(before: str, after: str) -> None:
     path = f"/{before}/kubepods/burstable/pod{OTHER_UID}/{INNER}"
     found = owner_in_cgroup(v2(path))
-    assert found == Owner(pod_uid=OTHER_UID, container_id=INNER)
+    assert found == Owner(pod_uid=OTHER_UID, container_id=INNER, source=CGROUP)
     assert owner_in_cgroup(v2(f"{path}/{after}")) == found
 
 
@@ -199,11 +201,12 @@ def test_a_node_that_is_a_container_is_the_machine_to_those_in_it(text: Text, ou
     def seen(path: str) -> Owner:
         return owner_in_cgroup(text(path), text(ours))
 
-    pod = Owner(pod_uid=OTHER_UID, container_id=INNER)
+    another = Owner(container_id=INNER, source=CGROUP)
+    pod = Owner(pod_uid=OTHER_UID, container_id=INNER, source=CGROUP)
     assert seen(f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}") == pod
     assert seen(f"/docker/{NODE}/kubelet/kubepods/pod{OTHER_UID}/{INNER}") == pod
     assert seen(f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}/docker/{STATIC * 2}") == pod
-    assert seen(f"/docker/{INNER}{KIND_POD}/{SCOPE}") == Owner(container_id=INNER), "another node"
+    assert seen(f"/docker/{INNER}{KIND_POD}/{SCOPE}") == another
     own = owner_in_cgroup(text(ours[len(f"/docker/{NODE}") :]))
     assert seen(ours) == own, "as it sees itself"
     assert own.container_id == ID
@@ -211,9 +214,9 @@ def test_a_node_that_is_a_container_is_the_machine_to_those_in_it(text: Text, ou
 
 def test_in_a_container_of_our_own_it_is_that_of_our_neighbours() -> None:
     ours = v2(f"/docker/{ID}")
-    assert owner_in_cgroup(ours, ours) == Owner(container_id=ID)
+    assert owner_in_cgroup(ours, ours) == Owner(container_id=ID, source=CGROUP)
     inside = v2(f"/docker/{ID}/kubepods/pod{UID}/{INNER}")
-    assert owner_in_cgroup(inside, ours) == Owner(container_id=ID)
+    assert owner_in_cgroup(inside, ours) == Owner(container_id=ID, source=CGROUP)
 
 
 ENVIRONMENTS: dict[str, tuple[str, str | None]] = {

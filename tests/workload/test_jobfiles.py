@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ MIG = "MIG-aaaaaaaa-0d5e-5a5f-8c0f-000000000001"
 PART = Identity(1, MIG, None, None, None, "1g.10gb", OTHER, 9, minor=1)
 GPUS = (Identity(0, GPU, minor=0), Identity(1, OTHER, minor=1), PART)
 PAUSE = 0.02
-OF_SEVEN = Owner(slurm_job_id="7", user="user 1000")
+OF_SEVEN = Owner(slurm_job_id="7", user="user 1000", source="prolog")
 
 
 class Site:
@@ -64,14 +65,14 @@ def test_a_file_names_its_gpu(name: str, uuid: str, site: Site) -> None:
 
 def test_a_file_has_a_job_in_each_line(site: Site) -> None:
     site.prolog("0", "12\nno number\n7 1000\r\n0 0\n12345678901\n 8\t9 10\n")
-    site.shows(Owner(slurm_job_id="12"), OF_SEVEN)
+    site.shows(Owner(slurm_job_id="12", source="prolog"), OF_SEVEN)
 
 
 def test_an_allocation_ends_with_its_file(site: Site) -> None:
     file = site.prolog("0", "7 1000\n")
     site.shows(OF_SEVEN)
     file.write_text("8 1000\n")
-    site.shows(Owner(slurm_job_id="8", user="user 1000"))
+    site.shows(replace(OF_SEVEN, slurm_job_id="8"))
     file.unlink()
     site.shows()
 
@@ -111,6 +112,49 @@ def test_a_folder_that_is_missing_is_told_once(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
+def claim(job: str | None, user: str = "user 1000", source: str | None = "claim") -> Owner:
+    return Owner(slurm_job_id=job, user=user, source=source)
+
+
+OF_ANY = Owner(slurm_job_id="7", source="prolog")
+OF_NINE = Owner(slurm_job_id="9", user="user 1000", source="prolog")
+
+
+@rows(
+    "owner, jobs, told",
+    {
+        "confirmed": (claim("7"), (OF_SEVEN,), (OF_SEVEN,)),
+        "contradicted": (claim("8"), (OF_SEVEN,), (OF_SEVEN,)),
+        "one of two": (claim("9"), (OF_SEVEN, OF_NINE), (OF_NINE, OF_SEVEN)),
+        "none of two": (claim("8"), (OF_SEVEN, OF_NINE), (claim(None, source=None),)),
+        "another user's": (
+            claim("7", "eve"),
+            (OF_SEVEN,),
+            (claim(None, "eve", None), OF_SEVEN),
+        ),
+        "root's": (claim("7", "root"), (OF_SEVEN,), (claim(None, "root", None),)),
+        "of a user not named": (claim("7"), (OF_ANY,), (OF_SEVEN,)),
+        "not of a user not named": (claim("8"), (OF_ANY,), (claim(None, source=None),)),
+        "no prolog": (claim("8"), (), (claim("8"),)),
+        "root's group": (
+            claim("8", source="cgroup"),
+            (OF_SEVEN,),
+            (claim("8", source="cgroup"), OF_SEVEN),
+        ),
+    },
+)
+def test_what_a_prolog_says_of_a_gpu_is_believed_before_a_claim(
+    owner: Owner, jobs: tuple[Owner, ...], told: tuple[Owner, ...]
+) -> None:
+    assert joined((owner,), Assigned(jobs=jobs)) == told
+
+
+def test_a_claim_in_a_container_that_is_dropped_leaves_the_container() -> None:
+    proven = Owner(container_id="c" * 64, user="eve", source="cgroup")
+    claimed = replace(proven, slurm_job_id="7", source="claim")
+    assert joined((claimed,), Assigned(jobs=(OF_SEVEN,))) == (proven, OF_SEVEN)
+
+
 @rows(
     "owners, told",
     {
@@ -118,6 +162,8 @@ def test_a_folder_that_is_missing_is_told_once(
         "itself": ((OF_SEVEN,), False),
         "another job": ((Owner(slurm_job_id="8"),), True),
         "perhaps itself": ((Owner(user="user 1000"),), False),
+        "perhaps itself, by root": ((Owner(user="root"),), False),
+        "another user": ((Owner(user="eve"),), True),
         "perhaps itself, by SLUID": ((Owner(slurm_job_id="sEKNKTV3WPV500"),), False),
     },
 )

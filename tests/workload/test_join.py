@@ -15,6 +15,11 @@ OF_A = Owner(pod_uid=UID, container_id=ID, user="1000")
 OF_B = Owner(pod_uid=OTHER, container_id=OTHER_ID, user="1000")
 
 
+def given(holder: Holder) -> Owner:
+    """A container that the kubelet names, and in which no process has the GPU."""
+    return Owner(*holder, source="kubelet")
+
+
 def named(holder: Holder, owner: Owner) -> Owner:
     return Owner(*holder, owner.pod_uid, owner.container_id, owner.slurm_job_id, owner.user)
 
@@ -34,7 +39,7 @@ Owners = tuple[Owner, ...]
 CASES: dict[str, tuple[Owners, Assigned, Owners]] = {
     "nobody": ((), Assigned(), ()),
     "no kubelet": ((OF_A, OF_B), Assigned(), (OF_A, OF_B)),
-    "not opened": ((), Assigned((A, B)), (Owner(*A), Owner(*B))),
+    "not opened": ((), Assigned((A, B)), (given(A), given(B))),
     # A pod that was given none opens it all the same: privileged, or with all of them visible.
     "alone on another's GPU": ((OF_B,), Assigned((A,)), (OF_B,)),
     "names of other containers": ((OF_B,), Assigned((A,), {ID: A}), (OF_B,)),
@@ -47,19 +52,19 @@ CASES: dict[str, tuple[Owners, Assigned, Owners]] = {
     "links": ((OF_A, OF_B), Assigned((A, B), {ID: A, OTHER_ID: B}), (NAMED_A, NAMED_B)),
     "links, no kubelet": ((OF_A, OF_B), Assigned(names={ID: A}), (NAMED_A, OF_B)),
     "two users": ((OF_A, AS_ROOT), Assigned((A,), {ID: A}), (NAMED_A, named(A, AS_ROOT))),
-    "a holder without a process": ((OF_A,), Assigned((A, B), {ID: A}), (NAMED_A, Owner(*B))),
-    "a monitor": ((OF_B,), Assigned((A,), {OTHER_ID: MONITOR}), (named(MONITOR, OF_B), Owner(*A))),
-    "the other container": ((OF_A,), Assigned((A, SIDE), {ID: A}), (NAMED_A, Owner(*SIDE))),
+    "a holder without a process": ((OF_A,), Assigned((A, B), {ID: A}), (NAMED_A, given(B))),
+    "a monitor": ((OF_B,), Assigned((A,), {OTHER_ID: MONITOR}), (named(MONITOR, OF_B), given(A))),
+    "the other container": ((OF_A,), Assigned((A, SIDE), {ID: A}), (NAMED_A, given(SIDE))),
     # The kubelet gives to pods only.
-    "Docker's": ((DOCKERS,), Assigned((A,)), (DOCKERS, Owner(*A))),
-    "Docker's, named": ((OF_A, DOCKERS), Assigned((A, B), {ID: A}), (NAMED_A, DOCKERS, Owner(*B))),
+    "Docker's": ((DOCKERS,), Assigned((A,)), (DOCKERS, given(A))),
+    "Docker's, named": ((OF_A, DOCKERS), Assigned((A, B), {ID: A}), (NAMED_A, DOCKERS, given(B))),
     "Docker's, no name": ((OF_B, DOCKERS), Assigned((A, B), {ID: A}), (OF_B, DOCKERS)),
-    "in no container": ((OUTSIDE,), Assigned((A,)), (OUTSIDE, Owner(*A))),
-    "in none, named": ((OF_A, OUTSIDE), Assigned((A, B), {ID: A}), (NAMED_A, OUTSIDE, Owner(*B))),
+    "in no container": ((OUTSIDE,), Assigned((A,)), (OUTSIDE, given(A))),
+    "in none, named": ((OF_A, OUTSIDE), Assigned((A, B), {ID: A}), (NAMED_A, OUTSIDE, given(B))),
     "in none, no name": ((OF_B, OUTSIDE), Assigned((A, B), {ID: A}), (OF_B, OUTSIDE)),
     "a placeholder is no tenant": ((OF_A,), Assigned((RESERVATION,), {ID: A}), (NAMED_A,)),
-    "a placeholder beside one": ((), Assigned((A, RESERVATION)), (Owner(*A),)),
-    "a placeholder alone": ((), Assigned((RESERVATION,)), (Owner(*RESERVATION),)),
+    "a placeholder beside one": ((), Assigned((A, RESERVATION)), (given(A),)),
+    "a placeholder alone": ((), Assigned((RESERVATION,)), (given(RESERVATION),)),
 }
 
 

@@ -143,12 +143,12 @@ def test_a_pod_has_no_name_until_there_is_a_link(running: Node) -> None:
     assert running.told() == {owner}
     link_log(running.logs, "intruder", ID)
     named = Owner("research", "intruder", "main", UID, ID)
-    running.tells(named, Owner(*TRAIN))
+    running.tells(named, Owner(*TRAIN, source="kubelet"))
     (link,) = running.logs.iterdir()
     link.unlink()
     asked = running.kubelet.asked
     until(lambda: running.kubelet.asked > asked + 1, "answers, after which an id has its name")
-    assert running.told() == {named, Owner(*TRAIN)}
+    assert running.told() == {named, Owner(*TRAIN, source="kubelet")}
 
 
 def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node) -> None:

@@ -9,10 +9,11 @@ import pytest
 from gpu_bottleneck_exporter.feeders.job import facts_of
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.workload.identity import Owner
-from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, Groups, OwnerReader, read_owner
+from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, Groups, OwnerReader
 from gpu_bottleneck_exporter.workload.users import UserNames
-from support.trees import lay
+from support.trees import cgroup_v2, lay
 
+CGROUP = "cgroup"
 UID = "2c48913c-b29f-11e7-9350-020968147796"
 SECOND = 1_000_000_000
 
@@ -23,9 +24,11 @@ class Recorded:
     def __init__(self, root: Path) -> None:
         self.proc = root
         self.users = UserNames(root)
-        self.reader = OwnerReader(root)
+        self.groups = Groups(root, root / "sys")
+        self.reader = OwnerReader(root, self.groups)
 
     def process(self, pid: int, *, group: str = "/", user: int = 1000, job: str = "") -> None:
+        cgroup_v2(self.proc / "sys", {f"{group[1:]}/cgroup.procs": f"{pid}\n"} if group[1:] else {})
         lay(
             self.proc,
             {
@@ -53,8 +56,8 @@ def test_tenants_are_told_apart_always_in_the_same_order(recorded: Recorded) -> 
     expected = (
         Owner(user="1001"),
         Owner(user="root"),
-        Owner(container_id="d" * 64, user="1000"),
-        Owner(pod_uid=UID, container_id="c" * 64, user="1000"),
+        Owner(container_id="d" * 64, user="1000", source=CGROUP),
+        Owner(pod_uid=UID, container_id="c" * 64, user="1000", source=CGROUP),
     )
     assert recorded.at(0, 1, 2, 3, 4, 5, 6) == recorded.at(0, 6, 5, 4, 2, 3, 1) == expected
     assert recorded.at(0) == recorded.at(0, 4711) == (), "nobody, or gone"
@@ -70,7 +73,7 @@ def test_who_shares_a_gpu_is_one_owner_with_the_same_user_and_pod_container_or_j
 
     def owners(*pids: int) -> int:
         mains = {pid: Process(recorded.proc, pid) for pid in pids}
-        return len(facts_of(recorded.proc, mains, [], Groups(recorded.proc), 0).owners)
+        return len(facts_of(recorded.proc, mains, [], recorded.groups, 0).owners)
 
     assert [owners(1, 2), owners(3, 4), owners(1, 3), owners(3, 5), owners(4, 6)] == [1, 1, 2, 2, 2]
 
@@ -82,20 +85,42 @@ def test_there_are_few_owners_of_one_gpu(recorded: Recorded) -> None:
     assert recorded.at(0, *pids) == tuple(Owner(user=f"{uid}") for uid in pids[:MOST_OWNERS])
 
 
-def test_the_cgroup_knows_the_job_better_than_the_environment(recorded: Recorded) -> None:
-    recorded.process(1, group="/system.slice/slurmstepd.scope/job_7/step_0", job="8")
+def test_the_cgroup_proves_a_job_that_the_environment_only_claims(recorded: Recorded) -> None:
     recorded.process(2, group="/system.slice/slurmd.service", job="9")
-    proc, groups = recorded.proc, Groups(recorded.proc)
-    jobs = [read_owner(proc, pid, recorded.users, groups).slurm_job_id for pid in (1, 2)]
-    assert jobs == ["7", "9"]
+    assert recorded.at(0, 2) == (Owner(slurm_job_id="9", user="1000", source="claim"),)
+    recorded.process(1, group="/system.slice/slurmstepd.scope/job_7/step_0", job="8")
+    assert recorded.at(20, 1) == (Owner(slurm_job_id="7", user="1000", source=CGROUP),)
+
+
+def test_a_group_that_a_user_made_does_not_hide_the_claims_of_others(recorded: Recorded) -> None:
+    recorded.process(1, group="/train.slice/slurm/uid_7", job="8")
+    (recorded.proc / "sys/fs/cgroup/train.slice").chmod(0o777)
+    assert recorded.at(0, 1) == (Owner(slurm_job_id="8", user="1000", source="claim"),)
+
+
+@pytest.mark.parametrize(("job", "source"), [("", CGROUP), ("8", "claim")])
+def test_a_process_whose_group_is_removed_has_the_owner_that_it_had(
+    job: str, source: str, recorded: Recorded
+) -> None:
+    group = f"/docker/{'d' * 64}"
+    container = Owner(container_id="d" * 64, slurm_job_id=job or None, user="1000", source=source)
+    recorded.process(1, group=group, job=job)
+    assert recorded.at(0, 1) == (container,)
+    lay(
+        recorded.proc,
+        {"1/cgroup": f"0::{group} (deleted)\n", "2/cgroup": f"0::{group} (deleted)\n"},
+    )
+    assert recorded.at(20, 1, 2) == (container,), "the new one is unknown"
+    recorded.process(1, group="/system.slice/a.service")
+    assert recorded.at(50, 1) == (Owner(user="1000"),)
 
 
 def test_what_may_not_be_read_takes_nothing_else_away(recorded: Recorded) -> None:
     recorded.process(1, group=f"/docker/{'d' * 64}", job="7")
     (recorded.proc / "1/environ").unlink()
-    assert recorded.at(0, 1) == (Owner(container_id="d" * 64, user="1000"),)
+    assert recorded.at(0, 1) == (Owner(container_id="d" * 64, user="1000", source=CGROUP),)
     (recorded.proc / "1/status").unlink()
-    assert recorded.at(20, 1) == (Owner(container_id="d" * 64),)
+    assert recorded.at(20, 1) == (Owner(container_id="d" * 64, source=CGROUP),)
 
 
 def test_a_process_is_read_when_it_is_new_then_every_ten_seconds_and_later_every_thirty(

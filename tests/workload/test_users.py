@@ -32,8 +32,9 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
         files = {"self/mountinfo": ours} | ({} if first is None else {"1/mountinfo": first})
         # Recorded files cannot have the inode that tells.
         monkeypatch.setattr(users, "in_hosts_pid_namespace", lambda _: hosts)
-        monkeypatch.setattr(users, "_PATIENCE_SECONDS", PATIENCE_SECONDS)
-        return UserNames(lay(tmp_path, files), lambda uid: f"user{uid}")
+        found = UserNames(lay(tmp_path, files), PATIENCE_SECONDS)
+        found._look_up = lambda uid: f"user{uid}"
+        return found
 
     return make
 
@@ -129,7 +130,7 @@ def test_names_of_this_machine() -> None:
 
 
 def test_a_name_that_is_no_label_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, label in (("anna", 1), ("CORP\\anna b", 1), ("a\nb", 0), ("x" * 65, 0)):
+    for name, label in (("anna", 1), ("CORP\\anna b", 1), ("a\nb", 0), ("1001", 0), ("x" * 65, 0)):
         entry = pwd.struct_passwd((name, "x", 1000, 1000, "", "/", "/bin/sh"))
         monkeypatch.setattr(pwd, "getpwuid", lambda _, entry=entry: entry)
         assert known_name(1000) == (name if label else None)

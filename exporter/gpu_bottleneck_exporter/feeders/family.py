@@ -10,8 +10,7 @@ from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.programs import loads_nothing
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
-from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import parse_stat
+from gpu_bottleneck_exporter.host.process import stat_of
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS, RefreshSchedule
 
 
@@ -157,5 +156,5 @@ class Family:
                 last = self.workers[pid].reader.last
                 return last is not None and last.ended
             return self.workers[pid].probe(0).first is Activity.GONE
-        stat = parse_stat(read(f"{self._proc}/{pid}/stat"))
-        return stat is not None and stat.ended
+        stat = stat_of(self._proc, pid)
+        return stat is None or stat.ended

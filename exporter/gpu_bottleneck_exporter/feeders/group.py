@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import nlargest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from gpu_bottleneck_exporter.feeders.states import StateSampler, ends_of
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import Started, control_groups
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.schedule import LATELY_NS, RefreshSchedule
 from gpu_bottleneck_exporter.workload.owners import Groups
@@ -38,8 +37,8 @@ _EXPLAINED = 0.8
 _HARDLY_RUN = 0.1
 """Of a core: threads that use no more load nothing."""
 
-Busiest = tuple[tuple[int, ...], tuple[int, ...]]
-"""Pids of two mains and of two others, or fewer, the most active first."""
+Busiest = tuple[tuple[Started, ...], tuple[Started, ...]]
+"""All mains, and other processes that are active, the most active first."""
 
 
 class Holders(NamedTuple):
@@ -78,6 +77,8 @@ class FeederGroup:
         """Share of the last tick in which the GPU worked or waited by itself; when that was."""
         self.sample_from = 0.0
         """Monotonic seconds before which the feeders of a steady GPU are not sampled again."""
+        self.rests_until = 0.0
+        """Monotonic seconds before which its feeders, which blocked a pass, are not sampled."""
         self.facts = JobFacts()
         """Of the mains, as last read."""
         self.ends: frozenset[Ends] = frozenset()
@@ -104,7 +105,7 @@ class FeederGroup:
             self.steady.restart()
             self.counters.handovers.forget()
         # A runtime may move a process into its control group after it started: ask again.
-        texts = (read(f"{self._proc}/{pid}/cgroup") for pid in self.mains)
+        texts = (control_groups(self._proc, pid) for pid in self.mains)
         groups = (self._groups.of(text) for text in texts if text)
         self.counters.adopt_cgroups([group for group in groups if group])
 
@@ -218,12 +219,17 @@ class FeederGroup:
         found = {pid: deep.drain_awaited() for pid, deep in probes.items() if deep}
         return {pid: numbers for pid, numbers in found.items() if numbers}
 
+    @property
+    def started(self) -> frozenset[Started]:
+        """The mains."""
+        return frozenset(_ranked(self.mains.values()))
+
     def busiest(self) -> Busiest:
-        """The mains, and the workers and related processes, that were most active lately."""
+        """The mains, and the workers and related processes that were active lately."""
         related = self.family.related.values()
         helpers = [*self.states.probed.members, *(o for o in related if o.counts(1 - self._busy))]
         active = [one for one in helpers if one.active > HARDLY]
-        return _two(self.mains.values()), _two(active)
+        return _ranked(self.mains.values()), _ranked(active)
 
     def is_stranger(self, pid: int) -> bool:
         """Whether a process neither holds the GPU nor is known to feed it."""
@@ -250,6 +256,7 @@ class FeederGroup:
         self.family.close()
 
 
-def _two(processes: Iterable[Process]) -> tuple[int, ...]:
-    """Pids of the two that were most active lately."""
-    return tuple(one.pid for one in nlargest(2, processes, key=lambda one: one.active))
+def _ranked(processes: Iterable[Process]) -> tuple[Started, ...]:
+    """`processes`, the most active first."""
+    ranked = sorted(processes, key=lambda process: -process.active)
+    return tuple((process.pid, process.reader.started_ticks) for process in ranked)

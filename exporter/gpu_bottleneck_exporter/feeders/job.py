@@ -17,8 +17,10 @@ from gpu_bottleneck_exporter.host.process import (
     allowed_cpus,
     command_line,
     environment,
+    is_our_network,
     network_namespace,
-    parse_stat,
+    stat_of,
+    stat_text,
     user_id,
 )
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
@@ -54,10 +56,14 @@ class JobFacts:
     """What they have in common with those of other GPUs of the same job."""
     users: frozenset[str] = frozenset()
     """By number."""
-    owners: frozenset[tuple[str, str]] = frozenset()
-    """Whose they are: the user, and the pod, container or Slurm job."""
+    owners: frozenset[Key] = frozenset()
+    """Their owners: the user, the pod or container, and the Slurm job."""
+    lasting: frozenset[tuple[str, str]] = frozenset()
+    """The same without Slurm jobs: the next one of a user has the same owner."""
     networks: Mapping[int, int] = field(default_factory=dict)
     """Their network namespaces, each with one of them."""
+    addressed: bool = True
+    """Whether no user can have chosen the addresses in these."""
     command: str = ""
     """The command line of one of them, as far as it is read."""
     notebook: bool = False
@@ -81,13 +87,16 @@ def facts_of(
     commands = {pid: command_line(proc, pid) for pid in mains}
     texts = [one.text for one in commands.values()]
     notebook = any(map(runs_notebook, texts))
-    stats = [stat for pid in mains if (stat := read(f"{proc}/{pid}/stat"))]
+    users = {pid: user_id(proc, pid) for pid in mains}
+    stats = [stat for pid in mains if (stat := stat_text(proc, pid))]
     used, limit = _memory(groups)
     return JobFacts(
         jobs=frozenset(key for pid in mains for key in job_keys(proc, pid, commands[pid], units)),
-        users=frozenset(user_id(proc, pid) for pid in mains) - {""},
-        owners=frozenset((user_id(proc, pid), units.tenant(pid)) for pid in mains),
+        users=frozenset(users.values()) - {""},
+        owners=frozenset((user, *units.tenant(pid)) for pid, user in users.items()),
+        lasting=frozenset((user, units.tenant(pid)[0]) for pid, user in users.items()),
         networks={inode: pid for inode, pid in networks.items() if inode is not None},
+        addressed=all(is_our_network(proc, pid) for pid in networks.values()),
         command=min(texts),
         notebook=notebook,
         started_ns=_started_ns(proc, mains.values(), now_ns),
@@ -117,7 +126,7 @@ def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
 
 
 def _siblings(proc: Path, pid: int, command: Part) -> Key | None:
-    stat = parse_stat(read(f"{proc}/{pid}/stat"))
+    stat = stat_of(proc, pid)
     if not command.text or not stat:
         return None
     parent = stat.parent

@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property, partial
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.links import links
-from gpu_bottleneck_exporter.host.process import MOST_PROCESSES, Stat, ourselves, parse_stat, trees
+from gpu_bottleneck_exporter.host.process import Stat, ourselves, processes, stat_of, trees
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.workload.owners import Groups
 
@@ -35,7 +34,7 @@ class KinFinder:
         self._proc = proc
         self._holders = frozenset(holders)
         self._never = ourselves(proc)
-        self._stat = cache(lambda pid: parse_stat(read(f"{proc}/{pid}/stat")))
+        self._stat = cache(partial(stat_of, proc))
         self._links_of = cache(partial(links, proc))
         self._ends_of = cache(partial(_ends_of, proc))
 
@@ -51,9 +50,7 @@ class KinFinder:
         if unit:
             kin |= self._in_unit(pid, unit, {pid, *own, *kin})
         kin -= self._never
-        for one in sorted(kin - {stat.parent})[MOST_KIN:]:
-            kin.discard(one)
-        return kin
+        return kin.difference(sorted(kin - {stat.parent})[MOST_KIN:])
 
     def _ancestors(self, stat: Stat, unit: str) -> Iterator[int]:
         """Ancestors within the same session or container."""
@@ -76,11 +73,9 @@ class KinFinder:
         children = self._children(parent, known)[:_MOST_CANDIDATES]
         stats = ((one, self._stat(one)) for one in children)
         near = [one for one, found in stats if found and found.session == stat.session]
-        found = set(self._pipeline(pid, near))
-        for one in near:
-            if self._joined(pid, one) or (through and parent in self._links_of(one).peers):
-                found.add(one)
-        return found
+        brokered = {one for one in near if through and parent in self._links_of(one).peers}
+        joined = {one for one in near if self._joined(pid, one)}
+        return brokered.union(joined, self._pipeline(pid, near))
 
     def _pipeline(self, pid: int, near: Collection[int]) -> Iterator[int]:
         """Processes of `near` whose output feeds process `pid`, directly or through others."""
@@ -91,26 +86,19 @@ class KinFinder:
             pipes = {self._links_of(one).read_from for one in found}
 
     def _children(self, parent: int, known: set[int]) -> list[int]:
-        found = trees(self._proc, [parent], self._holders | known)
-        return sorted(found.of[parent])
+        return sorted(trees(self._proc, [parent], self._holders | known).of[parent])
 
     def _in_unit(self, pid: int, unit: str, known: set[int]) -> set[int]:
         """Processes of the same container or Slurm step that share any connection."""
         ends = {(remote, local) for local, remote in self._ends_of(pid)}
-        found = set()
-        for one in self._members.get(unit, [])[:_MOST_CANDIDATES]:
-            if one in known or one in self._holders:
-                continue
-            if self._joined(pid, one) or ends & self._ends_of(one):
-                found.add(one)
-        return found
+        others = {*self._members.get(unit, [])[:_MOST_CANDIDATES]} - known - self._holders
+        return {one for one in others if self._joined(pid, one) or ends & self._ends_of(one)}
 
     @cached_property
     def _members(self) -> Mapping[str, list[int]]:
         """Processes by container or Slurm step."""
         found: dict[str, list[int]] = {}
-        names, _ = listed(self._proc, MOST_PROCESSES)
-        for pid in (int(name) for name in names if name.isdigit()):
+        for pid in processes(self._proc):
             if unit := self._groups.unit(pid):
                 found.setdefault(unit, []).append(pid)
         return found

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.files import numbers, read
+from gpu_bottleneck_exporter.host.process import living_thread
 
 _PRIVATE = re.compile(r"^Private_\w+:\s+(\d+) kB$", re.MULTILINE)
 _RECLAIMABLE = re.compile(r"^(?:total_)?inactive_file (\d+)$", re.MULTILINE)
@@ -22,11 +23,13 @@ def private_bytes(proc: Path, pid: int) -> float | None:
     Of a large one an upper bound: its resident memory without files and shared memory, which
     counts pages that it still shares with the process it was forked from.
     """
-    fields = (read(f"{proc}/{pid}/statm") or "").split()
-    if len(fields) < 3:  # noqa: PLR2004 - size, resident, shared
+    folder = f"{proc}/{living_thread(proc, pid)}"
+    fields = numbers(read(f"{folder}/statm") or "") or []
+    # Size, resident, shared; all are zero for a process that has ended.
+    if len(fields) < 3 or not fields[1]:  # noqa: PLR2004
         return None
-    resident, shared = int(fields[1]) * PAGE_BYTES, int(fields[2]) * PAGE_BYTES
-    walk = partial(read, f"{proc}/{pid}/smaps_rollup")
+    resident, shared = fields[1] * PAGE_BYTES, fields[2] * PAGE_BYTES
+    walk = partial(read, f"{folder}/smaps_rollup")
     # Adding up takes the lock of its memory, which may be held for ever.
     if resident <= _WALKED_BYTES and (text := aside.call(pid, walk)):
         return float(sum(int(kib) for kib in _PRIVATE.findall(text)) * 1024)

@@ -171,10 +171,11 @@ class DeepProbe:
     def _probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         seen = Seen(ACTIVITY_OF[wait], reason=wait.value)
         self.serving = False
-        if wait is Wait.STOPPED:
-            return seen
-        threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
         first = self._descriptors(wait)
+        threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
+        # A debugger may stop the first thread alone.
+        if wait is Wait.STOPPED and all(thread.wait is Wait.STOPPED for thread in threads):
+            return seen
         if first == (_STANDARD_INPUT,):
             seen.reason = "input"
         verdicts = self._verdicts(now_ns, wait, first, threads, around)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import command_line, parse_stat
+from gpu_bottleneck_exporter.host.process import command_line, stat_of
 
 _POOLS = ("torch/_inductor/compile_worker", "torch._inductor.compile_worker")
 """Where the command line says that the interpreter runs a pool of them (torch.compile)."""
@@ -41,7 +40,7 @@ def loads_nothing(proc: Path, pid: int, mains: Collection[int], compilers: set[i
     for a parent. What compiles, or was started by one of `compilers`, is added to these.
     """
     command = command_line(proc, pid).text
-    stat = parse_stat(read(f"{proc}/{pid}/stat"))
+    stat = stat_of(proc, pid)
     parent = stat.parent if stat else 0
     if compiles(command) or parent in compilers:
         compilers.add(pid)

@@ -9,6 +9,7 @@ from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, Counter
 from gpu_bottleneck_exporter.feeders.group import Busiest, FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Job, Networks, Sums
 from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.workload.identity import Owner
@@ -44,6 +45,11 @@ class Feeding:
     busiest: Busiest = (), ()
     outlook: Outlook = NOTHING_KNOWN
 
+    @property
+    def mains(self) -> frozenset[Started]:
+        """The processes that hold the GPU."""
+        return frozenset(self.busiest[0])
+
 
 class FeedingReader:
     """Makes the snapshots of one GPU; only the watching thread calls it."""
@@ -61,6 +67,8 @@ class FeedingReader:
         self._once_known: set[str] = set()
         """Sums, and roles by their bytes."""
         self._evidence: tuple[tuple[str, str], ...] = ()
+        self._mains: frozenset[Started] = frozenset()
+        """The processes that the evidence is about."""
         self._looking_for_evidence = Every(WINDOW_NS)
 
     def read(self, feed: FeederGroup, now_ns: int, *, queue_known: bool) -> Feeding:
@@ -74,13 +82,16 @@ class FeedingReader:
             processes[Role.WORKER] = family.worker_count
             if not family.unfollowed:
                 counters[Role.WORKER] = self._counters(total, Role.WORKER, feed.workers)
-        job = self._read_job(feed, now_ns)
-        started = ((main.pid, main.reader.started_ticks) for main in feed.mains.values())
+        job, busiest = self._read_job(feed, now_ns), feed.busiest()
         any_now, limits = bool(feed.mains), job.limits
         throttling = self._may_tell("throttled", any_now=any_now, known=limits.throttling_known)
         refaults = self._may_tell("refaults", any_now=any_now, known=limits.refaults_known)
         waits = feed.states.wait_ns.items()
-        if self._looking_for_evidence.is_due(now_ns):
+        before, self._mains = self._mains, frozenset(busiest[0])
+        if before and before != self._mains:  # what was seen until now is of others
+            self._evidence = ()
+            self._looking_for_evidence = Every(WINDOW_NS, now_ns + WINDOW_NS)
+        elif self._looking_for_evidence.is_due(now_ns):
             self._evidence = feed.evidence(now_ns)
         return Feeding(
             at_ns=now_ns,
@@ -92,10 +103,10 @@ class FeedingReader:
             throttled_ns=total.held.throttled_ns if throttling else None,
             refault_bytes=total.held.refault_bytes if refaults else None,
             job=job,
-            owners=self._owners.of(started, now_ns) if self._owners else (),
+            owners=self._owners.of(busiest[0], now_ns) if self._owners else (),
             worker_pids=tuple(sorted(feed.workers)[:_MOST_PIDS]),
             evidence=self._evidence,
-            busiest=feed.busiest(),
+            busiest=busiest,
         )
 
     def _read_job(self, feed: FeederGroup, now_ns: int) -> Job:

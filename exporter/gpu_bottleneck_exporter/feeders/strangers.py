@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.kin import MOST_KIN
-from gpu_bottleneck_exporter.host.descriptors import link_of
+from gpu_bottleneck_exporter.host.aside import lending
+from gpu_bottleneck_exporter.host.descriptors import links_of
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find, other_ends
 from gpu_bottleneck_exporter.host.process import lineage, ourselves
@@ -104,19 +106,17 @@ class StrangerFinder:
 
     def _other_ends(self, pid: int, numbers: Collection[int | None]) -> set[End]:
         """What is opposite to descriptors of process `pid`, see `links.other_ends`."""
-        connections: list[object] = [pid]
-        for number in numbers:
-            if number is None:  # all that an epoll watches
-                return other_ends(self._proc, pid, numbers, self._networks)
-            with suppress(PermissionError):
-                connections.append(link_of(f"{self._proc}/{pid}/fd", number))
-        key = tuple(connections)
-        if key not in self._opposite:
-            ends = other_ends(self._proc, pid, numbers, self._networks)
-            if not ends:  # a connection may get another end yet
-                return ends
+        if None in numbers:  # all that an epoll watches
+            return other_ends(self._proc, pid, numbers, self._networks)
+        links = None
+        with suppress(PermissionError):
+            known = [number for number in numbers if number is not None]
+            links = lending.call(pid, partial(links_of, f"{self._proc}/{pid}/fd", known))
+        key = (pid, *(links or {}).values())
+        ends = self._opposite.get(key) or other_ends(self._proc, pid, numbers, self._networks)
+        if ends:  # else the connection may get another end yet
             self._opposite[key] = ends
-        return self._opposite[key]
+        return ends
 
     def _strangers(self, feed: FeederGroup, holders: set[int]) -> set[int]:
         ends = reversed(self._seen[feed])

@@ -2,78 +2,130 @@
 
 Its command line, its environment and its poll arguments lie in pages that may belong to a FUSE
 file system that never answers, or to a userfaultfd handler: a reader then hangs as the process
-would. So a separate thread calls, and is abandoned if it takes too long.
+would. So a separate thread calls, and is abandoned if it takes too long. Answers that are late,
+but in time, would hold up the caller again and again: so each tenant has a budget of wall time.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 PATIENCE_SECONDS = 0.25
 """A read takes microseconds unless it hangs; meanwhile two passes over the feeders are missed."""
 MOST_LEFT_BEHIND = 64
-"""Processes that may hang a thread each; once so many do, none is asked."""
+"""Threads that hang; with this many, no process is asked."""
+MOST_OF_A_TENANT = 4
+"""Threads that hang in reads of one tenant's processes; with this many, none of them is asked."""
+_LATE_SECONDS = 0.02
+"""Blocked time of a call that is not charged: waits for a CPU and for Python's lock."""
+_MAX_BLOCKED_SHARE = 0.02
+"""Share of the time for which one tenant may block callers in the long run."""
+_MAX_BLOCKED_SECONDS = 1.0
+"""Blocked time that a tenant may run up at once: four calls that hang."""
 T = TypeVar("T")
-_Answers = SimpleQueue[tuple[T | None, Exception | None]]
-_Calls = SimpleQueue[tuple[int, Callable[[], Any], _Answers[Any]] | None]
-"""By pid; None at the end."""
+_Answer = tuple[Any, Exception | None, float]
+"""Result, error, and the seconds for which the call was blocked."""
+_Calls = SimpleQueue[tuple[Callable[[], Any], SimpleQueue[_Answer]] | None]
+"""The calls for one helper thread; None at the end."""
 
 
 class Aside:
-    """Runs calls from any thread, one after the other."""
+    """Runs calls on helper threads, one for each caller at a time."""
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self.cpu_seconds = 0.0
-        """CPU time of all calls so far."""
         self._patience = patience_seconds
-        self._turn = threading.Lock()
-        self._calls: _Calls | None = None
-        self._held_up: set[int] = set()
+        self._lock = threading.Lock()
+        self._idle: list[_Calls] = []
+        self._clocks: set[int] = set()
+        """CPU clocks of the helper threads that live."""
+        self._ended_seconds = 0.0
+        """CPU time of helper threads that ended."""
+        self._held_up: dict[_Calls, tuple[int, Hashable, float]] = {}
+        """Pid, tenant and patience of each call that was abandoned and has not returned."""
+        self.share_by(int)
+
+    def share_by(self, tenant_of: Callable[[int], Hashable]) -> None:
+        """Give each tenant a budget; `tenant_of` maps a pid to it. At first, each pid is one."""
+        self._tenant_of = tenant_of
+        self._paid_at: dict[Hashable, float] = {}
+        """Monotonic seconds at which the blocked time of a tenant will have been made up for."""
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of all calls so far, abandoned ones included."""
+        with self._lock:
+            return self._ended_seconds + sum(map(time.clock_gettime, self._clocks))
 
     def call(self, pid: int, what: Callable[[], T]) -> T | None:
-        """The result of `what`, which asks process `pid`; None if that hangs.
+        """The result of `what`, which asks process `pid`; None if that hangs, or often is late.
 
         Raises what `what` raises.
         """
-        answers: _Answers[T] = SimpleQueue()
-        with self._turn:
-            if pid in self._held_up or len(self._held_up) >= MOST_LEFT_BEHIND:
-                return None
-            if self._calls is None:
-                self._calls = SimpleQueue()
-                begun = (self._calls,)
-                threading.Thread(target=self._serve, args=begun, name="aside", daemon=True).start()
-            calls = self._calls
-            calls.put((pid, what, answers))
-            try:
-                answer, error = answers.get(timeout=self._patience)
-            except Empty:
-                # The thread ends if the call ever returns; the next call starts a new one.
-                self._held_up.add(pid)
-                calls.put(None)
-                self._calls = None
-                return None
+        if (self._held_up or self._paid_at) and self._refuses(pid):
+            return None
+        answers: SimpleQueue[_Answer] = SimpleQueue()
+        calls = self._helper()
+        calls.put((what, answers))
+        try:
+            answer, error, blocked = answers.get(timeout=self._patience)
+        except Empty:
+            # The thread ends if the call ever returns.
+            self._held_up[calls] = pid, self._tenant_of(pid), self._patience
+            calls.put(None)
+            return None
+        self._idle.append(calls)
+        if blocked > _LATE_SECONDS:
+            self._charge(self._tenant_of(pid), blocked)
         if error is not None:
             raise error
-        return answer
+        return answer  # type: ignore[no-any-return]
+
+    def _refuses(self, pid: int) -> bool:
+        tenant, now, held_up = self._tenant_of(pid), time.monotonic(), [*self._held_up.values()]
+        with self._lock:
+            self._paid_at = {one: at for one, at in self._paid_at.items() if at > now}
+            owed = (self._paid_at.get(tenant, now) - now) * _MAX_BLOCKED_SHARE
+        pids, tenants = [one for one, *_ in held_up], [one for _, one, _ in held_up]
+        full = len(pids) >= MOST_LEFT_BEHIND or tenants.count(tenant) >= MOST_OF_A_TENANT
+        return full or pid in pids or owed > _MAX_BLOCKED_SECONDS
+
+    def _charge(self, tenant: Hashable, seconds: float) -> None:
+        with self._lock:
+            since = max(self._paid_at.get(tenant, 0.0), time.monotonic())
+            self._paid_at[tenant] = since + seconds / _MAX_BLOCKED_SHARE
+
+    def _helper(self) -> _Calls:
+        """The queue of an idle helper thread, or of a new one."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            calls: _Calls = SimpleQueue()
+            threading.Thread(target=self._serve, args=(calls,), name="aside", daemon=True).start()
+            return calls
 
     def _serve(self, calls: _Calls) -> None:
-        pid, before = 0, 0.0
+        clock, cpu, error = time.pthread_getcpuclockid(threading.get_ident()), 0.0, None
+        with self._lock:
+            self._clocks.add(clock)
         while call := calls.get():
-            pid, what, answers = call
+            what, answers = call
+            began, answer, error = time.monotonic(), None, None
             try:
-                answers.put((what(), None))
-            except Exception as error:  # noqa: BLE001 - raised again in the calling thread
-                answers.put((None, error))
-            used = time.thread_time()
-            self.cpu_seconds += used - before
-            before = used
-        # The end of the calls: the last one was given up, but has returned after all.
-        self._held_up.discard(pid)
+                answer = what()
+            except Exception as raised:  # noqa: BLE001 - raised again in the calling thread
+                error = raised
+            before, cpu = cpu, time.thread_time()
+            answers.put((answer, error, time.monotonic() - began - (cpu - before)))
+        with self._lock:
+            self._clocks.remove(clock)
+            self._ended_seconds += time.thread_time()
+        # The last call was abandoned, but has returned after all.
+        _, tenant, seconds = self._held_up.pop(calls)
+        self._charge(tenant, seconds)
 
 
 aside = Aside()

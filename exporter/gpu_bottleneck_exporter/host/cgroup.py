@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from glob import escape
+from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import KeptFiles, read
+from gpu_bottleneck_exporter.host.files import MANY_BYTES, KeptFiles, read
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RESOURCES = ("cpu", "io", "memory")
@@ -25,6 +25,10 @@ _UNLIMITED_BYTES = 2**60
 _NAMESPACE_DEPTH = 3
 """Kubernetes' levels above a container: kubepods.slice, the slice of its QoS class, the pod."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_UNMAPPED = 65_534
+"""The uid under which a user namespace shows all users that it has no number for."""
+_MOST_SEARCHED = 16_384
+"""Groups of a hierarchy that are searched for our own: 40 µs each, once."""
 _MOST_LEVELS = 64
 """A job may nest thousands of groups in one that was delegated to it."""
 _FLAT_KEYED = re.compile(r"^(\w+) ([0-9]+)$", re.MULTILINE)
@@ -208,31 +212,52 @@ def find_group(root: Path | None, path: str | None) -> Path | None:
     In a private cgroup namespace the path is relative to our own cgroup. A job may nest groups
     until their path exceeds PATH_MAX: such a group counts as not visible.
     """
-    try:
-        return _find(root, path) if root and path is not None else None
-    except OSError:
+    below = _below(root, path) if root and path is not None else None
+    # In a container, the root of our mount is the container's own cgroup.
+    if root is None or below is None or not (below or _is_v2(root)):
         return None
-
-
-def _find(root: Path, path: str) -> Path | None:
-    if path.startswith("/..") and _is_v2(root):
-        return None  # our mount shows our own cgroup only, and the process is outside of it
-    below = [part for part in path.split("/") if part not in ("", "..")]
-    if not below:
-        # In a container, the root of our mount is the container's own cgroup.
-        return root if _is_v2(root) else None
     folder = root.joinpath(*below)
-    if folder.is_dir():
-        return folder
-    return _search(root, "/".join(below)) if "/.." in path else None
+    # Not Path.is_dir, which raises where a name is too long.
+    return folder if os.path.isdir(folder) else None  # noqa: PTH112 - see above
 
 
-def _search(root: Path, below: str) -> Path | None:
+def _below(root: Path, path: str) -> Sequence[str] | None:
+    """The folders of `path` below mount `root`; None if it begins outside of it."""
+    parts = [part for part in path.split("/") if part]
+    below = [part for part in parts if part != ".."]
+    if below == parts:
+        return below
+    base = _namespace_root(root)
+    if base is not None:
+        level = len(base) - len(parts) + len(below)
+        return [*base[:level], *below] if level >= 0 else None
+    if _is_v2(root) or not below:
+        return None  # our mount shows our own cgroup only, and the process is outside of it
+    return _search(root, below)
+
+
+@cache
+def _namespace_root(mount: Path) -> Sequence[str] | None:
+    """The folders from `mount` to the root of our own cgroup namespace; None if unknown.
+
+    The kernel names groups relative to that root, and does not say where it is: in a container it
+    is our own group, which lists our pid.
+    """
+    own = {path for _, path in memberships(read("/proc/self/cgroup") or "")}
+    for folder, *_ in islice(os.walk(mount), _MOST_SEARCHED) if own == {"/"} else ():
+        if f"{os.getpid()}" in (read(f"{folder}/cgroup.procs", MANY_BYTES) or "").split():
+            return (mount / folder).relative_to(mount).parts
+    return None
+
+
+def _search(root: Path, below: Sequence[str]) -> Sequence[str] | None:
     """The only folder that ends in `below`: a relative path does not show where it begins."""
-    for depth in range(1, _NAMESPACE_DEPTH + 1):
-        matches = list(root.glob("*/" * depth + escape(below)))
+    for depth in range(_NAMESPACE_DEPTH + 1):
+        tops = root.glob("/".join("*" * depth)) if depth else [root]
+        groups = (top.joinpath(*below) for top in tops)
+        matches = [group for group in groups if os.path.isdir(group)]  # noqa: PTH112 - as above
         if matches:
-            return matches[0] if len(matches) == 1 else None
+            return matches[0].relative_to(root).parts if len(matches) == 1 else None
     return None
 
 
@@ -267,31 +292,34 @@ def _memory_limit(level: Path) -> int | None:
 
 
 def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
-    """The beginning of `path` that only root can have created; all of it if it cannot be found.
+    """The beginning of `path` that only root can have created, as an absolute path; else `/`.
 
     Users may create groups below one that was delegated to them, and name them as they like, even
     after somebody else's pod, container or job. In a folder that belongs to root only root can
     create others. So all folders down to the first that is not root's, including it, are root's.
+    Folders that cannot be found count for nothing: a name that is no UTF-8, a removed group
+    (`(deleted)`), a hierarchy that is not mounted, a relative path that begins outside of it.
 
     `controllers` and `path` come from a line of /proc/PID/cgroup; `sysfs` is the host's.
     """
     mount = hierarchy(sysfs, controllers)
-    folder = find_group(mount, path)
-    if mount and folder:
-        with suppress(OSError, ValueError):
-            return "/" + "/".join(_made_by_owner_of(mount, folder.relative_to(mount).parts))
-    return path
+    parts = _below(mount, path) if mount else None
+    return "/" + "/".join(verified(mount, parts) if mount and parts else ())
 
 
-def _made_by_owner_of(mount: Path, parts: tuple[str, ...]) -> tuple[str, ...]:
-    """The nested folders `parts` that only the owner of `mount` can have created."""
-    owner, folder = mount.stat().st_uid, mount
-    for count, part in enumerate(parts):
-        found = folder.stat()
-        if found.st_uid != owner or found.st_mode & _OTHERS_WRITE:
-            return parts[:count]
-        folder /= part
-    return parts
+def verified(mount: Path, parts: Sequence[str]) -> Sequence[str]:
+    """The first of the nested folders `parts` that only the owner of `mount` can have created."""
+    count, folder = 0, f"{mount}"
+    with suppress(OSError, ValueError):  # it is not there, no path can name it, or it is no path
+        state = mount.stat()
+        owner = state.st_uid
+        for part in parts if owner != _UNMAPPED else ():
+            if state.st_uid != owner or state.st_mode & _OTHERS_WRITE:
+                break
+            folder += f"/{part}"
+            state = os.lstat(folder)
+            count += 1
+    return parts[:count]
 
 
 def stalled_ns(text: str) -> Mapping[str, int]:

@@ -16,7 +16,7 @@ import ctypes
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +28,7 @@ MOST_LINKS = 1024
 """Descriptors of a process whose links are read at a look: 4 µs each."""
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 """The same numbers on every architecture."""
+_PIDFD_THREAD = os.O_EXCL
 _NO_DESCRIPTOR = 2**31 - 1
 """No process can have a descriptor of this number (fs.nr_open)."""
 _NOT_THERE = frozenset({errno.EBADF, errno.ESRCH})
@@ -38,7 +39,7 @@ Question = Callable[[int, socket.socket], T]
 """To a duplicate of the descriptor of this number."""
 
 
-def link_of(folder: str, number: int) -> str | None:
+def link_of(folder: str, number: int | str) -> str | None:
     """What descriptor `number` is, as /proc/PID/fd names it; None if it is not open.
 
     The kernel writes this text without asking any file system. Raises PermissionError.
@@ -61,14 +62,18 @@ def is_file(link: str) -> bool:
     return link.startswith("/") and not link.startswith("/dev/")
 
 
-def descriptors(proc: Path, pid: int) -> Iterator[tuple[int, str]]:
+def descriptors(proc: Path, pid: int) -> Iterable[tuple[int, str]]:
     """Numbers and links of what is open; none without the permission. Raises NoRoomError."""
     folder = f"{proc}/{pid}/fd"
     with contextlib.suppress(PermissionError):
-        for number in numbered(folder, MOST_LINKS):
-            link = link_of(folder, number)
-            if link is not None:
-                yield number, link
+        found = lending.call(pid, lambda: links_of(folder, numbered(folder, MOST_LINKS)))
+        return [(number, link) for number, link in (found or {}).items() if link is not None]
+    return ()
+
+
+def links_of(folder: str, numbers: Iterable[int]) -> dict[int, str | None]:
+    """What each descriptor is, as `link_of`."""
+    return {number: link_of(folder, number) for number in numbers}
 
 
 def fields(fdinfo: str) -> dict[str, str]:
@@ -105,7 +110,10 @@ def _ask(folder: str, pid: int, numbers: Sequence[int], what: Question[T]) -> di
 @contextlib.contextmanager
 def _pidfd(pid: int) -> Iterator[int | None]:
     """A descriptor of the process itself; None if it has ended. Raises as `ask`."""
-    pidfd = open_pidfd(pid)
+    try:
+        pidfd = open_pidfd(pid)
+    except OSError:  # a thread that is not the first: since Linux 6.9
+        pidfd = _call(_PIDFD_OPEN, pid, _PIDFD_THREAD)
     try:
         yield pidfd
     finally:

@@ -36,6 +36,8 @@ _RESERVE = 640
 """For clients, 128 at most, the driver, and files that are opened, read and closed."""
 MOST_LISTED = 4_096
 """Threads, or open files, of a process that are listed: those with the lowest numbers."""
+MOST_SOCKETS = 64
+"""Sockets of a process that are queried per look."""
 MOST_REMEMBERED = 256
 """Connections, their ends, remote addresses, and processes with their mounts, that are remembered:
 a job may have as many as it likes."""

@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.descriptors import ask, descriptors, fields, is_file, is_socket
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, check_room, read, understood
 from gpu_bottleneck_exporter.host.mounts import mounts
-from gpu_bottleneck_exporter.host.process import network_namespace, processes
+from gpu_bottleneck_exporter.host.process import is_our_network, network_namespace, processes
 from gpu_bottleneck_exporter.host.sockets import Endpoint, ends_of, unix_peers
 
 _INPUT, _OUTPUT, _ERRORS = range(3)
@@ -91,7 +91,9 @@ class End(NamedTuple):
     """What the process at the other end has open."""
 
     name: str
-    """Of a socket or a pipe as in /proc/PID/fd, of a FIFO the last part of its path."""
+    """Of a socket or a pipe as in /proc/PID/fd, of a FIFO a slash and the last part of its path.
+
+    The slash matters: a job may name a file `socket:[7]`."""
     file: tuple[str, str] | None = None
     """Of a FIFO: the device of its file system, and its inode."""
     pid: int = 0
@@ -182,7 +184,7 @@ def _opened(proc: Path, pid: int, number: int) -> tuple[tuple[str, str], bool] |
 
 
 def _last(path: str) -> str:
-    return path.rpartition("/")[2]
+    return "/" + path.rpartition("/")[2]
 
 
 def _fdinfo(proc: Path, pid: int, number: int) -> str:
@@ -215,11 +217,15 @@ class TcpNetworks:
             self._addresses = _addresses(self._proc)
 
     def opposite(self, pid: int, local: Endpoint, remote: Endpoint) -> int:
-        """The inode of the socket opposite to one of process `pid`; 0 if it is elsewhere."""
-        found = self._inode(pid, remote, local)
-        if not found and not remote.is_here and remote.address in self._addresses:
-            return self._inode(self._addresses[remote.address], remote, local)
-        return found
+        """The inode of the socket opposite to one of process `pid`; 0 if it is elsewhere.
+
+        Another network namespace has it only if no user can have chosen the addresses of either.
+        """
+        found, other = self._inode(pid, remote, local), self._addresses.get(remote.address)
+        if found or other is None or remote.is_here:
+            return found
+        are_ours = all(is_our_network(self._proc, one) for one in (pid, other))
+        return self._inode(other, remote, local) if are_ours else 0
 
     def _inode(self, pid: int, local: Endpoint, remote: Endpoint) -> int:
         """Inode of a socket in the network namespace of process `pid`. Raises NoRoomError."""
@@ -254,12 +260,15 @@ def inode_of(local: Endpoint, remote: Endpoint) -> int:
 
 
 def _addresses(proc: Path) -> dict[bytes, int]:
-    """The oldest process of each network namespace by the addresses of the namespace."""
+    """The oldest process of each network namespace by the addresses of the namespace.
+
+    Without namespaces whose addresses a user can choose.
+    """
     oldest = {network_namespace(proc, pid): pid for pid in reversed(processes(proc))}
     return {
         address: pid
         for network, pid in oldest.items()
-        if network is not None
+        if network is not None and is_our_network(proc, pid)
         for address in _own_addresses(f"{proc}/{pid}/net") or ()
     }
 

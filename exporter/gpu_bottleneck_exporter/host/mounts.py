@@ -6,9 +6,9 @@ no mount is asked, as that may be one that never answers.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -140,13 +140,13 @@ class Places:
         if now_ns >= self._due_ns or len(self._known) >= MOST_REMEMBERED:
             self._due_ns = now_ns + _STAYS_NS
             self._known.clear()
-        process = self._proc / str(pid)
-        kinds = self._mounted(process)
+        if not (kinds := self._mounted(pid)):
+            pid, kinds = tid, self._mounted(tid)  # the first thread may have ended
         place = _common(kinds.values())
         if place is not Place.UNKNOWN or not kinds:
             return place  # all are alike, mostly local ones
         # Aside, for the locks of an execve, and of an epoll that takes over the file's number.
-        wait = aside.call(pid, partial(_wait_of, f"{process}", tid))
+        wait = aside.call(pid, partial(_wait_of, f"{self._proc}/{pid}", tid))
         if wait is None:
             return Place.UNKNOWN
         mount, channel = wait
@@ -160,10 +160,12 @@ class Places:
         opened = self._kept(f"{pid}", lambda: mounts_of_open_files(self._proc, pid))
         return _common(opened.values())
 
-    def _mounted(self, process: Path) -> Mapping[str, str]:
-        try:
-            namespace = os.readlink(f"{process}/ns/mnt")  # noqa: PTH115 - half the time
-        except OSError:
+    def _mounted(self, pid: int) -> Mapping[str, str]:
+        process = self._proc / str(pid)
+        namespace = None
+        with suppress(PermissionError):
+            namespace = aside.call(pid, partial(link_of, f"{process}/ns", "mnt"))
+        if namespace is None:
             return {}
         return self._kept(
             namespace, lambda: {mount.number: mount.kind for mount in mounts(process)}

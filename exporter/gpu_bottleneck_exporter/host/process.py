@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from fcntl import ioctl
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,14 +29,22 @@ from gpu_bottleneck_exporter.host.files import (
 from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
+_LIVES = re.compile(r"^State:\t[^ZX]", re.MULTILINE)
+_V1_GROUPS = re.compile(r"^[1-9][0-9]*:[^:]*:/(.?)", re.MULTILINE)
+"""The hierarchies of cgroup v1 in /proc/PID/cgroup; empty: in the root of the hierarchy."""
 _CPUS = re.compile(r"^Cpus_allowed_list:\t(\S+)$", re.MULTILINE)
 MOST_PROCESSES = 16_384
 """Half of what a machine allows by default (kernel.pid_max): of the machine, or below one root;
 more are not looked at."""
+Started = tuple[int, int | None]
+"""A process: its pid, and its start in clock ticks since boot, as pids are reused."""
 Children = tuple[list[int], bool]
 """Pids of a process's children, and whether these are all."""
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 """The clock's tick, in which /proc/PID/stat counts."""
+
+_GET_USERS, _GET_PARENT, _GET_OWNER_UID = 0xB701, 0xB702, 0xB704
+"""linux/nsfs.h: Python has no names for them (ioctl_ns(2))."""
 
 _STATE, _PPID, _SID, _MAJFLT = 0, 1, 3, 9
 _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = 11, 12, 13, 14, 17, 19
@@ -58,8 +70,13 @@ class Stat(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether it is a zombie."""
-        return wait_of(self.state, None) is Wait.GONE
+        """Whether all its threads have ended: `state` is only that of the first."""
+        return wait_of(self.state, None) is Wait.GONE and self.threads <= 1
+
+    @property
+    def leaderless(self) -> bool:
+        """Whether its first thread has ended (pthread_exit in main) and others live."""
+        return wait_of(self.state, None) is Wait.GONE and self.threads > 1
 
 
 class Io(NamedTuple):
@@ -108,6 +125,20 @@ def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
     return int(cpu), int(queue), int(times)
 
 
+def stat_of(proc: Path, pid: int) -> Stat | None:
+    """/proc/PID/stat, None if the process has ended or hangs in an execve."""
+    return parse_stat(stat_text(proc, pid))
+
+
+def stat_text(proc: Path, pid: int) -> str | None:
+    """The text of /proc/PID/stat.
+
+    Aside, as since Linux 6.18 it waits for a lock (exec_update_lock) that an execve holds while it
+    closes descriptors, which takes for ever on a file system that does not answer.
+    """
+    return aside.call(pid, lambda: read(f"{proc}/{pid}/stat"))
+
+
 def processes(proc: Path) -> list[int]:
     """Many of the processes of the machine, by pid."""
     return sorted(numbered(proc, MOST_PROCESSES))
@@ -117,13 +148,41 @@ def lineage(proc: Path, pid: int) -> Iterator[int]:
     """Process `pid` and its ancestors, the nearest first."""
     while pid > 0:
         yield pid
-        stat = parse_stat(read(f"{proc}/{pid}/stat"))
+        stat = stat_of(proc, pid)
         pid = stat.parent if stat else 0
 
 
 def ourselves(proc: Path) -> frozenset[int]:
     """We and our ancestors: we feed no GPU, whatever pipes one shell gave to us and to a job."""
     return frozenset(lineage(proc, os.getpid()))
+
+
+def living_thread(proc: Path, pid: int) -> int:
+    """The id of a living thread of process `pid`: its first one's, `pid`, unless that has ended.
+
+    A first thread that has ended (pthread_exit in main) shows no memory, descriptors or mounts;
+    /proc/TID shows those of the process for each living thread.
+    """
+
+    def lives(tid: int) -> bool:
+        return _LIVES.search(read(f"{proc}/{tid}/status") or "") is not None
+
+    if lives(pid):
+        return pid
+    return next(filter(lives, numbered(f"{proc}/{pid}/task", MOST_LISTED)), pid)
+
+
+def control_groups(proc: Path, pid: int) -> str | None:
+    """The text of /proc/PID/cgroup, None if the process has ended.
+
+    Under cgroup v1 a first thread that has ended is in the root of each hierarchy; the control
+    groups of the process are those of a living thread.
+    """
+    text = read(f"{proc}/{pid}/cgroup")
+    nested = _V1_GROUPS.findall(text or "")
+    if nested and not any(nested):
+        return read(f"{proc}/{living_thread(proc, pid)}/cgroup")
+    return text
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:
@@ -134,12 +193,60 @@ def network_namespace(proc: Path, pid: int) -> int | None:
     try:
         return os.stat(f"{proc}/{pid}/net/dev").st_ino  # noqa: PTH116 - a third of the time
     except OSError:
-        return None
+        tid = living_thread(proc, pid)
+        return None if tid == pid else network_namespace(proc, tid)
 
 
 def user_id(proc: Path, pid: int) -> str:
-    """The real user id of a process as text; empty if it has ended."""
-    return real_uid(read(f"{proc}/{pid}/status") or "")
+    """The user id that is accountable for a process, as text; empty if it has ended.
+
+    It is the real one. In user namespaces that users created, it is the creator of the outermost of
+    these: containers without root and fakeroot run under 65 536 other uids of their user
+    (subuid(5)). That takes the permission to ptrace; without it, each of these is a user. Empty
+    too while the namespace does not answer.
+    """
+    uid = real_uid(read(f"{proc}/{pid}/status") or "")
+    with suppress(OSError):
+        # Aside, for the lock of an execve.
+        path = f"{proc}/{pid}/ns/user"
+        creator = aside.call(pid, lambda: _creator_of_users(FileIO(path))) if uid else None
+        return "" if creator is None else f"{creator or uid}"
+    return uid
+
+
+def _creator_of_users(namespace: FileIO) -> int:
+    """The uid that created a user namespace, or the outermost one around it, within ours.
+
+    0 in ours, and where root did, as a kubelet does, which gives uids of its own to each pod.
+    Raises OSError.
+    """
+    with namespace:
+        if _are_our_users(namespace):
+            return 0
+        uid = int.from_bytes(ioctl(namespace, _GET_OWNER_UID, bytes(4)), sys.byteorder)
+        return _creator_of_users(FileIO(ioctl(namespace, _GET_PARENT))) or uid
+
+
+def _are_our_users(namespace: FileIO) -> bool:
+    return os.fstat(namespace.fileno()).st_ino == Path("/proc/self/ns/user").stat().st_ino
+
+
+def is_our_network(proc: Path, pid: int) -> bool:
+    """Whether our user namespace owns the network namespace of process `pid`.
+
+    If so, root or a container runtime gave it its addresses. In one that a user created with
+    `unshare --user --net`, that user gives it any address, also those of others. False without the
+    permission to ptrace; true where the kernel has no network namespaces.
+    """
+
+    def is_ours() -> bool:
+        with FileIO(f"{proc}/{pid}/ns/net") as net, FileIO(ioctl(net, _GET_USERS)) as users:
+            return _are_our_users(users)
+
+    try:
+        return aside.call(pid, is_ours) or False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
 
 
 def real_uid(status: str) -> str:
@@ -173,7 +280,9 @@ def command_line(proc: Path, pid: int) -> Part:
 
 def _from_memory(proc: Path, pid: int, name: str) -> Part:
     """Aside, as these files are in the memory of the process."""
-    return aside.call(pid, lambda: read_part(f"{proc}/{pid}/{name}")) or Part("", whole=True)
+    part = aside.call(pid, lambda: read_part(f"{proc}/{pid}/{name}")) or Part("", whole=True)
+    tid = pid if part.text else living_thread(proc, pid)
+    return part if tid == pid else _from_memory(proc, tid, name)
 
 
 class ProcessReader:
@@ -236,7 +345,10 @@ class ProcessReader:
             return Wait.GONE
         _, letter = found
         # Again: it may have fallen asleep between the two reads.
-        return wait_of(letter, self._read(self._channel) if letter == "S" else None)
+        wait = wait_of(letter, self._read(self._channel) if letter == "S" else None)
+        if wait is Wait.GONE and (stat := self.stat()) and stat.leaderless:
+            return Wait.LOCK  # as in pthread_join: the process does what its other threads do
+        return wait
 
     def leader_ns(self) -> tuple[int, int] | None:
         """Nanoseconds on a CPU and of run queue delay, of the first thread (schedstat)."""
@@ -308,7 +420,7 @@ def _children(proc: Path, pid: int) -> Children:
 def _scan(proc: Path) -> defaultdict[int, list[int]]:
     children: defaultdict[int, list[int]] = defaultdict(list)
     for pid in processes(proc):
-        if stat := parse_stat(read(f"{proc}/{pid}/stat")):
+        if stat := stat_of(proc, pid):
             children[stat.parent].append(pid)
     return children
 

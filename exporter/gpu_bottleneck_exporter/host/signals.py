@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.cgroup import hidden, hierarchy, stalled_ns
 from gpu_bottleneck_exporter.host.descriptors import may_borrow
 from gpu_bottleneck_exporter.host.files import listed, read
@@ -34,9 +36,10 @@ def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str,
         "schedstat": (proc / "self/schedstat").exists(),
         "cgroup_cpu": "cpu" not in lost and _has_controller(sysfs, "cpu,cpuacct", "cpu"),
         "cgroup_memory": "memory" not in lost and _has_controller(sysfs, "memory", "memory"),
-        "process_io": _all(_is_readable(proc / f"{pid}/io") for pid in tried),
-        "wait_channel": _all(_tells_wait_channel(proc / str(pid)) for pid in tried),
-        "connections": _all(_lends(proc, pid) for pid in tried),
+        # Aside, for the lock of an execve.
+        "process_io": _all(_aside(pid, _is_readable, proc / f"{pid}/io") for pid in tried),
+        "wait_channel": _all(_aside(pid, _tells_wait_channel, proc / f"{pid}") for pid in tried),
+        "connections": _all(_aside(pid, partial(_lends, pid), proc) for pid in tried),
         "host_pids": _sees_all_processes(proc),
     }
     return {name: given for name, given in found.items() if given is not None}
@@ -46,6 +49,10 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
     """Whether all known answers are true; None if none is known."""
     known = [answer for answer in answers if answer is not None]
     return all(known) if known else None
+
+
+def _aside(pid: int, attempt: Callable[[Path], bool | None], path: Path) -> bool | None:
+    return aside.call(pid, lambda: attempt(path))
 
 
 def _gives_pressure(path: Path) -> bool:
@@ -86,7 +93,7 @@ def _tells_wait_channel(process: Path) -> bool | None:
     return False if _succeeds((process / "root").readlink) is False else None
 
 
-def _lends(proc: Path, pid: int) -> bool | None:
+def _lends(pid: int, proc: Path) -> bool | None:
     """Whether we may inspect the sockets of a process; None if it has ended.
 
     We may not without the permission to ptrace, under a seccomp profile that blocks pidfd_getfd,

@@ -15,8 +15,10 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.descriptors import MOST_LINKS, ask, is_socket, link_of
-from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, listed
+from gpu_bottleneck_exporter.host.aside import lending
+from gpu_bottleneck_exporter.host.descriptors import MOST_LINKS, ask, is_socket, links_of
+from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, MOST_SOCKETS, listed
+from gpu_bottleneck_exporter.host.process import living_thread
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57
 """asm-generic/socket.h: Python has no names for them."""
@@ -30,8 +32,6 @@ _INFO = struct.Struct("=B43xI4xII68xQ8xI4xII")
 bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
 _MAPPED = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that stands for an IPv4 one (RFC 4291, 2.5.5.2)."""
-MOST_SOCKETS = 64
-"""Sockets of a process that are queried per look."""
 _LIVELY_MS = 10_000
 """Traffic within this time makes a socket one of those that are queried first."""
 
@@ -117,16 +117,21 @@ class Sockets:
 
     def __init__(self, proc: Path, pid: int) -> None:
         """`proc`: the procfs of our own PID namespace, as system calls take the same `pid`."""
-        self.pid = pid
+        self._proc = proc
+        self._pid = self._thread = pid
+        """The process, and the thread whose descriptors are listed."""
         self.complete = True
         """Whether the last call of `all` covered all sockets."""
-        self._folder = f"{proc}/{pid}/fd"
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
         self._is_tcp: dict[int, bool] = {}
         """By descriptor, whether it is a TCP socket; one that was not checked may be."""
         self._lively: set[int] = set()
         """Descriptors with traffic in the last `_LIVELY_MS`, as of when each was last queried."""
         self._turn = 0
+
+    @property
+    def _folder(self) -> str:
+        return f"{self._proc}/{self._thread}/fd"
 
     def forget(self) -> None:
         """Check all descriptors again next time: a number may have become a socket's."""
@@ -144,15 +149,19 @@ class Sockets:
         except PermissionError:
             raise
         except OSError:
-            return []
+            names, listed_all = [], True
+        if not names:  # the thread has ended; those of another one are listed next time
+            self._thread = living_thread(self._proc, self._pid)
         numbers = {int(name) for name in names}
         # Closed numbers are forgotten, as the next file with that number may be a socket.
         for number in self._is_tcp.keys() - numbers:
             del self._is_tcp[number]
         self._lively &= numbers
         new = [*numbers.difference(self._is_tcp, surely)]
-        for number in random.sample(new, min(len(new), MOST_LINKS)):
-            self._is_tcp[number] = is_socket(link_of(self._folder, number) or "")
+        chosen = random.sample(new, min(len(new), MOST_LINKS))
+        links = lending.call(self._pid, lambda: links_of(self._folder, chosen)) if chosen else {}
+        for number, link in (links or {}).items():
+            self._is_tcp[number] = is_socket(link or "")
         known = sorted({number for number, is_tcp in self._is_tcp.items() if is_tcp} - {*surely})
         most = max(MOST_SOCKETS - len(surely), 0)
         self.complete = listed_all and len(known) <= most and len(new) <= MOST_LINKS
@@ -169,7 +178,7 @@ class Sockets:
 
     def of(self, numbers: Sequence[int]) -> list[Connection]:
         """The TCP sockets among descriptors `numbers`. Raises as `all`."""
-        answers = ask(self._folder, self.pid, numbers[:MOST_SOCKETS], self._describe)
+        answers = ask(self._folder, self._thread, numbers[:MOST_SOCKETS], self._describe)
         found = [one for one in answers.values() if one is not None]
         tcp = {one.fd for one in found if one.state != TcpState.DATAGRAMS}
         others = [number for number in answers.keys() - tcp if self._is_tcp.get(number)]

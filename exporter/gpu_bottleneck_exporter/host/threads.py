@@ -96,7 +96,7 @@ class Thread:
         if self.wait is Wait.UNKNOWN:
             self.wait = wait_of(letter, self._channel.read())
             if self.wait in _ASKS_FOR:
-                on = None if self._pid is None else waits_on(self._pid, self._call.read())
+                on = None if self._pid is None else waits_on(self.tid, self._call.read())
                 # Since Linux 6.12 a task may fall asleep without leaving a crowded CPU's run
                 # queue at once; it has no wait channel then, but its system call is known.
                 self.descriptors = () if on is None and self.wait not in _MAY_BE_ANY else on

@@ -15,8 +15,7 @@ from enum import Enum
 from functools import cache
 
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.files import understood
-from gpu_bottleneck_exporter.host.sockets import MOST_SOCKETS
+from gpu_bottleneck_exporter.host.files import MOST_SOCKETS, understood
 
 
 class Wait(Enum):
@@ -82,7 +81,8 @@ _BY_CHANNEL: tuple[tuple[Wait, tuple[str, ...]], ...] = (
         ("do_epoll_wait", "ep_poll", "do_poll", "do_sys_poll", "poll_schedule", "do_select"),
     ),
     (Wait.TIMER, ("hrtimer_nanosleep", "do_nanosleep")),
-    (Wait.CHILD, ("do_wait", "kernel_wait4")),
+    # The latter two until a child of vfork calls execve, in state D.
+    (Wait.CHILD, ("do_wait", "kernel_wait4", "kernel_clone", "_do_fork")),
 )
 _BY_LETTER = {
     "R": Wait.RUN,
@@ -135,7 +135,7 @@ def asleep_in(channel: bytes) -> Wait | None:
 
 
 def _in_channel(channel: bytes) -> Wait | None:
-    name = channel.decode()
+    name = channel.decode(errors="replace")
     return next((wait for wait, prefixes in _BY_CHANNEL if name.startswith(prefixes)), None)
 
 

@@ -12,13 +12,12 @@ from gpu_bottleneck_exporter.feeders.kin import KinFinder
 from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import ourselves, trees
+from gpu_bottleneck_exporter.host.process import ourselves, stat_of, trees
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
 
-Isolated = Callable[[str], AbstractContextManager[None]]
+Isolated = Callable[..., AbstractContextManager[None]]
 
 
 class Discovery:
@@ -48,7 +47,7 @@ class Discovery:
         """The feeders of each GPU that is `held`; those `known` go on."""
         self._units.forget()
         mains = frozenset(pid for one in held.values() for pid in one.pids or ())
-        seen = {pid for pid in mains if read(f"{self._proc}/{pid}/stat") is not None}
+        seen = {pid for pid in mains if stat_of(self._proc, pid)}
         workers = {pid: one for feed in known.values() for pid, one in feed.workers.items()}
         found = trees(
             self._proc, seen, mains, lambda pid: workers[pid].children() if pid in workers else None
@@ -60,7 +59,7 @@ class Discovery:
             descendants = {worker for pid in living for worker in found.of.get(pid, ())}
             feed.family.whole = living.isdisjoint(found.cut)
             feed.family.share = share_of(len(held))
-            with self._isolated(f"finding the feeders of {uuid}"):
+            with self._isolated(f"finding the feeders of {uuid}", uuid):
                 feed.adopt(living, descendants - self._we, mains | self._we)
         with self._isolated("looking for kin"):
             self._find_kin(feeds.values(), mains)

@@ -196,7 +196,7 @@ class GpuReader:
         told = f"{collector} {name}"
         self.implausible[collector] = self.implausible.get(collector, 0) + 1
         if self._throttle.is_new(told, state=True):
-            what = f"the driver returned {value} for {told}: impossible, dropped and counted"
+            what = f"the driver returned {value!s:.40} for {told}: impossible, dropped and counted"
             log.warning("gpu %d: %s", self.index, what)
 
     def _collect(self, collector: Collector, opened: Opened) -> None:

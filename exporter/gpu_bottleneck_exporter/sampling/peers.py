@@ -50,14 +50,16 @@ def inspect_connections(feeds: Collection[FeederGroup], now_ns: int) -> None:
 def ends_towards(one: FeederGroup, other: FeederGroup) -> frozenset[Ends]:
     """Connections of the mains of `other` that may lead to those of `one`.
 
-    Both must be of one user, who could else make a connection that looks like the other end; and
-    an address of the machine itself is another machine's in another network namespace.
+    Both must be of one user, who could else make a connection that looks like the other end. In
+    another network namespace an address of the machine itself is another machine's, and a user who
+    created the namespace can have copied both ends.
     """
     if one.facts.users.isdisjoint(other.facts.users):
         return frozenset()
     if not one.facts.networks.keys().isdisjoint(other.facts.networks):
         return other.ends
-    return frozenset(ends for ends in other.ends if not ends[0].is_here)
+    addressed = one.facts.addressed and other.facts.addressed
+    return frozenset(ends for ends in other.ends if addressed and not ends[0].is_here)
 
 
 def are_joined(one: FeederGroup, other: FeederGroup) -> bool:

@@ -41,6 +41,8 @@ PATIENCE_SECONDS = LONG_NS / 1e9
 """A thread without progress for so long is stuck: a pass over all feeders takes milliseconds."""
 _EVENT_WAIT_SECONDS = 1.0
 """Within one call of the driver: so long it takes to stop."""
+_MAX_CODE = 1023
+"""Largest code of an error event that counts: each has a series. XIDs are below 200."""
 _BEATS = 4
 """Looks at the workers per deadline, at least: one must not seem to hang when we are late."""
 _WATCH_DEADLINE_SECONDS = 1.5 * SNAPSHOT_SECONDS
@@ -330,6 +332,8 @@ class Sampler:
     def _look_after_workers(self) -> None:
         now = time.monotonic_ns()
         self._own_cpu.beat(now)
+        if self._watch:
+            self._watch.replace_if_hung(now)
         if self._throttle.is_new("own CPU", bool(self._own_cpu.starved), usual=False):
             late = "is starved of CPU: readings come late"
             told = late if self._own_cpu.starved else "gets enough CPU again"
@@ -371,7 +375,7 @@ class Sampler:
         """Wait for one; returns what went wrong."""
         try:
             event = driver.wait_error(_EVENT_WAIT_SECONDS)
-            if event is not None:
+            if event is not None and 0 <= event.code <= _MAX_CODE:
                 self._workers[event.index].reader.add_error(event.code)
                 self._log_event(event, driver.about.error_event)
         except DriverError as error:

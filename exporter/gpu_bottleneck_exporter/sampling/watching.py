@@ -6,8 +6,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.host.aside import aside, lending
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import allow_many_files
+from gpu_bottleneck_exporter.host.files import KeptFile, allow_many_files
 from gpu_bottleneck_exporter.host.threads import SCAN_NS
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.discovery import Discovery
@@ -27,10 +27,18 @@ from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from gpu_bottleneck_exporter.sampling.linewatch import LineWatch
 from gpu_bottleneck_exporter.sampling.peers import engaged_peer, inspect_connections
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
-from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, OFTEN_NS, SELDOM_NS, Every
+from gpu_bottleneck_exporter.sampling.starvation import run_delay_ns
+from gpu_bottleneck_exporter.schedule import (
+    FEW,
+    HALF_AS_OFTEN,
+    OFTEN_NS,
+    SELDOM_NS,
+    SHORTLY_NS,
+    Every,
+)
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stacktraces.reader import StackReader
-from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader
+from gpu_bottleneck_exporter.stacktraces.reader import StackReader, looking
+from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, tenants
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +65,10 @@ _REST = 9
 """A pause lasts at least so many times the CPU time of the pass before: a tenth of a core."""
 _REST_FROM_DISCOVERY = 2 * _REST
 """A twentieth of a core."""
+_HANG_NS = SHORTLY_NS
+"""Time after which a thread that reads one GPU's processes is replaced: a pass takes less."""
+_MAX_BLOCKED_SECONDS = 0.1
+"""Time for which sampling one GPU's feeders may block; beyond it they rest as after CPU time."""
 _STOP_SECONDS = 2.0
 """For a pass to end that hangs in no read."""
 
@@ -80,10 +92,11 @@ class HostSampler:
         units = Groups(proc, sysfs)
         self._owners = OwnerReader(proc, groups=units) if "workload" in collectors else None
         self._discovery = Discovery(settings, self._cgroups, units, self._isolated)
-        self.lines = (
-            LineWatch(self.feeding, partial(StackReader, proc)) if "stacks" in collectors else None
-        )
+        # Nothing of a control group is remembered from one look to the next.
+        reader = partial(StackReader, proc, tenant=lambda pid: Groups(proc, sysfs).tenant(pid))
+        self.lines = LineWatch(self.feeding, reader) if "stacks" in collectors else None
         """Looks at stacks."""
+        self._tenant_of = tenants(proc, sysfs)
         self._prescribers = Prescribers(proc, sysfs) if "prescription" in collectors else None
         self._stop = threading.Event()
         self._held: dict[str, Holders] = {}
@@ -100,12 +113,20 @@ class HostSampler:
         self._published_ns = 0
         self._looking_for_children = Every(LOOK_FOR_CHILDREN_SECONDS)
         self._finished_pass_ns: int | None = None
+        self._reading: tuple[str, int] = "", 0
+        """The GPU whose processes are read now, empty if none, and since when."""
+        self._hung: dict[str, threading.Thread] = {}
+        """Threads that were replaced, by the GPU in whose processes' files they hang."""
+        self._schedstat = KeptFile("/proc/thread-self/schedstat")
+        self._delay_ns = 0
         self._throttle = LogThrottle(log)
         self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         allow_many_files()
+        for one in (aside, lending, looking):
+            one.share_by(self._tenant_of)
         self._finished_pass_ns = time.monotonic_ns()
         self._thread.start()
         if self.lines:
@@ -119,10 +140,30 @@ class HostSampler:
             self._thread.join(_STOP_SECONDS)
         if self.lines:
             self.lines.stop()
+        for one in (aside, lending, looking):
+            one.share_by(int)
 
     def silent_seconds(self, now_ns: int) -> float:
-        """Time since the last pass ended; 0 before `start`."""
-        return (now_ns - (self._finished_pass_ns or now_ns)) / 1e9
+        """Time since the last pass ended, or came to another GPU; 0 before `start`."""
+        return (now_ns - max(self._finished_pass_ns or now_ns, self._reading[1])) / 1e9
+
+    def replace_if_hung(self, now_ns: int) -> None:
+        """Start another thread if this one hangs in files of one GPU's processes.
+
+        An execve that closes descriptors on a file system that does not answer holds a lock for
+        which /proc/PID/stat, wchan, syscall and io wait. That GPU is left out until they return.
+        Called from one thread only, once a second.
+        """
+        uuid, since_ns = self._reading
+        if uuid and now_ns - since_ns > _HANG_NS and not self._stop.is_set():
+            self._hung[uuid], self._reading = self._thread, ("", now_ns)
+            if feed := self._feeds.get(uuid):
+                self._let_rest(feed, _HANG_NS / 1e9)
+            self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
+            self._thread.start()
+
+    def _hangs(self, uuid: str) -> bool:
+        return uuid in self._hung and self._hung[uuid].is_alive()
 
     def hold(self, uuid: str, pids: frozenset[int] | None, parent_uuid: str | None = None) -> None:
         """Set which processes hold GPU `uuid`, None if unknown. For any thread.
@@ -193,7 +234,7 @@ class HostSampler:
             if uuid not in self._readers:
                 self._readers[uuid] = FeedingReader(self._networks, self._owners)
             reader = self._readers[uuid]
-            with self._isolated(f"reporting the feeders of {uuid}"):
+            with self._isolated(f"reporting the feeders of {uuid}", uuid):
                 feeding = reader.read(feed, now, queue_known=queue_known)
                 if self._prescribers:
                     outlook = self._prescribers.advise(uuid, self._feeds, feeding, host)
@@ -205,11 +246,28 @@ class HostSampler:
             self._published_ns = time.monotonic_ns()
             self._published.notify_all()
 
-    def _isolated(self, what: str) -> AbstractContextManager[None]:
-        """Whatever /proc says of one job, the others are sampled on."""
-        return self._throttle.guarded(what)
+    @contextmanager
+    def _isolated(self, what: str, uuid: str = "") -> Iterator[None]:
+        """Whatever /proc says of one job, the others are sampled on.
+
+        `uuid`: the GPU whose processes are read; empty if no read can hang.
+        """
+        self._reading = uuid, time.monotonic_ns()
+        with self._throttle.guarded(what):
+            yield
+        self._returned()
+
+    def _returned(self) -> None:
+        """Note that reads have returned; end the thread if another one has replaced it."""
+        if threading.current_thread() in self._hung.values():
+            raise SystemExit
+        self._reading = "", time.monotonic_ns()
 
     def _run(self) -> None:
+        with suppress(SystemExit):  # of a thread that was replaced
+            self._watch()
+
+    def _watch(self) -> None:
         next_pass, discover_from, stale = time.monotonic(), 0.0, False
         discovering = Every(DISCOVERY_SECONDS)
         while not self._stop.is_set():
@@ -249,17 +307,22 @@ class HostSampler:
         The next pass comes `jitter` times as late as usual. A pass that `publishes` counts all
         but what has just been counted.
         """
-        stale, feeds = False, self._feeds.values()
+        stale, found = False, {u: feed for u, feed in self._feeds.items() if not self._hangs(u)}
+        feeds = found.values()
+        awake = {uuid: feed for uuid, feed in found.items() if now >= feed.rests_until}
         self._mains_only = not self._mains_only
         inspects, children = self._inspecting.is_due(now), self._looking_for_children.is_due(now)
         now_ns = time.monotonic_ns()
-        closing = {feed for feed in feeds if self._is_to_count(feed, now_ns, publishes=publishes)}
+        closing = {
+            feed for feed in awake.values() if self._is_to_count(feed, now_ns, publishes=publishes)
+        }
         if closing:
             with self._isolated("reading the control groups"):
                 self._cgroups.look()
-        for uuid, feed in self._feeds.items():
+        for uuid, feed in awake.items():
             what = f"watching the feeders of {uuid}"
-            lively = not feed.steady
+            lively, began = not feed.steady, time.monotonic() - _cpu_seconds()
+            self._reading = uuid, time.monotonic_ns()
             try:
                 if lively or now >= feed.sample_from:
                     feed.sample_from = now + jitter * self._pause(feed) - self._step / 2
@@ -274,10 +337,26 @@ class HostSampler:
             else:
                 if feed in closing:  # a pass that does less may succeed where another fails
                     self._throttle.log_fault(what, None)
+            self._returned()
+            blocked = time.monotonic() - _cpu_seconds() - began
+            if blocked > _MAX_BLOCKED_SECONDS:
+                self._let_rest(feed, blocked)
         if inspects and self._discovery.connected:
             inspect_connections(feeds, time.monotonic_ns())
         self._discovery.find_strangers(feeds, time.monotonic_ns())
         return stale
+
+    def _let_rest(self, feed: FeederGroup, seconds: float) -> None:
+        """Pause a group that blocked the thread, without a wait for a CPU, for so many `seconds`.
+
+        All such groups together may take a tenth of the time from the others.
+        """
+        before, self._delay_ns = self._delay_ns, run_delay_ns(self._schedstat) or 0
+        seconds -= (self._delay_ns - before) / 1e9
+        if seconds > _MAX_BLOCKED_SECONDS:
+            now = time.monotonic()
+            groups = 1 + sum(one.rests_until > now for one in self._feeds.values())
+            feed.rests_until = now + _REST * groups * seconds
 
     def _is_to_count(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
         """Whether its counters are to be read: what lasts much less than a second tells little."""
@@ -289,7 +368,9 @@ class HostSampler:
         """Discover the trees; where the holders changed, publish that at once."""
         changed, self._changed = self._changed, False
         held, known = dict(self._held), self._feeds
-        self._feeds = feeds = self._discovery.discover(held, known)
+        hung = {uuid: feed for uuid, feed in known.items() if uuid in held and self._hangs(uuid)}
+        others = {uuid: one for uuid, one in held.items() if uuid not in hung}
+        self._feeds = feeds = self._discovery.discover(others, known) | hung
         for uuid in known.keys() - held.keys():
             self._drop(uuid, known[uuid])
         few = len({pid for feed in feeds.values() for pid in feed.mains}) <= FEW

@@ -45,11 +45,21 @@ class Owner:
     user: str | None = None
     rendezvous: str | None = None
     """A hash of the place where the ranks of its job meet."""
+    source: str | None = None
+    """Where pod, container or job is known from: `cgroup` (a group that root made), `kubelet`,
+    `prolog`, or `claim` (the process's own environment). None: there is only a user.
+
+    In a pod or container, `claim` and `prolog` are about the job: the rest is from the group."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All of these in this order, empty if unknown."""
-        return tuple(text or "" for text in astuple(self))
+        """The label values in this order, empty if unknown: all fields but `source`."""
+        return tuple(text or "" for text in astuple(self)[:-1])
+
+    def known_from(self, source: str) -> Owner:
+        """The same owner with this source, if there is anything beside the user."""
+        named = self.pod_uid or self.container_id or self.slurm_job_id
+        return replace(self, source=source if named else None)
 
 
 NOBODY = Owner()
@@ -66,14 +76,14 @@ def owner_in_cgroup(
     of the pod or job: the most specific line counts. Folders are recognised by name, so a path
     from another cgroup namespace may begin with `/../..`.
     """
-    around = {controllers: _around(path) for controllers, path in _groups(ours)}
+    around = {controllers: _around(path) for controllers, path in memberships(ours)}
     found = [
         _owner(made_by_root(controllers, path), around.get(controllers, ()))
-        for controllers, path in _groups(text)
+        for controllers, path in memberships(text)
     ]
     most = max(found, key=lambda one: (bool(one.pod_uid), bool(one.container_id)), default=NOBODY)
-    jobs = (one.slurm_job_id for one in found if one.slurm_job_id)
-    return replace(most, slurm_job_id=next(jobs, None))
+    job = next((one.slurm_job_id for one in found if one.slurm_job_id), None)
+    return replace(most, slurm_job_id=job).known_from("cgroup")
 
 
 def slurm_job(text: str) -> str | None:
@@ -82,19 +92,14 @@ def slurm_job(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _groups(text: str) -> list[tuple[str, str]]:
-    """Controllers and path of each line, without what the kernel appends to a removed group's."""
-    return [(names, path.removesuffix(" (deleted)")) for names, path in memberships(text)]
-
-
 def _owner(path: str, around: Sequence[str]) -> Owner:
     """What the folders of `path` name, from the outermost inwards, without those `around` us.
 
     The outermost container counts, within a pod the pod's: groups below it were created inside,
     and everything in it is one tenant, however many containers it creates for itself. Groups
-    below a user's own count for nothing.
+    below a user's own count for nothing. The kernel appends ` (deleted)` to a removed group.
     """
-    folders = path.split("/")
+    folders = path.removesuffix(" (deleted)").split("/")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(folders, around, strict=False))
     begin, end = sum(1 for _ in same), len(folders)
     pod = container = None

@@ -66,7 +66,7 @@ class JobFiles(Watch):
     def _read(self, name: str) -> Sequence[Owner]:
         text = read_owned(self._folder / name, _MOST_BYTES) or ""
         return tuple(
-            Owner(slurm_job_id=job, user=self._user(int(uid)) if uid else None)
+            Owner(slurm_job_id=job, user=uid and self._user(int(uid)), source="prolog")
             for job, uid in (found.groups() for found in islice(_JOB.finditer(text), _MOST_JOBS))
         )
 

@@ -58,7 +58,7 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     holder may be that pod, so none is added: it would count as a second tenant. A placeholder
     counts only while it is alone: then a fraction was given whose pod has not opened the GPU.
     """
-    named = tuple(_named(owner, assigned.names) for owner in owners)
+    named = tuple(_named(_checked(owner, assigned.jobs), assigned.names) for owner in owners)
     named += _unused(named, assigned.jobs)
     # Only owners with a pod uid: a container outside of pods is not the kubelet's, so no holder.
     if any(owner.pod_uid and owner.pod is None for owner in named):
@@ -66,14 +66,33 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     seen = {(owner.namespace, owner.pod, owner.container) for owner in named}
     tenants = tuple(one for one in assigned.holders if one.namespace not in PLACEHOLDERS)
     holders = tenants if named or tenants else assigned.holders
-    return (*named, *(Owner(*holder) for holder in holders if holder not in seen))
+    return (*named, *(Owner(*one, source="kubelet") for one in holders if one not in seen))
+
+
+def _checked(owner: Owner, jobs: Sequence[Owner]) -> Owner:
+    """`owner`, whose job, if only claimed, is replaced by that of a prolog for the same user.
+
+    A claim that the prolog's `jobs` contradict is dropped: the job is unknown.
+    """
+    if owner.source != "claim" or not jobs:
+        return owner
+    of_user = {job.slurm_job_id for job in jobs if job.user == owner.user}
+    number = owner.slurm_job_id
+    if number not in (of_user or {job.slurm_job_id for job in jobs if job.user is None}):
+        number = of_user.pop() if len(of_user) == 1 else None
+    return replace(owner, slurm_job_id=number).known_from("prolog" if number else "cgroup")
 
 
 def _unused(owners: Sequence[Owner], jobs: Iterable[Owner]) -> tuple[Owner, ...]:
     """The `jobs` without a process among `owners`; none while any of these may be of such a job."""
-    seen = {owner.slurm_job_id or "" for owner in owners}
-    known = all(number.isdecimal() for number in seen)
-    return tuple(job for job in jobs if known and job.slurm_job_id not in seen)
+    return tuple(job for job in jobs if not any(_may_be(owner, job) for owner in owners))
+
+
+def _may_be(owner: Owner, job: Owner) -> bool:
+    """Whether a process of `owner` may be of `job`: a user's, or root's for that user."""
+    if owner.slurm_job_id and owner.slurm_job_id.isdecimal():
+        return owner.slurm_job_id == job.slurm_job_id
+    return None in (owner.user, job.user) or owner.user in ("root", job.user)
 
 
 def _named(owner: Owner, names: Mapping[str, Holder]) -> Owner:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
+import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Process, Processes
-from gpu_bottleneck_exporter.host.cgroup import find_group, made_by_root
-from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.cgroup import find_group, made_by_root, verified
+from gpu_bottleneck_exporter.host.files import NoRoomError, read
 from gpu_bottleneck_exporter.host.process import (
+    MOST_PROCESSES,
+    Started,
     command_line,
+    control_groups,
     environment,
     network_namespace,
     real_uid,
@@ -42,11 +46,16 @@ _TITLE = re.compile(r"slurmstepd: \[([0-9]{1,10})[.+]")
 _SLURM_GROUPS = ("*.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/uid_*")
 _NAMES_HERE = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?", re.IGNORECASE)
 _STATUS = re.compile(r"Name:\t(.*)\n(?:.*\n)*?PPid:\t([0-9]+)\n")
+_NESTED = re.compile(r"^NSpid:\t[0-9]+\t", re.MULTILINE)
+"""In /proc/PID/status of a process in another PID namespace than the host's, as in a container."""
+_LOGIN = re.compile(r":/user\.slice/user-([0-9]+)\.slice(?:/|$)", re.MULTILINE)
+"""The user that logged in, whose processes may have 65 536 other uids (subuid(5))."""
+_EFFECTIVE = re.compile(r"^CapEff:\t([0-9a-f]{1,16})$", re.MULTILINE)
+_CAP_SYS_ADMIN = 21
+"""linux/capability.h: Python has no name for it."""
 _DIGITS = 12
 """Of the hash of a place: 48 bits tell the jobs of a cluster apart."""
 
-Started = tuple[int, int | None]
-"""A process: its pid, and its start in clock ticks since boot, as pids are reused."""
 Place = tuple[str, ...]
 """Where the ranks of a distributed job meet: it shows which processes in many pods are one job."""
 
@@ -54,10 +63,12 @@ Place = tuple[str, ...]
 class OwnerReader:
     """Reads each process when `RefreshSchedule` has it due, once for all GPUs that it holds."""
 
-    def __init__(self, proc: Path, groups: Groups | None = None) -> None:
+    def __init__(
+        self, proc: Path, groups: Groups | None = None, users: UserNames | None = None
+    ) -> None:
         """`proc`: the host's; `groups` may be shared with another reader in the same thread."""
         self._proc = proc
-        self._users = UserNames(proc)
+        self._users = users or UserNames(proc)
         self._groups = groups or Groups(proc)
         self._looked_ns: int | None = None
         self._known: dict[Started, tuple[RefreshSchedule, Owner]] = {}
@@ -85,7 +96,11 @@ class OwnerReader:
         if now_ns != self._looked_ns:  # once a tick is enough
             self._looked_ns = now_ns
             self._groups.forget()
-        owner = read_owner(self._proc, process[0], self._users, self._groups)
+        proven = owner.source == "cgroup" or owner.container_id
+        group = f"{self._proc}/{process[0]}/cgroup" if proven else ""
+        # A group that was removed, or has such a name: either way the process was there.
+        if " (deleted)\n" not in (read(group) or ""):
+            owner = read_owner(self._proc, process[0], self._users, self._groups)
         self._known[process] = ageing, owner
         return owner
 
@@ -96,21 +111,21 @@ def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
     Reading its environment takes the same user or the permission to ptrace.
     """
     variables = environment(proc, pid)
-    owner = groups.owner(pid)
-    # Anybody can set SLURM_JOB_ID: believe it only if Slurm creates no control groups here.
+    owner, uid = groups.owner(pid), user_id(proc, pid)
+    # Anybody can set SLURM_JOB_ID: it is a claim of its user, and none where Slurm creates control
+    # groups.
     if owner.slurm_job_id is None and not groups.slurm_tracks():
         owner = replace(owner, slurm_job_id=slurm_job(variables))
+        owner = owner.known_from("claim" if owner.slurm_job_id else "cgroup")
     if place := rendezvous(proc, pid, variables, groups.unit(pid)):
         owner = replace(owner, rendezvous=named(place))
-    uid = user_id(proc, pid)
     return replace(owner, user=users.of(int(uid))) if uid else owner
 
 
 def claims_of(proc: Path, pid: int, names: Collection[str]) -> dict[str, str]:
     """The variables `names` of process `pid`, as far as set: anybody can set them to anything."""
-    entries = (
-        (entry.partition("=") for entry in environment(proc, pid).split("\0")) if names else ()
-    )
+    text = environment(proc, pid) if names else ""
+    entries = (entry.partition("=") for entry in text.split("\0"))
     return {name: value[:MOST_OF_A_CLAIM] for name, _, value in entries if name in names and value}
 
 
@@ -128,7 +143,7 @@ class Groups:
 
     def owner(self, pid: int) -> Owner:
         """Pod, container and Slurm job of process `pid`; `NOBODY` if it has ended."""
-        text = read(f"{self._proc}/{pid}/cgroup")
+        text = control_groups(self._proc, pid)
         if not text:
             return NOBODY
         if text not in self._known:
@@ -145,9 +160,10 @@ class Groups:
         owner = self.owner(pid)
         return owner.container_id or owner.slurm_job_id or ""
 
-    def tenant(self, pid: int) -> str:
-        """The pod of a process, or else its `unit`."""
-        return self.owner(pid).pod_uid or self.unit(pid)
+    def tenant(self, pid: int) -> tuple[str, str]:
+        """The pod or container of a process, and its Slurm job; empty if it is in none."""
+        owner = self.owner(pid)
+        return owner.pod_uid or owner.container_id or "", owner.slurm_job_id or ""
 
     def forget(self) -> None:
         """Read again: a group may have been recreated for another owner."""
@@ -157,7 +173,9 @@ class Groups:
     def slurm_tracks(self) -> bool:
         """Whether Slurm creates groups for jobs here; then a process outside of them has no job."""
         if self._slurm_tracks is None:
-            self._slurm_tracks = any(any(self._cgroups.glob(one)) for one in _SLURM_GROUPS)
+            groups = (group for one in _SLURM_GROUPS for group in self._cgroups.glob(one))
+            parts = (group.relative_to(self._cgroups).parts for group in groups)
+            self._slurm_tracks = any(verified(self._cgroups, one) == one for one in parts)
         return self._slurm_tracks
 
 
@@ -240,11 +258,47 @@ def _is_desktops(process: Process, proc: Path) -> bool:
 def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = True) -> bool:
     """Whether it is root's, or `started` by root's and runs as its client's user.
 
-    Anybody can take such a name, but only root can start a process as another user.
+    Anybody can take such a name, but only root can start a process as another user. The root of a
+    container counts only if it is privileged, as that of NVIDIA's MPS daemon set is.
     """
     status = (read(f"{proc}/{pid}/status") or "") if names else ""
     found = _STATUS.match(status)
     if found is None or found[1] not in names:
         return False
-    parent = int(found[2])
-    return real_uid(status) == "0" or (started and _is_daemon(proc, parent, names, started=False))
+    if real_uid(status) == "0" and (not _NESTED.search(status) or _administers(proc, pid, status)):
+        return True
+    return started and _is_daemon(proc, int(found[2]), names, started=False)
+
+
+def _administers(proc: Path, pid: int, status: str) -> bool:
+    """Whether a process administers the machine: with CAP_SYS_ADMIN in our own user namespace.
+
+    In a user namespace of its own, each process has all capabilities. False without the permission
+    to ptrace.
+    """
+    effective = _EFFECTIVE.search(status)
+    with suppress(OSError):
+        ours = Path("/proc/self/ns/user").samefile(f"{proc}/{pid}/ns/user")
+        return ours and bool(effective and int(effective[1], 16) >> _CAP_SYS_ADMIN & 1)
+    return False
+
+
+def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
+    """The function from a pid to its pod, container, Slurm job or user, by groups of root's.
+
+    They share the time for reads that may block: many processes are one tenant. Reads nothing
+    that may block. For any thread.
+    """
+    by_root = partial(made_by_root, sysfs)
+
+    @lru_cache(MOST_PROCESSES)
+    def tenant(pid: int, _period: int) -> str:
+        with suppress(NoRoomError):
+            text = control_groups(proc, pid) or ""
+            owner, login = owner_in_cgroup(text, made_by_root=by_root), _LOGIN.search(text)
+            unit = owner.pod_uid or owner.container_id or owner.slurm_job_id
+            uid = real_uid(read(f"{proc}/{pid}/status") or "")
+            return unit or (login[1] if login else uid)
+        return ""
+
+    return lambda pid: tenant(pid, time.monotonic_ns() // OFTEN_NS)  # as pids are reused

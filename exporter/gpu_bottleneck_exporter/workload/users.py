@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pwd
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 _PATIENCE_SECONDS = 0.05
-"""How long a caller waits for a name; one that comes later is used from the next read on."""
+"""How long a thread that samples waits for a name; a later one is used from the next read on."""
 _AGAIN_SECONDS = 600.0
 """Between two look-ups of a user without a name."""
 _LONGEST = 64
@@ -21,12 +20,16 @@ _LONGEST = 64
 
 
 def known_name(uid: int) -> str | None:
-    """The name from /etc/passwd or a directory service, which may be slow; None without one."""
+    """The name from /etc/passwd or a directory service, which may be slow; None without one.
+
+    A name of digits only would pass for the user with that number.
+    """
     try:
         name = pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return None
-    return name if len(name) <= _LONGEST and name.isprintable() else None
+    is_label = len(name) <= _LONGEST and name.isprintable() and not name.isdecimal()
+    return name if is_label else None
 
 
 class UserNames:
@@ -35,13 +38,13 @@ class UserNames:
     A container's own /etc/passwd does not describe the host's users, except that 0 is root.
     """
 
-    def __init__(self, proc: Path, look_up: Callable[[int], str | None] = known_name) -> None:
-        """`proc`: the host's."""
-        self._look_up = look_up
+    def __init__(self, proc: Path, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+        """`proc`: the host's; `patience_seconds`: how long a caller waits for a name."""
+        self._look_up = known_name
         self._ours_are_the_hosts = _users_are_the_hosts(proc)
         self._known: dict[int, str] = {0: "root"}
         self._due: dict[int, float] = {}
-        self._directory = Aside(_PATIENCE_SECONDS)
+        self._directory = Aside(patience_seconds)
 
     def of(self, uid: int) -> str:
         """The name of user `uid`."""

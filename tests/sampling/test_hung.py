@@ -1,0 +1,108 @@
+"""One GPU's processes hold up those who read them: the other GPUs are sampled as before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.host import aside
+from gpu_bottleneck_exporter.sampling import watching
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.settings import Settings
+from support.hangs import FLUSH, unanswering
+from support.programs import program
+from support.waiting import until
+
+EXECUTES = """
+kept = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
+ready(); told()
+os.execv("/bin/sleep", ["sleep", "600"])
+"""
+LIVES = "ready(); told()"
+LOOKS = 20
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
+    monkeypatch.setattr(watching, "_HANG_NS", 1_000_000_000)
+    for one in (aside.aside, aside.lending):
+        monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)
+    found = HostSampler(Settings(), {"workload"})
+    found.start()
+    yield found
+    found.stop()
+
+
+def idle(watch: HostSampler) -> None:
+    """Both GPUs idle, which makes their processes be looked at deeply."""
+    for uuid in ("bad", "good"):
+        watch.note_split(uuid, 0, {UNKNOWN: 1})
+
+
+def looks(watch: HostSampler, uuid: str, since_ns: int) -> int:
+    feed = watch.feed(uuid)
+    return feed.history.passes_since(since_ns).of(Role.MAIN).looks if feed else 0
+
+
+def test_an_execve_that_does_not_end_costs_its_own_gpu(watch: HostSampler, tmp_path: Path) -> None:
+    """It closes a file of a file system that does not answer, and holds a lock meanwhile.
+
+    Until it ends, whoever reads its stat, wchan, syscall or io waits with it.
+    """
+    with (
+        unanswering(tmp_path, FLUSH) as server,
+        program(EXECUTES, tmp_path / "file") as bad,
+        program(LIVES) as good,
+    ):
+        watch.hold("bad", frozenset({bad.pid}))
+        watch.hold("good", frozenset({good.pid}))
+        idle(watch)
+        until(lambda: looks(watch, "bad", 0) and looks(watch, "good", 0), "looks at both")
+        bad.tell()
+        until(lambda: server.ask("?"), "that it closes the file")
+        try:
+
+            def goes_on() -> bool:
+                """As the sampler's thread does each second."""
+                watch.replace_if_hung(time.monotonic_ns())
+                idle(watch)
+                return bool(watch._hung) and looks(watch, "good", began_ns) >= LOOKS
+
+            began_ns = time.monotonic_ns()
+            until(goes_on, "looks at the other GPU")
+            assert len(watch._hung) == 1
+            newcomer = frozenset({good.pid})
+            watch.hold("new", newcomer)
+            until(lambda: looks(watch, "new", 0), "looks at a GPU that is new")
+        finally:
+            server.tell("answer")
+        until(lambda: not watch._hangs("bad"), "the end of the thread that hung")
+        assert watch.silent_seconds(time.monotonic_ns()) < watching._HANG_NS
+
+
+def test_feeders_that_block_a_pass_are_sampled_less_often(
+    watch: HostSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is that they block in."""
+    sample = FeederGroup.sample
+
+    def late(feed: FeederGroup, now_ns: int, *, mains_only: bool = False) -> bool:
+        if feed is watch.feed("bad"):
+            time.sleep(0.3)
+        return sample(feed, now_ns, mains_only=mains_only)
+
+    monkeypatch.setattr(FeederGroup, "sample", late)
+    with program(LIVES) as bad, program(LIVES) as good:
+        watch.hold("bad", frozenset({bad.pid}))
+        watch.hold("good", frozenset({good.pid}))
+        idle(watch)
+        until(lambda: looks(watch, "bad", 0), "a look at the slow one")
+        began_ns = time.monotonic_ns()
+        until(lambda: looks(watch, "good", began_ns) >= LOOKS, "looks at the other")
+        assert 4 * looks(watch, "bad", began_ns) <= LOOKS

@@ -1,0 +1,199 @@
+"""Names of control groups that users made, whatever bytes these have: they prove no owner."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.owners import Groups
+from support.leftovers import mark
+from support.programs import program
+from support.rights import with_cgroups_of_its_own, with_users_of_its_own
+from support.rows import rows
+from support.waiting import until
+
+PROC, SYSFS = Path("/proc"), Path("/sys")
+MOUNTS = {name: SYSFS / "fs/cgroup" / name for name in ("pids", "unified")}
+"""A hierarchy of v1, and one of v2."""
+USER = 54321
+ANY_NAME = st.binary(min_size=1, max_size=12).map(
+    lambda name: name.translate(None, b"/\n\0").strip(b".") or b"x"
+)
+TAILS = st.sampled_from([b"", b" (deleted)", b"\xff", b"/..", b"/" + b"y" * 300, b"/y" * 2100])
+LEVELS = st.lists(st.tuples(ANY_NAME, st.booleans(), st.booleans()), min_size=1, max_size=5)
+"""Folders: bytes in the name, whether it is root's only, and whether it is there."""
+
+
+def container(number: int) -> str:
+    """The folder of container `number`; names sort as they are nested."""
+    return f"docker-{number:064x}.scope"
+
+
+def nested(mount: bytes, levels: Sequence[tuple[bytes, bool, bool]]) -> tuple[bytes, int]:
+    """The path of nested groups that name containers 0, 1, …, and how many of them are root's."""
+    path, roots, sound = b"", 0, True
+    for number, (extra, roots_only, there) in enumerate(levels):
+        name = container(number).encode() if extra < b"@" else extra + container(number).encode()
+        path += b"/" + name
+        if not there or b"/" in name:
+            sound = False
+        if sound:
+            folder = Path(os.fsdecode(mount + path))
+            folder.mkdir()
+            folder.chmod(0o755 if roots_only else 0o777)
+            roots = number + 1
+            sound = roots_only
+    return path, roots
+
+
+@given(LEVELS, TAILS, st.sampled_from([b"", b"/..", b"/../.."]))
+def test_the_owner_is_never_named_by_a_folder_below_the_first_that_is_not_roots(
+    levels: Sequence[tuple[bytes, bool, bool]], tail: bytes, above: bytes
+) -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        mount, process = root / "sys/fs/cgroup", root / "proc/1"
+        mount.mkdir(parents=True)
+        process.mkdir(parents=True)
+        (mount / "cgroup.controllers").touch()
+        path, roots = nested(bytes(mount), levels)
+        (process / "cgroup").write_bytes(b"0::" + above + path + tail + b"\n")
+        owner = Groups(root / "proc", root / "sys").owner(1)
+        assert owner.source == ("cgroup" if owner.container_id else None)
+        assert owner.container_id is None or int(owner.container_id, 16) < roots
+
+
+@contextmanager
+def group(mount: Path, *names: bytes) -> Iterator[int]:
+    """A descriptor of the innermost of nested groups; the first one belongs to a user."""
+    opened = [os.open(mount, os.O_DIRECTORY)]
+    try:
+        for name in names:
+            os.mkdir(name, dir_fd=opened[-1])
+            opened.append(os.open(name, os.O_DIRECTORY, dir_fd=opened[-1]))
+        os.fchown(opened[1], USER, USER)
+        yield opened[-1]
+    finally:
+        for name, parent in zip(reversed(names[: len(opened) - 1]), opened[-2::-1], strict=True):
+            until(lambda: _removed(name, parent), "an empty group")  # noqa: B023
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _removed(name: bytes, parent: int) -> bool:
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError:
+        return False
+    return True
+
+
+def move(pid: int, folder: int) -> None:
+    """Move process `pid` into the group that descriptor `folder` is."""
+    procs = os.open("cgroup.procs", os.O_WRONLY, dir_fd=folder)
+    try:
+        os.write(procs, b"%d" % pid)
+    finally:
+        os.close(procs)
+
+
+def usable(mount: Path) -> Path:
+    try:
+        (mount / mark()).mkdir()
+        (mount / mark()).rmdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    return mount
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
+@rows(
+    "below",
+    {
+        "a plain name": [],
+        "no UTF-8": [b"\xff\xfe"],
+        "deleted": [b"x (deleted)"],
+        "no path can name it": [*[b"x" * 250] * 15, b"x" * 196],  # 4 090 characters
+        "a newline's look-alike": ["\u2028".encode()],
+    },
+)
+def test_a_users_real_groups_name_nobody(mount: Path, below: Sequence[bytes]) -> None:
+    user, named = f"{mark()}.service", container(7)
+    names = [user.encode(), b"kubepods", named.encode(), *below]
+    with group(usable(mount), *names) as folder, program("ready(); told()") as one:
+        move(one.pid, folder)
+        assert named in (read(PROC / f"{one.pid}/cgroup") or ""), "it does say so"
+        assert Groups(PROC, SYSFS).owner(one.pid) == Owner()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
+@pytest.mark.parametrize("below", [b"\xff\xfe", b"x (deleted)"])
+def test_what_a_container_names_its_groups_does_not_change_whose_it_is(
+    mount: Path, below: bytes
+) -> None:
+    identity = f"{mark()}{secrets.token_hex(16)}"
+    with (
+        group(usable(mount), f"docker-{identity}.scope".encode(), below) as folder,
+        program("ready(); told()") as one,
+    ):
+        move(one.pid, folder)
+        assert Groups(PROC, SYSFS).owner(one.pid) == Owner(container_id=identity, source="cgroup")
+
+
+CONTAINERS = """
+import sys
+from pathlib import Path
+from gpu_bottleneck_exporter.workload.owners import Groups
+groups = Groups(Path("/proc"), Path("/sys"))
+for pid in sys.argv[1:]:
+    print(":/../" in Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
+    print(groups.owner(int(pid)).container_id)
+"""
+
+
+@pytest.mark.processes
+def test_from_a_namespace_of_our_own_others_are_found_where_they_are() -> None:
+    """A user makes folders like a container's path as it is seen from ours, nearer to the root."""
+    mount, tag = usable(MOUNTS["pids"]), secrets.token_hex(16)
+    named, pod = f"docker-{mark()}{tag}.scope".encode(), f"pod{tag}".encode()
+    top, user = f"{mark()}-{tag}.slice".encode(), f"{mark()}-{tag}.user".encode()
+    with (
+        group(mount, user, pod, named, b"\xff") as decoy,
+        group(mount, top, b"inner", pod, named) as there,
+        group(mount / os.fsdecode(top) / "inner", f"ours-{tag}".encode()),
+        program("ready(); told()") as intruder,
+        program("ready(); told()") as one,
+    ):
+        os.chown(mount / os.fsdecode(top), 0, 0)
+        move(intruder.pid, decoy)
+        move(one.pid, there)
+        ours = mount / os.fsdecode(top) / "inner" / f"ours-{tag}"
+        way = with_cgroups_of_its_own([ours], mounted=False)
+        command = [*way, sys.executable, "-c", CONTAINERS, f"{one.pid}", f"{intruder.pid}"]
+        done = subprocess.run(command, capture_output=True, check=True, env=os.environ, text=True)
+    assert done.stdout.split() == ["True", f"{mark()}{tag}", "True", "None"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
+def test_where_all_users_look_alike_no_group_is_known_to_be_roots(mount: Path) -> None:
+    user, named = f"{mark()}.service".encode(), container(7).encode()
+    with group(usable(mount), user, named) as folder, program("ready(); told()") as one:
+        move(one.pid, folder)
+        command = [*with_users_of_its_own(), sys.executable, "-c", CONTAINERS, f"{one.pid}"]
+        done = subprocess.run(command, capture_output=True, check=True, env=os.environ, text=True)
+    assert done.stdout.split() == ["False", "None"]
