@@ -165,6 +165,20 @@ def test_a_pause_between_two_processes_of_a_job_is_its_own() -> None:
     gpu.come(9.0, 10.0, use, pid=2)
     gpu.run(12.0, ASLEEP)
     assert use.observed_seconds == pytest.approx(12.0)
+    assert use.pause_seconds is None
+
+
+def test_longer_pauses_are_added_up() -> None:
+    gpu = Gpu()
+    use, minute = gpu.come(0.0, 0.0), CLAIMED_NS / SECOND
+    for number in range(1, 3):
+        gpu.run(300.0 * number - 200.0)
+        gpu.go(use, 300.0 * number - 200.0)
+        gpu.run(300.0 * number, UNALLOCATED)
+        gpu.come(300.0 * number, 300.0 * number, use, pid=number + 1)
+    gpu.run(700.0)
+    assert use.pause_seconds == pytest.approx(2 * (200.0 - minute))
+    assert use.observed_seconds == pytest.approx(700.0 - 2 * (200.0 - minute), abs=2.1)
 
 
 def test_what_was_there_before_the_exporter_is_observed_from_then_on() -> None:

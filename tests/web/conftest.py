@@ -8,7 +8,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,7 @@ class Page(Gate):
         self.page = "<!DOCTYPE html><title>größer</title>".encode()
         self.document = b'{"gpus": []}\n'
         self.all_jobs = b'{"since": 0}\n'
+        self.rows: Iterable[bytes] | None = None
         self.alive = (True, "All is well.")
         self.fit = (True, "There is data.")
         self.failure: Exception | None = None
@@ -81,9 +82,9 @@ class Page(Gate):
         self.looked_at.append(uuid)
         return None if uuid == "GPU-a" else "There is no such GPU."
 
-    def jobs(self, since: float) -> bytes:
+    def jobs(self, since: float) -> Iterator[bytes]:
         self._fail()
-        return f'{{"since": {since:g}}}\n'.encode()
+        yield from (f'{{"since": {since:g}'.encode(), b"}\n") if self.rows is None else self.rows
 
     def job(self, name: str) -> bytes | None:
         return f'{{"job": "{name}"}}\n'.encode() if name == "slurm-7" else None

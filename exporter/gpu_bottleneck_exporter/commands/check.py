@@ -222,7 +222,7 @@ def _blamed(gpu: Gpu, state: SamplerState, proc: Path) -> Iterator[Blamed]:
     """The two processes, or fewer, to which the verdict applies most."""
     feedings = (one.feeding for one in state.gpus if one.identity.uuid == gpu.uuid)
     mains, others = next((one.busiest for one in feedings if one and gpu.cause), ((), ()))
-    for pid in mains if gpu.cause in _OF_MAINS else others or mains:
+    for pid, _ in (mains if gpu.cause in _OF_MAINS else others or mains)[:2]:
         words = command_line(proc, pid).text.rstrip("\0").replace("\0", " ")
         yield Blamed(pid, printable(words, _LONGEST_COMMAND).rstrip())
 

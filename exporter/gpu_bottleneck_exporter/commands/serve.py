@@ -10,8 +10,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,6 +54,8 @@ class ExporterContent:
         self._settings = settings
         self._exposition = Exposition(sampler, enabled(settings))
         self.recorder = LocalNode(sampler)
+        # Clients that ask in the same second share what they hold.
+        self._page, self._document = map(lru_cache(maxsize=1), (self._status_page, self._node))
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """One scrape."""
@@ -60,6 +63,9 @@ class ExporterContent:
 
     def status_page(self) -> bytes:
         """The status page."""
+        return self._page(int(time.monotonic()))
+
+    def _status_page(self, _: int) -> bytes:
         # Imported late: it takes a megabyte, and most exporters' pages are never opened.
         from gpu_bottleneck_exporter.web.status.page import status_page  # noqa: PLC0415
 
@@ -72,11 +78,14 @@ class ExporterContent:
 
     def node(self) -> bytes:
         """The node document."""
+        return self._document(int(time.monotonic()))
+
+    def _node(self, _: int) -> bytes:
         return f"{dumps(document(self.recorder.read()))}\n".encode()
 
-    def jobs(self, since: float) -> bytes:
-        """The jobs since then."""
-        return self._ledger.documents(since).encode()
+    def jobs(self, since: float) -> Iterator[bytes]:
+        """The jobs since then, in parts."""
+        return self._ledger.documents(since)
 
     def job(self, name: str) -> bytes | None:
         """One of them."""

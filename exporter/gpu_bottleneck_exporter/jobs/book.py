@@ -39,6 +39,10 @@ class Stay:
     pid: int
     start_ns: float
     end_ns: float = math.inf
+    pidfd: int | None = None
+    """Readable once the process has ended; the ledger closes it at the end of the stay."""
+    started_ticks: int | None = None
+    """When the process started: its pid may be another's by now."""
 
 
 class GpuBook:
@@ -67,6 +71,8 @@ class GpuBook:
             others = [min(one.end_ns, at_ns) for one in self.stays if one.gpu is not gpu]
             watched = self.since_ns < at_ns - CLAIMED_NS
             start_ns = max([start_ns, *others, *([at_ns - CLAIMED_NS] if watched else [])])
+        if gpu.end_seconds is not None and start_ns > left_ns:
+            gpu.pause_seconds = (gpu.pause_seconds or 0.0) + (start_ns - left_ns) / 1e9
         gpu.start_seconds, gpu.end_seconds = min(gpu.start_seconds, start_ns / 1e9), None
         gpu.timeline = gpu.timeline or Timeline(gpu.start_seconds)
         stay = Stay(gpu, pid, start_ns)

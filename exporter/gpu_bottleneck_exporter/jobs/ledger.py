@@ -13,29 +13,32 @@ import threading
 import time
 import zlib
 from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from fnmatch import fnmatchcase
 
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Processes, Reading
+from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.host.descriptors import open_pidfd
-from gpu_bottleneck_exporter.host.files import NoRoomError, read
-from gpu_bottleneck_exporter.host.process import TICK_NS, parse_stat
+from gpu_bottleneck_exporter.host.files import NoRoomError
+from gpu_bottleneck_exporter.host.process import TICK_NS, Started, stat_of
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Stay
 from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, end_of, moved
-from gpu_bottleneck_exporter.jobs.store import Row, Store
+from gpu_bottleneck_exporter.jobs.runs import is_later, run_of
+from gpu_bottleneck_exporter.jobs.store import MOST_ROW_BYTES, NEWEST, Row, Store
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Prescription
 from gpu_bottleneck_exporter.sampling.opened import Spent
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
-from gpu_bottleneck_exporter.schedule import LATELY_NS, SELDOM_NS, SHORTLY_NS, Every
+from gpu_bottleneck_exporter.schedule import SELDOM_NS, SHORTLY_NS, Every
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stacktraces.model import IdleLines
+from gpu_bottleneck_exporter.stacktraces.model import Findings
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
-from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of
+from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of, named
+from gpu_bottleneck_exporter.workload.users import UserNames
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +52,19 @@ _MOST_WAITING = 256
 """Jobs that wait for a full disk."""
 _LATE_SECONDS = 1.0
 """Before a job's end is noted, the next one may have started."""
+_NAME_SECONDS = 1.0
+"""Wait for a user's name, which is part of ids: on another node it may come at once."""
+_MOST_PIDFDS = 1024
+"""Processes whose end is awaited; that of others is seen at the next tick."""
+_FIRST_MAPPED, _FIRST_SUBORDINATE = 65_536, 100_000
+"""User ids and number of ids that useradd gives to a user's containers (login.defs)."""
+_PROOFS = frozenset({"cgroup", "prolog"})
+"""Sources of an owner that only root can write."""
+_NUMBERED = re.compile(r"^slurm-[0-9A-Za-z]+")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _ID_CHARACTERS = 80
-Note = Reading | Spent | IdleLines
+_NO_ROW = Row("", "", 0.0, zlib.compress(b""))
+Note = Reading | Spent | Findings
 """What was read or found of a GPU, or how its time was split."""
 
 
@@ -64,7 +77,8 @@ class Ledger:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._proc = settings.procfs
-        self._owners = OwnerReader(self._proc, Groups(self._proc, settings.sysfs))
+        users = UserNames(self._proc, _NAME_SECONDS)
+        self._owners = OwnerReader(self._proc, Groups(self._proc, settings.sysfs), users)
         self._follows_ends = same_pids(self._proc)
         """Whether the pids in its procfs are those that we may name to the kernel."""
         self._store = Store(
@@ -76,13 +90,14 @@ class Ledger:
         """Those that run, or ended less than `CLAIMED_NS` ago, by id."""
         self._stored: set[Row] = set()
         """What was stored of them last."""
-        self._pidfds: dict[int, tuple[GpuBook, Stay]] = {}
+        self._pidfds: dict[int | None, tuple[GpuBook, Stay]] = {}
         self._epoll = select.epoll()
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._woken, select.EPOLLIN | select.EPOLLET)
+        self._epoll.register(self._woken, select.EPOLLIN)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._throttle = LogThrottle(log)
+        self._began_ns = time.monotonic_ns()
         self._saving_ended, self._saving_all = Every(SHORTLY_NS), Every(SELDOM_NS)
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
@@ -99,60 +114,105 @@ class Ledger:
 
     def note(self, gpu: Identity, at_ns: int, what: Note) -> None:
         """Take it down, for any thread."""
+        if len(self._notes) == _MOST_NOTES and self._throttle.is_new("notes", "lost"):
+            log.warning("more than %d notes wait for the disk: the oldest are lost", _MOST_NOTES)
         self._notes.append((gpu, at_ns, what))
         if isinstance(what, Processes):
             os.eventfd_write(self._woken, 1)
 
-    def documents(self, since: float = 0.0) -> str:
-        """All jobs that ended after Unix time `since` or still run, the last first, as JSON."""
-        rows = sorted(self._rows(since).values(), key=lambda row: row.until, reverse=True)
-        texts, left = [], MOST_BYTES
-        for row in rows:
-            left -= len(text := row.text)
-            if left < 0:
-                break
-            texts.append(text)
-        head = self._head(left_off=len(rows) - len(texts))
-        return f'{head}, "jobs": [{", ".join(texts)}]}}\n'
+    def documents(self, since: float = 0.0) -> Iterator[bytes]:
+        """All jobs that ended after Unix time `since` or still run, the last first, as JSON.
 
-    def document(self, name: str) -> str | None:
-        """The job with id `name`, as JSON; None if there is none."""
-        row = self._rows().get(name)
-        return f'{self._head()}, "job": {row.text}}}\n' if row else None
-
-    def _rows(self, since: float = 0.0) -> dict[str, Row]:
-        rows = {row.id: row for row in self._store.read(since)}
+        In parts: a slow client holds one of them and one packed job.
+        """
         with self._lock:
             self._drain()
-            rows |= {name: self._row(job) for name, job in self._jobs.items()}
-        return {name: row for name, row in rows.items() if row.until > since}
+            ends = {job.id: _until(job) for job in self._jobs.values()}
+        # Stored jobs that are not among these have ended before them.
+        names = sorted((name for name in ends if ends[name] > since), key=lambda name: ends[name])
+        yield f'{self._head()}, "jobs": ['.encode()
+        left, end, comma = MOST_BYTES, NEWEST, b""
+        while row := self._live(names[-1]) if names else self._store.before(end, since):
+            end = end if names else (row.until, row.id)
+            size = len(self._text(row)) if names or row.id not in ends else 0
+            left -= size
+            if left < 0:
+                break
+            if size:
+                yield from row.pieces(comma)
+                comma = b", "
+            del names[-1:]
+        older = self._store.names(since=since, end=end) if left < 0 else ()
+        left_off = len(names) + sum(name not in ends for name in older or ())
+        yield f'], "left_off": {left_off}}}\n'.encode()
 
-    def _head(self, **more: int) -> str:
+    def document(self, name: str) -> str | None:
+        """The job with id `name`, as JSON; None if there is none.
+
+        `slurm-7` also names a job that only claims this number, unless several users claim it.
+        """
+        last = f"{name}-\x7f" if _NUMBERED.fullmatch(name) else name
+        with self._lock:
+            self._drain()
+            ids = {one for one in self._jobs if name <= one <= last}
+        ids.update(self._store.names(name, last) or ())
+        claims = ids - {name}
+        others = claims - {f"{name}-root"} or claims  # Slurm's prolog runs as root
+        only = name if name in ids or len(others) != 1 else others.pop()
+        text = self._text(self._live(only))
+        return f'{self._head()}, "job": {text}}}\n' if text else None
+
+    def _live(self, name: str) -> Row:
+        with self._lock:
+            if job := self._jobs.get(name):
+                return self._row(job)
+        return next(iter(self._store.read(0.0, name, name) or ()), _NO_ROW)
+
+    def _text(self, row: Row) -> str:
+        """The document of `row`; empty, with a line in the log, if it is damaged."""
+        with self._throttle.guarded(f"reading the document of {row.id!r:.100}"):
+            text = row.text
+            json.loads(text or "0")
+            return text
+        return ""
+
+    def _head(self) -> str:
         """The beginning of a document."""
         head = {"version": VERSION, "node": socket.gethostname(), "time_seconds": time.time()}
-        return dumps(head | more)[:-1]
+        return dumps(head)[:-1]
 
     def _run(self) -> None:
         stopping = False
         while not stopping:
-            ready = [fd for fd, _ in self._epoll.poll(_PAUSE_SECONDS)]
+            self._epoll.poll(_PAUSE_SECONDS)
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._woken)
             now_ns, stopping = time.monotonic_ns(), self._stop.is_set()
             with self._throttle.guarded("keeping the ledger of jobs"):
                 with self._lock:
-                    self._note_ends(ready, now_ns)
+                    self._note_ends(now_ns)
                     self._drain()
                 if self._saving_ended.is_due(now_ns) or stopping:
-                    self._learn(now_ns)
+                    self._learn()
                     self._save(running=self._saving_all.is_due(now_ns) or stopping)
         self._store.close()
-
-    def _note_ends(self, fds: list[int], now_ns: int) -> None:
-        """Note which processes have ended; their GPUs are read at once, up to this moment."""
-        for fd in self._pidfds.keys() & fds:
-            book, stay = self._pidfds.pop(fd)
+        self._epoll.close()
+        for fd in filter(None, self._pidfds):
             os.close(fd)
-            book.end(stay, now_ns)
+
+    def _note_ends(self, now_ns: int) -> None:
+        """Note which processes have ended; their GPUs are read at once, up to this moment."""
+        # Asked under the lock: meanwhile, a descriptor's number may have become another's.
+        for fd in self._pidfds.keys() & {fd for fd, _ in self._epoll.poll(0)}:
+            book, stay = self._pidfds[fd]
+            self._end(book, stay, now_ns)
             self._sampler.look((stay.gpu.uuid,), now=True)
+
+    def _end(self, book: GpuBook, stay: Stay, at_ns: int) -> None:
+        """Note that a process has left, and close its descriptor."""
+        book.end(stay, at_ns)
+        if self._pidfds.pop(stay.pidfd, None) and stay.pidfd:
+            os.close(stay.pidfd)
 
     def _drain(self) -> None:
         while self._notes:
@@ -165,9 +225,9 @@ class Ledger:
                     self._list(book, gpu, at_ns, what)
                 elif isinstance(what, Power):
                     book.power(at_ns, what.energy_joules)
-                elif isinstance(what, IdleLines):
-                    for stay in book.open() if what.lines else ():
-                        stay.gpu.idle_lines = what
+                elif isinstance(what, Findings):
+                    if what.lines.lines and (had := _whose(book, what.mains)):
+                        had.idle_lines = what.lines
                 elif isinstance(what, Memory):
                     used = None if what.of_machine else what.used_bytes
                     book.memory(at_ns, used, what.total_bytes)
@@ -177,10 +237,12 @@ class Ledger:
         used = {one.pid: one.used_bytes for one in found.processes}
         for stay in book.open():
             if stay.pid not in used:
-                book.end(stay, at_ns)
+                self._end(book, stay, at_ns)
         here, known = ({stay.pid for stay in stays} for stays in (book.open(), book.stays))
         for pid in used.keys() - here:
-            came = self._begin(book, gpu, at_ns, pid, found)
+            came = False
+            with self._throttle.guarded(f"recording the processes of {gpu.uuid}"):
+                came = self._begin(book, gpu, at_ns, pid, found)
             if not came and pid in known:  # the driver still lists it
                 self._sampler.look((gpu.uuid,), now=False)
         for had in {stay.gpu for stay in book.open()}:
@@ -189,7 +251,7 @@ class Ledger:
 
     def _begin(self, book: GpuBook, gpu: Identity, at_ns: int, pid: int, found: Processes) -> bool:
         """Let a process hold `gpu`; whether it is there."""
-        stat = parse_stat(read(f"{self._proc}/{pid}/stat"))
+        stat = stat_of(self._proc, pid)
         if stat is None or stat.ended:
             return False
         up_ns, now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.monotonic_ns()
@@ -197,8 +259,10 @@ class Ledger:
         owner, *_ = *self._owners.of([(pid, stat.started_ticks)], now_ns), NOBODY
         if found.pod:
             owner = replace(owner, **found.pod._asdict())
-        job = self._job(owner, stat.session, started_ns)
-        job.claims |= claims_of(self._proc, pid, self._settings.jobs_claims)
+        claims = claims_of(self._proc, pid, self._settings.jobs_claims)
+        run = run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id else {}
+        job = self._job(owner, stat.session, started_ns, run)
+        job.claims |= claims
         had = next((one for one in job.gpus if one.uuid == gpu.uuid), None)
         if had is None:
             had = Gpu(
@@ -210,45 +274,76 @@ class Ledger:
             )
             job.gpus.append(had)
         stay = book.begin(had, pid, started_ns, at_ns)
-        if self._follows_ends:
+        stay.started_ticks = stat.started_ticks
+        if self._follows_ends and len(self._pidfds) < _MOST_PIDFDS:
             with suppress(OSError, NoRoomError):
-                if (fd := open_pidfd(pid)) is None:
+                stay.pidfd = open_pidfd(pid)
+                if stay.pidfd is None:
                     book.end(stay, now_ns)
                 else:
-                    self._pidfds[fd] = book, stay
-                    self._epoll.register(fd, select.EPOLLIN)
+                    self._pidfds[stay.pidfd] = book, stay
+                    self._epoll.register(stay.pidfd, select.EPOLLIN)
         return True
 
-    def _job(self, owner: Owner, session: int, started_ns: int) -> Job:
+    def _job(self, owner: Owner, session: int, started_ns: int, run: Mapping[str, str]) -> Job:
         """The job of a process.
 
         A Slurm job or a pod may have pauses without a process on a GPU, and is known by its name:
         it goes on as long as it is kept. A user's own processes have no name in common: one job are
         those of a launcher (`rendezvous`) or a session, until none of them holds a GPU any more.
-        What is typed into one terminal after that is the next job.
+        What is typed into one terminal after that is the next job. A Slurm job that is requeued is
+        another record: its last run has the plain id.
         """
         name, user = name_of(owner), owner.user or "unknown"
-        job = self._known(name) if name else None
-        if name is None or (owner.slurm_job_id and job and job.owner.get("user", user) != user):
-            # Without control groups of Slurm, anybody can claim another's job.
-            alike = _safe(f"user-{user[: _ID_CHARACTERS // 2]}-{owner.rendezvous or session}-")
-            job, started = self._known(f"{alike}*"), started_ns / 1e9
-            name, end = f"{alike}{int(started + _epoch())}", end_of(job.gpus) if job else started
+        job = self._known(name, started_ns) if name else None
+        if name is None:
+            alike = _id("user", user, owner.rendezvous or f"{session}")
+            job, started = self._known(alike, started_ns, timed=True), started_ns / 1e9
+            name = f"{alike}-{max(int(started + _epoch()), 0)}"
+            end = end_of(job.gpus) if job else started
             job = job if end is None or started < end - _LATE_SECONDS else None
+        elif job and is_later(run, job.run):
+            self._retire(job)
+            job = None
         if job is None:
             job = self._jobs[name] = Job(id=name)
-        job.owner |= {field: text for field, text in asdict(owner).items() if text}
+        job.run |= run
+        fields = {field: text for field, text in asdict(owner).items() if text}
+        # With fakeroot or containers, a job's processes have several users; the first is its own.
+        job.owner |= fields | {field: job.owner[field] for field in {"user"} & job.owner.keys()}
         return job
 
-    def _known(self, ids: str) -> Job | None:
-        """The last job that has such an id; one that was stored may go on."""
-        jobs = [job for job in self._jobs.values() if fnmatchcase(job.id, ids)]
-        if not jobs and (rows := self._store.read(ids=ids)):
-            jobs = [wire.read(Job, moved(json.loads(rows[0].text), -_epoch()))]
-            self._jobs[jobs[0].id] = jobs[0]
+    def _retire(self, job: Job) -> None:
+        """Keep an earlier run under an id of its own: its start in ms follows the number."""
+        self._jobs.pop(job.id)
+        start = min((gpu.start_seconds for gpu in job.gpus), default=0.0)
+        job.id = _NUMBERED.sub(rf"\g<0>.{1000 * (start + _epoch()):.0f}", job.id, count=1)
+        self._jobs[job.id] = job
+        self._store.write((self._row(job, stored=True),), time.time())
+        self._saving_all = Every(SELDOM_NS)  # until then, the store has this run under both ids
+
+    def _known(self, name: str, started_ns: int, *, timed: bool = False) -> Job | None:
+        """The last job with id `name`, or with `name` and a time; one that was stored may go on.
+
+        Raises OSError while what is stored cannot be read: a job that began anew would replace it.
+        A process waits for that as long as it loses none of its time.
+        """
+        key = (lambda one: one.rpartition("-")[0]) if timed else str
+        jobs = [job for job in self._jobs.values() if key(job.id) == name]
+        if not jobs:
+            names = self._store.names(name, f"{name}-:" if timed else name)
+            last = next((one for one in names or () if key(one) == name), "")
+            rows = None if names is None else self._store.read(0.0, last, last)
+            if rows is None and time.monotonic_ns() - max(self._began_ns, started_ns) < CLAIMED_NS:
+                raise OSError("the jobs that are stored cannot be read")
+            for row in rows or ():
+                with self._throttle.guarded(f"continuing {row.id}"):
+                    document = json.loads(row.text) | {"id": row.id}
+                    jobs = [wire.read(Job, moved(document, -_epoch()))]
+                    self._jobs[row.id] = jobs[0]
         return jobs[-1] if jobs else None
 
-    def _learn(self, now_ns: int) -> None:
+    def _learn(self) -> None:
         """Look up what comes later than a process: names of its pod, and what would help."""
         with self._lock:
             for gpu in self._sampler.state().gpus if self._jobs else ():
@@ -257,11 +352,7 @@ class Ledger:
                         job.owner |= holder._asdict()
                 outlook = gpu.feeding.outlook if gpu.feeding else None
                 book = self._books.get(gpu.identity.uuid)
-                stays = book.open() if book else []
-                alone = len({stay.gpu for stay in stays}) == 1
-                # Not before it can be for this job, rather than for the last one.
-                if outlook and alone and now_ns - stays[0].start_ns > LATELY_NS:
-                    had = stays[0].gpu
+                if outlook and book and (had := _whose(book, outlook.mains)):
                     if isinstance(outlook.advice, Prescription):
                         had.recommendation = outlook.advice
                     had.score = outlook.score or had.score
@@ -273,16 +364,18 @@ class Ledger:
         """
         with self._lock:
             jobs = [one for one in self._jobs.values() if running or end_of(one.gpus) is not None]
-            rows = {self._row(job, stored=True) for job in jobs}
-        changed = rows - self._stored
-        written = not (changed or running) or self._store.write(changed, time.time())
+            rows = {self._row(job, stored=True) for job in jobs} - {_NO_ROW}
+        # All of them, as the file may be a new one.
+        written = not (running or rows - self._stored) or self._store.write(rows, time.time())
         if written:
             self._stored = rows
         since_ns = time.monotonic_ns() - CLAIMED_NS
         with self._lock:
-            for job in jobs if written or len(jobs) > _MOST_WAITING else ():
-                if (end_of(job.gpus) or math.inf) < since_ns / 1e9:
-                    del self._jobs[job.id]
+            over = [job for job in jobs if (end_of(job.gpus) or math.inf) < since_ns / 1e9]
+            over.sort(key=_until)
+            for job in over if written else over[:-_MOST_WAITING]:
+                del self._jobs[job.id]
+                self._throttle.forget(job.id)
             self._books = {
                 uuid: book
                 for uuid, book in self._books.items()
@@ -290,12 +383,54 @@ class Ledger:
             }
 
     def _row(self, job: Job, *, stored: bool = False) -> Row:
-        """It as it is shown or, as nobody may be here to see its end, `stored`: as if it ended."""
+        """It as it is shown or, as nobody may be here to see its end, `stored`: as if it ended.
+
+        Without what its own code has shaped, if that cannot be shown; empty if nothing can.
+        """
         now = time.monotonic()
         ended = (replace(g, end_seconds=now) if g.end_seconds is None else g for g in job.gpus)
-        shown = moved(wire.document(job.having(ended if stored else job.gpus)), _epoch())
-        body = zlib.compress(dumps(shown).encode(), 1)
-        return Row(job.id, job.owner_name, shown["end_seconds"] or time.time(), body)
+        shown = job.having(ended if stored else job.gpus)
+        with self._throttle.guarded(f"describing {job.id}"):
+            return _packed(shown)
+        with self._throttle.guarded(f"describing {job.id} in short"):
+            shaped = {"idle_lines": None, "recommendation": None, "score": None}
+            gpus = [replace(gpu, **shaped) for gpu in shown.gpus]
+            return _packed(replace(shown, gpus=gpus, claims={}))
+        return _NO_ROW
+
+
+def _packed(job: Job) -> Row:
+    """The row of `job`. Raises ValueError if it is too large."""
+    shown = moved(wire.document(job), _epoch())
+    text = dumps(shown).encode()
+    if len(text) > MOST_ROW_BYTES:
+        raise ValueError(f"{len(text)} bytes are too many")
+    return Row(job.id, _account(job), _until(job), zlib.compress(text, 1))
+
+
+def _until(job: Job) -> float:
+    """Unix time when it ended, or now, rounded as `moved` does: what is stored stays the same."""
+    return round((end_of(job.gpus) or time.monotonic()) + _epoch(), 3)
+
+
+def _account(job: Job) -> str:
+    """The owner whose jobs compete for room: users without names by ranges of subordinate ids.
+
+    The root of a container, who may take any uid, and claim a job with each, is one.
+    """
+    name, of = printable(job.owner_name, wire.MOST_CHARACTERS), job.owner
+    if "namespace" not in of and of.get("source") == "claim":
+        name = of.get("container_id", name)
+    if "namespace" in of or not name.isdecimal() or int(name) < _FIRST_MAPPED:
+        return name
+    return f"uids {(int(name) - _FIRST_SUBORDINATE) // _FIRST_MAPPED}"
+
+
+def _whose(book: GpuBook, mains: frozenset[Started]) -> Gpu | None:
+    """What the job has of the GPU whose processes all `mains` are; None unless it is one job."""
+    gpus = {(stay.pid, stay.started_ticks): stay.gpu for stay in book.stays}
+    found = {gpus.get(main) for main in mains}
+    return found.pop() if len(found) == 1 else None
 
 
 def _epoch() -> float:
@@ -304,12 +439,23 @@ def _epoch() -> float:
 
 
 def name_of(owner: Owner) -> str | None:
-    """The id of the job of `owner`; None for a user's own processes."""
+    """The id of the job of `owner`; None for a user's own processes.
+
+    A number of Slurm's that only the process itself claims is one of its user's, not another's.
+    """
     pod = owner.pod_uid or (owner.pod and f"{owner.namespace}.{owner.pod}")
     container = (owner.container_id or "")[:12]
+    if owner.slurm_job_id and owner.source not in _PROOFS:
+        tenant = filter(None, (owner.user or "unknown", pod or container))
+        return _id("slurm", owner.slurm_job_id, *tenant)
     names = {"slurm": owner.slurm_job_id, "pod": pod, "container": container}
-    return next((_safe(f"{kind}-{name}") for kind, name in names.items() if name), None)
+    return next((_id(kind, name) for kind, name in names.items() if name), None)
 
 
-def _safe(text: str) -> str:
-    return _UNSAFE.sub("-", text)[:_ID_CHARACTERS]
+def _id(kind: str, *names: str) -> str:
+    """An id that no other `names` have: with a hash of them where the text does not tell."""
+    text = "-".join((kind, *names))
+    safe = _UNSAFE.sub("-", text)[:_ID_CHARACTERS]
+    if safe == text and (len(names) == 1 or not any("-" in name for name in names)):
+        return safe
+    return f"{safe[: _ID_CHARACTERS - 13]}-{named(names)}"

@@ -21,6 +21,8 @@ VERSION = 1
 STEPS = 60
 """At most, of a timeline."""
 MOST_SECONDS = 1e11
+MOST_BYTES = 1e15
+Bytes = Annotated[float, (0.0, MOST_BYTES)]
 Seconds = Annotated[float, (0.0, MOST_SECONDS)]
 Time = Annotated[float, (-1e10, MOST_SECONDS)]
 
@@ -115,9 +117,11 @@ class Gpu(Use):
     start_seconds: Time
     end_seconds: Time | None = None
     """None while a process of the job holds it."""
+    pause_seconds: Seconds | None = None
+    """Between start and end, without any process of the job."""
     energy_joules: Annotated[float, (0.0, 1e18)] | None = None
-    memory_peak_bytes: Annotated[float, (0.0, 1e15)] | None = None
-    memory_total_bytes: Annotated[float, (0.0, 1e15)] | None = None
+    memory_peak_bytes: Bytes | None = None
+    memory_total_bytes: Bytes | None = None
     timeline: Timeline | None = None
     idle_lines: IdleLines | None = None
     """What the last looks at stacks found."""
@@ -126,7 +130,7 @@ class Gpu(Use):
 
     def need(self, used_bytes: float | None) -> None:
         """Note how much memory it takes now."""
-        if used_bytes is not None:
+        if used_bytes is not None and used_bytes <= MOST_BYTES:
             self.memory_peak_bytes = max(self.memory_peak_bytes or 0, used_bytes)
 
     @property
@@ -152,7 +156,7 @@ def moved(found: Any, seconds: float, digits: int = 9) -> Any:  # noqa: ANN401 -
             if name in ("start_seconds", "end_seconds") and isinstance(value, int | float)
             else moved(value, seconds, 3 if name == "timeline" else digits)
             for name, value in found.items()
-            if value not in (None, "") or name == "end_seconds"
+            if value is not None or name == "end_seconds"
         }
     if isinstance(found, list):
         return [moved(one, seconds, digits) for one in found]
@@ -174,6 +178,8 @@ class Job(Use):
     """Fields of `workload.identity.Owner`, without empty ones."""
     claims: dict[str, str] = field(default_factory=dict)
     """Variables of its environment: anybody can set them to anything."""
+    run: dict[str, str] = field(default_factory=dict)
+    """What identifies the run of a Slurm job: see `jobs.runs`."""
     start_seconds: Time | None = None
     end_seconds: Time | None = None
     """None while it runs, or if it is unknown."""

@@ -6,8 +6,9 @@ import gzip
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
@@ -57,8 +58,11 @@ class Content(Protocol):
     def node(self) -> bytes:
         """Render the node document, as JSON; called for one client at a time."""
 
-    def jobs(self, since: float) -> bytes:
-        """Render jobs that ended after Unix time `since`, as JSON; for one client at a time."""
+    def jobs(self, since: float) -> Iterator[bytes]:
+        """Parts of a JSON document of jobs that ended after Unix time `since`.
+
+        Each is made when the client has taken those before it; the first for one client at a time.
+        """
 
     def job(self, name: str) -> bytes | None:
         """Render one job, as JSON; None if it is unknown."""
@@ -86,12 +90,13 @@ class Answer(NamedTuple):
 
     status: int
     content_type: str
-    body: bytes
+    body: bytes | Iterator[bytes]
+    """Parts, if it is too large to be kept while a slow client takes it."""
     headers: Mapping[str, str] = {}
 
 
-Page = Callable[[str, str], Answer]
-"""Answers a request by its Accept header and its query."""
+Page = Callable[[bool, str, str], Answer]
+"""Answers a request by whether it allows gzip, its Accept header and its query."""
 _UNIX_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{0,9})?")
 
 
@@ -107,8 +112,8 @@ class Routes:
             "/-/ready": lambda *_: _verdict(content.ready()),
             telemetry_path: _in_turn(lambda accept, _: _metrics(content, accept)),
         }
-        self._posted: Mapping[str, Page] = {STACKS_PATH: lambda _, query: _look(content, query)}
-        self._job = _in_turn(lambda name, *_: _of_job(content, name))
+        self._posted: Mapping[str, Page] = {STACKS_PATH: lambda *asked: _look(content, asked[-1])}
+        self._job = _in_turn(lambda *asked: _of_job(content, asked[-1]))
 
     def answer(
         self, method: str, path: str, accept: str, accept_encoding: str, query: str = ""
@@ -124,7 +129,7 @@ class Routes:
         """
         page = self._pages.get(path)
         if page is None and path.startswith(f"{JOBS_PATH}/"):
-            page = partial(self._job, path.removeprefix(f"{JOBS_PATH}/"))
+            page, query = self._job, path.removeprefix(f"{JOBS_PATH}/")
         methods: tuple[str, ...] = ("GET", "HEAD")
         if path in self._posted:
             page, methods = self._posted[path], ("POST",)
@@ -134,15 +139,11 @@ class Routes:
             told = f"This page accepts {' and '.join(methods)} only."
             return plain(405, told, {"Allow": ", ".join(methods)})
         try:
-            answer = page(accept, query)
+            return page(allows_gzip(accept_encoding), accept, query)
         except Exception:
             # One page that fails must not affect the others.
             logger.exception("The page %s failed.", path)
             return plain(500, "This page failed; see the exporter's log.")
-        if len(answer.body) < _SMALL_BYTES or not allows_gzip(accept_encoding):
-            return answer
-        headers = {**answer.headers, "Content-Encoding": "gzip"}
-        return answer._replace(body=_gzipped(answer.body), headers=headers)
 
 
 def plain(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Answer:
@@ -202,15 +203,24 @@ def _verdict(verdict: tuple[bool, str]) -> Answer:
     return plain(200 if good else 503, sentence)
 
 
-def _in_turn(page: Callable[..., Answer]) -> Callable[..., Answer]:
-    """`page`, rendered for one client at a time: the others wait, but not for ever."""
+def _in_turn(page: Callable[[str, str], Answer]) -> Page:
+    """`page`, made and compressed for one client at a time: the others wait, but not for ever.
+
+    Of a body in parts this is the first one, and none is compressed.
+    """
     turn = threading.Lock()
 
-    def answer(*request: str) -> Answer:
+    def answer(packs: bool, *request: str) -> Answer:  # noqa: FBT001 - as `Page`
         if not turn.acquire(timeout=_TURN_SECONDS):
             return plain(503, f"This page has not been ready for {_TURN_SECONDS:g} s.")
         try:
-            return page(*request)
+            made = page(*request)
+            if not isinstance(made.body, bytes):
+                return made._replace(body=chain([next(made.body)], made.body))
+            if len(made.body) < _SMALL_BYTES or not packs:
+                return made
+            headers = {**made.headers, "Content-Encoding": "gzip"}
+            return made._replace(body=_gzipped(made.body), headers=headers)
         finally:
             turn.release()
 

@@ -13,10 +13,12 @@ import ssl
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from itertools import chain
 
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.web.config import WebConfig
@@ -270,6 +272,8 @@ class Connection(BaseHTTPRequestHandler):
                 self.handle()
         except OSError:
             pass  # the client has gone, is too slow, or does not speak TLS as it should
+        except Exception:
+            logger.exception("An answer failed after its beginning.")
         finally:
             if self.phase is Phase.SENDING or (self.gone and not self._server.stopping):
                 # Else the kernel would keep for minutes what the client does not take.
@@ -375,10 +379,18 @@ class Connection(BaseHTTPRequestHandler):
     def _reply(self, answer: Answer) -> None:
         """Send an answer, to HEAD without its body. After an error the connection is closed."""
         self.close_connection |= answer.status >= HTTPStatus.BAD_REQUEST or self._server.stopping
+        parts: Iterator[bytes]
+        if isinstance(answer.body, bytes):
+            parts, framing = iter([answer.body]), {"Content-Length": str(len(answer.body))}
+        elif self.request_version == "HTTP/1.0":  # the end of the connection is that of the body
+            parts, framing, self.close_connection = answer.body, {}, True
+        else:
+            sized = (b"%x\r\n%b\r\n" % (len(part), part) for part in answer.body if part)
+            parts, framing = chain(sized, [b"0\r\n\r\n"]), {"Transfer-Encoding": "chunked"}
         headers = {
             "Date": self.date_time_string(),
             "Content-Type": answer.content_type,
-            "Content-Length": str(len(answer.body)),
+            **framing,
             "X-Content-Type-Options": "nosniff",
             **answer.headers,
             **self._server.active.headers,
@@ -386,11 +398,13 @@ class Connection(BaseHTTPRequestHandler):
         }
         lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        self.phase = Phase.SENDING
-        self._allow(self._server.limits.response)
-        self._socket.sendall("\r\n".join((*lines, "", "")).encode("latin-1"))
-        if self.command != "HEAD":
-            self._socket.sendall(answer.body)
+        self.phase, left = Phase.SENDING, self._server.limits.response
+        head = "\r\n".join((*lines, "", "")).encode("latin-1")
+        for part in chain([head], () if self.command == "HEAD" else parts):
+            self._allow(left)
+            self._socket.sendall(part)
+            left = self.deadline - time.monotonic()
+            self.deadline = math.inf  # making the next part is not the client's time
         self._answered = True
 
     def _linger(self) -> None:

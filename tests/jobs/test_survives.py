@@ -1,0 +1,103 @@
+"""Whatever a reader returns survives document, JSON, store and back."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.jobs.model import Gpu, Job, moved
+from gpu_bottleneck_exporter.jobs.store import Row, Store
+from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.nodeview import model, wire
+from gpu_bottleneck_exporter.stacktraces.frames import Frame
+from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread
+from gpu_bottleneck_exporter.stacktraces.model import IdleLines
+
+NAMES = st.text(max_size=513).map(printable)
+"""As `Codes` reads them."""
+FRAMES = st.builds(Frame, NAMES, NAMES, st.integers(1, 2**31 - 1))
+ROLES = st.sampled_from([Role.MAIN, Role.WORKER, Role.THREAD])
+THREADS = st.builds(
+    Thread, ROLES, st.sampled_from(Wait), st.lists(FRAMES, max_size=3), native=st.booleans()
+)
+LOOKS = st.builds(Look, st.integers(0, 4 * 10**9), st.lists(THREADS, max_size=3))
+WINDOWS = st.builds(
+    lambda end, length, busy: Window(end, length, busy * length // 100),
+    *(st.integers(1, 4 * 10**9), st.integers(0, 10**9), st.integers(0, 100)),
+)
+STALLS = st.dictionaries(st.sampled_from(WAITING_ON), st.integers(0, 10**10))
+
+
+def again(job: Job) -> Job:
+    """`job` as a ledger has it that was restarted, and was told the same time."""
+    text = dumps(moved(wire.document(job), 0.0))
+    with closing(Store("", 10, 1e9)) as store:
+        store.write([Row(job.id, "somebody", 5.0, zlib.compress(text.encode()))], 6.0)
+        rows = store.read()
+    assert rows
+    (row,) = rows
+    return wire.read(Job, moved(json.loads(row.text), 0.0))
+
+
+def counted(windows: list[Window], stalls: dict[str, int], looks: list[Look]) -> IdleLines:
+    count = LineCount()
+    count.add(windows, stalls, looks)
+    return count.found("")
+
+
+@given(st.lists(WINDOWS, max_size=3), STALLS, st.lists(LOOKS, max_size=4), st.text(max_size=9))
+def test_lines_of_any_code_survive(
+    windows: list[Window], stalls: dict[str, int], looks: list[Look], uuid: str
+) -> None:
+    lines = counted(windows, stalls, looks)
+    gpu = Gpu(gpu="", uuid=uuid, start_seconds=1.0, idle_lines=lines, mig="")
+    found = again(Job(id="a", gpus=[gpu], owner={"user": uuid})).gpus[0].idle_lines
+    assert found is not None
+    assert (found.looks, len(found.lines)) == (lines.looks, len(lines.lines))
+    for was, now in zip((*lines.lines, *lines.waits), (*found.lines, *found.waits), strict=True):
+        assert (was.file, was.line, was.function) == (now.file, now.line, now.function)
+        assert now.ratio == pytest.approx(was.ratio, abs=1e-9)
+    node = model.Node(
+        time_seconds=1.0,
+        window_seconds=1.0,
+        version="",
+        gpus=(model.Gpu(gpu="", uuid="", up=True, idle_lines=lines),),
+    )
+    assert wire.node_in(dumps(wire.document(node)).encode()).gpus[0].idle_lines is not None
+
+
+def test_a_job_with_empty_names_is_read_again() -> None:
+    windows, looks = [Window(10**9, 10**9, 0)], [Look(1, [LOOKED])]
+    lines = counted(windows, {"host_code": 10**9}, looks)
+    gpu = Gpu(gpu="0", uuid="", start_seconds=1.0, idle_lines=lines)
+    found = again(Job(id="a", gpus=[gpu])).gpus[0]
+    assert (found.uuid, found.idle_lines) == ("", lines)
+    assert [line.file for line in lines.lines] == [""]
+
+
+LOOKED = Thread(Role.MAIN, Wait.RUN, [Frame("", "", 1)])
+
+
+@given(
+    st.recursive(
+        st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.booleans()),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.integers(18, 6000),
+)
+def test_a_document_of_anything_is_json(found: object, digits: int) -> None:
+    """The integers of a driver may have any number of digits."""
+    huge = 10**digits
+    told = json.loads(dumps(wire.document({"b": found, "c": huge, "d": [-huge, 1]})))
+    expected = {"c": huge, "d": [-huge, 1]} if huge <= wire.MAX_INTEGER else {"d": [1]}
+    assert {name: value for name, value in told.items() if name != "b"} == expected
