@@ -8,6 +8,7 @@ from gpu_bottleneck_exporter.commands.report import FORMATS, select
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.jobs.model import Job
 from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.report import ledgers
 from gpu_bottleneck_exporter.report.about import about, change, first, slow_line, slowest
 from report import documents
 from report.documents import HOUR, NOW, Fields, advised, bill, document, example, gpu, job, read
@@ -204,6 +205,90 @@ def test_a_node_that_was_asked_twice_counts_once() -> None:
     (whole,) = jobs(here, here, there)
     assert len(whole.gpus) == 8
     assert whole.observed_seconds == pytest.approx(8 * 3.2 * HOUR)
+
+
+def part(node: str, index: int, *, hours_ago: float = 3.2, **owner: str) -> Fields:
+    """A node's part of job 7, which lasted 3.2 hours there."""
+    fields = {"user": "ada", "source": "cgroup", "slurm_job_id": "7", **owner}
+    return document(node, job("slurm-7", gpu(index, began=NOW - hours_ago * HOUR), **fields))
+
+
+@pytest.mark.parametrize(
+    ("other", "jobs_found"),
+    [
+        (part("b1", 1), 1),
+        (part("b1", 1, hours_ago=7), 1),
+        (part("b1", 1, hours_ago=8), 2),
+        (part("b1", 1, hours_ago=50), 2),
+        (part("b1", 1, user="bob"), 2),
+        (part("b1", 1, user=""), 2),
+        (part("b1", 1, source="claim"), 2),
+        (part("b1", 1, container_id="c"), 1),
+    ],
+    ids=["one job", "soon after", "later", "days later", "another user", "unknown", "claim", "pod"],
+)
+def test_one_number_is_one_job_of_one_user_and_source_and_time(
+    other: Fields, jobs_found: int
+) -> None:
+    """As two clusters have the same numbers."""
+    for order in ((part("a1", 0), other), (other, part("a1", 0))):
+        found = jobs(*order)
+        assert len(found) == jobs_found
+        assert sum(len(whole.gpus) for whole in found) == 2
+
+
+def run(name: str, start: float, restarts: str = "") -> Fields:
+    """A part of a run of job 7, ten minutes long, `start` seconds after the first."""
+    owner = {"user": "ada", "source": "cgroup", "slurm_job_id": "7"}
+    part = job(name, gpu(0, hours=1 / 6, began=NOW - HOUR + start), **owner)
+    return {**part, "run": {"restarts": restarts} if restarts else {"group": f"{start}"}}
+
+
+@pytest.mark.parametrize("counts", [("0", "1"), ("1", "3"), ("", "")])
+def test_runs_of_one_number_are_jobs_of_their_own(counts: tuple[str, str]) -> None:
+    """The first is on n1 and n2, the second on n2 and n3, or on n1 and n2, too."""
+    first, second = counts
+    for other in ("n1", "n3") if first else ("n1",):
+        parts = [
+            document("n2", run("slurm-7.1764096400123", 0, first)),
+            document("n2", run("slurm-7", 612, second)),
+            document(other, run("slurm-7", 610, second)),
+            document("n1", run("slurm-7.1764096400456", 1, first)),
+        ]
+        one, two = sorted(jobs(*parts), key=lambda job: job.start_seconds or 0)
+        assert {gpu.names[0] for gpu in one.gpus} == {"n1/0", "n2/0"}
+        assert {gpu.names[0] for gpu in two.gpus} == {"n2/0", f"{other}/0"}
+        assert one.observed_seconds == two.observed_seconds == 2 * 600
+        assert two.id == "slurm-7"
+        assert [*map(len, (jobs(*parts[:1]), jobs(*parts[1:3])))] == [1, 1]
+
+
+def test_a_run_that_moves_to_another_node_at_once_is_another_job() -> None:
+    parts = run("slurm-7", 0, "0"), run("slurm-7", 601, "1")
+    found = read(document("n1", parts[0]), document("n2", parts[1]), job="7")
+    select(found)
+    assert [len(one.gpus) for one in found.jobs] == [1, 1]
+    assert len(read(document("n1", parts[0]), document("n2", parts[0])).jobs) == 1
+
+
+def test_a_run_whose_count_is_hidden_on_some_nodes_is_one_job() -> None:
+    parts = run("slurm-7", 0, "0"), run("slurm-7", 0)
+    assert len(jobs(document("n1", parts[0]), document("n2", parts[1]))) == 1
+
+
+def test_a_flood_of_rows_costs_no_more_than_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading 16 MiB of empty rows would take half a minute, and joining them hours."""
+    monkeypatch.setattr(ledgers, "_MAX_JOBS", 100)
+    flood = read(document("n1", *[part("n1", 0)["jobs"][0]] * 150))
+    assert len(flood.jobs) == 1
+    assert flood.missing == ["n1: 50 of 150 jobs cannot be read"]
+    odd = read({**document("n1"), "jobs": {"a": 1}}, {**document("n2"), "jobs": 5})
+    assert len(odd.missing) == 2
+
+
+def test_claims_of_two_users_are_two_jobs() -> None:
+    claims = [part("a1", 0, source="claim"), part("b1", 1, source="claim", user="eve")]
+    assert sorted(one.owner_name for one in jobs(*claims)) == ["ada", "eve"]
 
 
 def test_a_job_that_runs_on_one_node_runs() -> None:

@@ -183,6 +183,45 @@ def test_what_is_no_prometheus(tmp_path: Path, reply: Reply, told: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+ROW: dict[str, object] = {"metric": {"user": "ada", "uuid": "u"}, "value": [0, "600"]}
+
+
+def rows(*results: object) -> bytes:
+    return json.dumps({"status": "success", "data": {"result": results}}).encode()
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "1e308", "-1e308", "1e400"])
+def test_values_that_no_sum_can_have_are_none(tmp_path: Path, value: str) -> None:
+    odd = {**ROW, "value": [0, value]}
+    with answering(lambda _: Reply(rows(ROW, odd))) as port:
+        done = run(tmp_path, "report", "--prometheus", f"127.0.0.1:{port}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "busy 100 %" in done.stdout
+
+
+VALUES: list[object] = [[0, 10**400], [0], [0, None], {}, "ab"]
+LABELS: list[object] = [{"user": 5}, {"user": ["x"]}, [], None]
+ROWS = [*({**ROW, "value": value} for value in VALUES), *({**ROW, "metric": of} for of in LABELS)]
+
+
+@pytest.mark.parametrize("row", [*ROWS, None, 5, "row", []])
+def test_a_row_that_is_none_is_one_line(tmp_path: Path, row: object) -> None:
+    with answering(lambda _: Reply(rows(ROW, row))) as port:
+        done = run(tmp_path, "report", "--prometheus", f"127.0.0.1:{port}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is not the API of a Prometheus" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_job_whose_start_is_unknown_is_not_there(tmp_path: Path) -> None:
+    with answering(
+        lambda request: Reply(rows() if "min+by" in request.path else rows(ROW))
+    ) as port:
+        done = run(tmp_path, "report", "--prometheus", f"127.0.0.1:{port}", "--job", "7")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "There is no job '7'" in done.stderr
+
+
 @pytest.mark.parametrize("name", [BUSY, STALL])
 def test_the_recorded_sums_are_those_of_ten_minutes(server: Prometheus, name: str) -> None:
     (rule,) = (one for one in rules() if one.name == name)

@@ -8,8 +8,15 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import time
 from argparse import Namespace
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +24,8 @@ import pytest
 
 from slurm.script import EPILOG, GIB, START, decoded, epilog, gpu, job, ledger, summarized
 from support.beside import HOST, Reply, Request, answering
+from support.talking import LONG, SLOW, Line, talking
+from support.waiting import PATIENCE_SECONDS, until
 
 README = EPILOG.parents[1] / "README.md"
 Json = dict[str, Any]
@@ -68,6 +77,21 @@ def test_time_in_which_the_job_held_no_gpu_is_not_used_either() -> None:
     assert decoded(comment)["gpu_bottleneck"]["causes"] == {"unallocated": 0.5}
 
 
+def test_pauses_between_processes_are_not_used_either() -> None:
+    """Half an hour of work, half an hour without a process, and another half hour of work."""
+    row = gpu(
+        end_seconds=START + 5400,
+        pause_seconds=1800.0,
+        observed_seconds=3600.0,
+        busy_seconds=2700.0,
+        stall_seconds={"asleep": 900.0},
+    )
+    told = decoded(summarized(job(seconds=5400.0, end=START + 5400), ledger(row)))
+    assert told["nodes"]["n1"]["gpu_utilization"] == {"0": 50.0}
+    assert told["gpu_bottleneck"]["causes"] == {"unallocated": 0.333, "asleep": 0.167}
+    assert told["gpu_bottleneck"]["lost_gpu_hours"] == 0.75
+
+
 def test_a_gpu_that_others_held_too_is_judged_by_its_part() -> None:
     half = gpu(observed_seconds=1800.0, busy_seconds=450.0, stall_seconds={"peer": 1350.0})
     assert node(half)["gpu_utilization"] == {"0": 25.0}
@@ -110,7 +134,7 @@ def test_parts_of_a_gpu_are_told_apart() -> None:
 NONSENSE: list[object] = [math.nan, math.inf, -1, True, "5", None, [], {}, 10**400]
 FIELDS = (
     *("observed_seconds", "busy_seconds", "stall_seconds", "start_seconds"),
-    *("gpu", "memory_peak_bytes", "memory_total_bytes"),
+    *("gpu", "memory_peak_bytes", "memory_total_bytes", "pause_seconds"),
 )
 
 
@@ -171,24 +195,41 @@ def test_the_note_for_jobstats_prints_the_reason() -> None:
 
 
 # --- Asking ----------------------------------------------------------------------------------
+SETTLED = START + 3605
+"""When `ledger` was asked."""
 GOOD = Reply(json.dumps(ledger(gpu())).encode())
 RUNNING = Reply(json.dumps(ledger(gpu(end_seconds=None), running=True)).encode())
 FRESH = Reply(json.dumps({**ledger(gpu()), "time_seconds": START + 3601}).encode())
+UNKNOWN = Reply(b"unknown job", 404)
 OTHERS = {
-    "none": Reply(b"unknown job", 404),
     "broken": Reply(b"no", 500),
     "moved": Reply(b"", 302, {"Location": "/good/api/v1/jobs/slurm-4711"}),
     "huge": Reply(b" " * (2**20) + GOOD.body),
     "text": Reply(b"hello"),
     "deep": Reply(b"[" * 100_000),
+    "digits": Reply(b"9" * 10_000),
     "list": Reply(b"[]"),
     "other": Reply(b'{"job": 5}'),
     "timeless": Reply(b'{"job": {"end_seconds": 5}}'),
+    "late": Reply(json.dumps({**ledger(gpu()), "time_seconds": math.nan}).encode()),
     "rows": Reply(json.dumps({**ledger(), "job": {"end_seconds": START, "gpus": [None]}}).encode()),
 }
 
 
-def asked(*replies: Reply, wait: float = 0.0) -> tuple[Json, list[Request]]:
+def now(**changed: object) -> Any:  # noqa: ANN401 - see `job`
+    """The job of `ledger`, by a controller's clock that is years ahead of the node's."""
+    ahead = time.time() - SETTLED
+    return job(**{"start": START + ahead, "end": START + 3600 + ahead, **changed})
+
+
+def gathered(url: str, *nodes: str, seconds: float = PATIENCE_SECONDS, **changed: object) -> Json:
+    """What the epilog makes of the answers of nodes."""
+    ask = partial(epilog.asked, url, "4711", now(**changed), None)
+    found = epilog.gathered(nodes, ask, time.monotonic() + seconds)
+    return {node: gpus for node, gpus in found.items() if gpus}
+
+
+def asked(*replies: Reply, seconds: float = PATIENCE_SECONDS) -> tuple[Json, list[Request]]:
     """What the epilog makes of a node's replies, the last of which it repeats, and its requests."""
     requests: list[Request] = []
 
@@ -198,8 +239,16 @@ def asked(*replies: Reply, wait: float = 0.0) -> tuple[Json, list[Request]]:
 
     with answering(answer) as port:
         url = f"http://ada:p%40ss@{HOST}:{port}/{{node}}"
-        found: Json = epilog.asked(url, "4711", 3600.0, None, time.monotonic() + wait, "n1")
-    return found, requests
+        found = gathered(url, "n1", seconds=seconds)
+    return found.get("n1", {}), requests
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is reported to syslog."""
+    lines: list[str] = []
+    monkeypatch.setattr(epilog.syslog, "syslog", lambda *said: lines.append(said[-1]))
+    return lines
 
 
 def test_a_node_is_asked_for_its_ledger() -> None:
@@ -210,25 +259,267 @@ def test_a_node_is_asked_for_its_ledger() -> None:
 
 
 def test_it_waits_until_the_job_has_ended_there_too() -> None:
-    _, requests = asked(RUNNING, FRESH, GOOD, wait=30.0)
-    assert len(requests) == 3
+    _, requests = asked(UNKNOWN, RUNNING, FRESH, GOOD)
+    assert len(requests) == 4
 
 
 def test_it_takes_what_there_is_when_time_is_up() -> None:
-    found, _ = asked(RUNNING)
+    found, _ = asked(RUNNING, seconds=5)
     assert found["0"].lost["unallocated"] == 0
+    found, _ = asked(RUNNING, OTHERS["broken"])
+    assert found["0"].busy == 900
 
 
 @pytest.mark.parametrize("reply", OTHERS.values(), ids=OTHERS)
-def test_other_answers_are_none(reply: Reply) -> None:
+def test_other_answers_are_none(reply: Reply, logged: list[str]) -> None:
     found, requests = asked(reply)
     assert found == {}
     assert len(requests) == 1
+    (line,) = logged
+    assert line.startswith("n1: ")
+    assert line.isprintable()
+
+
+def test_a_job_that_no_exporter_knows_has_no_figures() -> None:
+    assert asked(UNKNOWN, seconds=2)[0] == {}
 
 
 def test_nobody_at_home() -> None:
-    for url in (f"http://{HOST}:1", "http://nowhere.invalid"):
-        assert epilog.asked(url, "4711", 3600.0, None, time.monotonic(), "n1") == {}
+    assert gathered(f"http://{HOST}:1", "n1") == {}
+    assert gathered("http://nowhere.invalid", "n1") == {}
+
+
+@pytest.mark.parametrize("talk", [*LONG.values(), SLOW["nothing"], SLOW["trailer"]])
+def test_an_answer_that_never_ends_costs_its_node(
+    talk: Callable[[Line], None], monkeypatch: pytest.MonkeyPatch, logged: list[str]
+) -> None:
+    monkeypatch.setattr(epilog, "_AT_ONCE", 1)  # the others have to wait for it
+    with answering(lambda _: GOOD) as port, talking(talk) as (bad, lines):
+        nodes = [f"{HOST}:{bad}", *(f"{HOST}:{port}/{number}" for number in range(3))]
+        assert [*gathered("http://{node}", *nodes, seconds=6)] == nodes[1:]
+        assert sum(line.sent_bytes for line in lines) < 2**25
+        assert {line.partition(": ")[0] for line in logged} <= {nodes[0]}
+    until(lambda: not any("(work)" in one.name for one in threading.enumerate()), "their end")
+
+
+# --- Runs ------------------------------------------------------------------------------------
+EARLIER = gpu(
+    start_seconds=START - 4000,
+    end_seconds=START - 300,
+    observed_seconds=3700.0,
+    busy_seconds=3700.0,
+    stall_seconds={},
+)
+
+
+def reply(*gpus: Json, **fields: object) -> Reply:
+    return Reply(json.dumps({**ledger(*gpus), **fields}).encode())
+
+
+def test_a_gpu_of_an_earlier_run_does_not_count() -> None:
+    found, _ = asked(reply({**EARLIER, "gpu": "1"}, gpu()))
+    assert [*found] == ["0"]
+    comment = epilog.summarized(job(gpus=2), {"n1": found})
+    assert decoded(comment)["nodes"]["n1"]["gpu_utilization"] == {"0": 25.0}
+    assert decoded(comment)["gpu_bottleneck"]["gpus_seen"] == 1
+
+
+def test_a_gpu_of_a_later_run_does_not_count() -> None:
+    later = gpu(start_seconds=START + 3604, end_seconds=None, observed_seconds=1.0)
+    assert asked(reply(later), seconds=2)[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "is_of_run"),
+    [
+        (-600, -1, False),
+        # An earlier run ended as the accounting rounds, or a moment ago by the node's clock.
+        (-600, 1, False),
+        (-600, 3, None),
+        (-600, None, None),
+        (-1, 5, True),
+        (0, None, True),
+        (-1, 0, False),
+        (3601, 3700, True),
+        (3603, 3700, False),
+    ],
+)
+def test_which_run_a_gpu_is_of(start: float, end: float | None, is_of_run: bool | None) -> None:  # noqa: FBT001
+    ends = end if end is None else START + end
+    row = gpu(start_seconds=START + start, end_seconds=ends)
+    if is_of_run is None:
+        with pytest.raises(ValueError, match="earlier run"):
+            epilog.is_of_run(row, job(), 0.0)
+    else:
+        assert epilog.is_of_run(row, job(), 0.0) == is_of_run
+
+
+def test_a_record_of_two_runs_costs_its_node(logged: list[str]) -> None:
+    both = gpu(
+        start_seconds=START - 4000, observed_seconds=7300.0, busy_seconds=4060.0, stall_seconds={}
+    )
+    pages = {"/n1": reply(both), "/n2": GOOD}
+    with answering(lambda request: pages[request.path[:3]]) as port:
+        found = gathered(f"http://{HOST}:{port}/{{node}}", "n1", "n2")
+    assert [*found] == ["n2"]
+    assert [line for line in logged if line.startswith("n1: ") and "earlier run" in line]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rows", "hours"),
+    [
+        (3600.0, [gpu()], 0.75),
+        # Its processes lived on for a while after its end, or it was suspended.
+        (3000.0, [gpu()], 0.75 * 3000 / 3600),
+        # It held two GPUs, and was given one.
+        (3600.0, [gpu("0"), gpu("1")], 0.75),
+    ],
+)
+def test_no_more_gpu_hours_are_lost_than_there_were(
+    seconds: float, rows: list[Json], hours: float
+) -> None:
+    told = decoded(summarized(job(seconds=seconds), ledger(*rows)))
+    assert told["gpu_bottleneck"]["lost_gpu_hours"] == pytest.approx(hours, abs=0.001)
+    assert told["gpu_bottleneck"]["busy"] == 0.25
+    assert {*told["nodes"]["n1"]["gpu_utilization"].values()} == {25.0}
+    assert sum(told["gpu_bottleneck"]["causes"].values()) < 1
+
+
+def test_what_an_earlier_run_left_in_the_comment_is_not_of_this_one() -> None:
+    first = summarized(job(seconds=1000.0, start=START - 2000, end=START - 1000), ledger(gpu()))
+    assert summarized(job(comment=first)) == "JS1:None"
+    nodes = {"n2": dict([epilog.gpu_of(gpu(), 3600.0, SETTLED)])}
+    assert [*decoded(epilog.summarized(job(comment=first), nodes))["nodes"]] == ["n2"]
+
+
+# --- As Slurm runs it ------------------------------------------------------------------------
+SLURM = {
+    "sacct": """
+case " $* " in *" -o JobIDRaw,JobID,Cluster,ElapsedRaw,Start,End,AllocTRES,NodeList,AdminComment "*)
+    cat "$HERE/rows" ;; *) exit 1 ;; esac""",
+    "scontrol": """
+[ "$1 $2" = "show hostnames" ] && echo "$3" | tr , "\\n" """,
+    "sacctmgr": """
+printf "%s\\n" "$@" > "$HERE/stored" """,
+}
+
+
+@dataclass
+class Slurm:
+    """Slurm's programs in a folder."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        for name, script in SLURM.items():
+            self.change(name, script)
+
+    def change(self, name: str, script: str) -> None:
+        (self.folder / name).write_text(f"#!/bin/sh\nHERE='{self.folder}'\n{script}\n")
+        (self.folder / name).chmod(0o755)
+
+    def account(self, start: str, end: str, nodes: str, seconds: int = 3600, gpus: int = 1) -> None:
+        given = f"cpu=4,gres/gpu={gpus},node=1"
+        row = f"4711|4711|della|{seconds}|{start}|{end}|{given}|{nodes}|"
+        (self.folder / "rows").write_text(f"4712|a row of another job\n\n{row}\n")
+
+    def run(self, url: str, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-S", f"{EPILOG}", f"--url={url}", *options]
+        variables = {"PATH": f"{self.folder}:/usr/bin:/bin", "SLURM_JOB_ID": "4711"}
+        return subprocess.run(
+            command,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+
+    @property
+    def stored(self) -> Json:
+        """The summary that sacctmgr was to store."""
+        (line,) = (self.folder / "stored").read_text().splitlines()[-1:]
+        return decoded(line.removeprefix("AdminComment="))
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Slurm:
+    return Slurm(tmp_path)
+
+
+def moved(seconds: float, *gpus: Json) -> bytes:
+    """A ledger as of now, whose clock is so many seconds ahead."""
+    ahead = time.time() - SETTLED + seconds
+    times = ("start_seconds", "end_seconds")
+    rows = [{**row, **{name: row[name] + ahead for name in times}} for row in gpus]
+    whole = ledger(*rows)
+    whole["job"]["end_seconds"] += ahead
+    return json.dumps({**whole, "time_seconds": SETTLED + ahead}).encode()
+
+
+@pytest.mark.parametrize("of_slurm", ["%s", "standard"])
+def test_a_requeued_job_is_summed_up_over_its_last_run(slurm: Slurm, of_slurm: str) -> None:
+    """The node's clock is five minutes ahead, and its ledger has an earlier run's GPU, too."""
+    start = time.time() - SETTLED + START
+    began, ended = (datetime.fromtimestamp(int(at)) for at in (start, start + 3600))  # noqa: DTZ006
+    if of_slurm == "standard":
+        slurm.account(began.isoformat(), ended.isoformat(), "n1,n2")
+    else:
+        slurm.account(began.strftime("%s"), ended.strftime("%s"), "n1,n2")
+    last = gpu(busy_seconds=360.0, stall_seconds={"asleep": 3240.0})
+    with answering(
+        lambda request: Reply(
+            moved(300, {**EARLIER, "gpu": "1"}, last)
+            if request.path.startswith("/n1")
+            else moved(-300, EARLIER)
+        )
+    ) as port:
+        done = slurm.run(f"http://{HOST}:{port}/{{node}}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert slurm.stored["nodes"]["n1"]["gpu_utilization"] == {"0": pytest.approx(10, abs=0.1)}
+    assert [*slurm.stored["nodes"]] == ["n1"]
+    assert slurm.stored["gpu_bottleneck"]["lost_gpu_hours"] == pytest.approx(0.9, abs=0.01)
+    assert slurm.stored["gpu_bottleneck"]["busy"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_nodes_that_hang_cost_themselves_only(slurm: Slurm) -> None:
+    """It ends, although none of them ever does, and stores what the others said."""
+    start = time.time() - SETTLED + START
+    slow = [*SLOW.values()]
+    with ExitStack() as stack:
+        good = stack.enter_context(answering(lambda _: Reply(moved(0, gpu()))))
+        bad = [stack.enter_context(talking(talk))[0] for talk in slow * 3]
+        names = [*(f"{HOST}:{port}" for port in bad), *(f"{HOST}:{good}/{n}" for n in range(200))]
+        slurm.account(f"{int(start)}", f"{int(start + 3600)}", ",".join(names), gpus=200)
+        slurm.change("sacctmgr", 'printf "%s\\n" "$@" > "$HERE/stored"')
+        done = slurm.run("http://{node}", "--wait=30")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(slurm.stored["nodes"]) == 200
+
+
+@pytest.mark.parametrize("name", SLURM)
+def test_a_program_of_slurm_that_hangs_is_one_line(slurm: Slurm, name: str) -> None:
+    start = time.time() - SETTLED + START
+    slurm.account(f"{int(start)}", f"{int(start + 3600)}", "n1")
+    slurm.change(name, "exec sleep 600")
+    with answering(lambda _: Reply(moved(0, gpu()))) as port:
+        done = slurm.run(f"http://{HOST}:{port}/{{node}}", "--wait=4")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{name}: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_job_that_has_not_ended_is_one_line(slurm: Slurm) -> None:
+    slurm.account("Unknown", "Unknown", "None assigned")
+    done = slurm.run(f"http://{HOST}:1", "--wait=1")
+    assert (done.returncode, done.stderr) == (1, "its end is not in the accounting\n")
+
+
+@pytest.mark.parametrize("wait", ["0", "-1", "nan", "inf"])
+def test_it_takes_no_wait_that_is_none(slurm: Slurm, wait: str) -> None:
+    done = slurm.run("http://{node}", f"--wait={wait}")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "epilog.py: error: --wait: give a number of seconds"
 
 
 def test_it_is_complete_in_itself() -> None:

@@ -20,6 +20,8 @@ from support.certificates import Authority
 from support.daemon import free_port
 from support.nodes import node
 from support.states import mixed_state
+from support.talking import OK, SLOW, Line, saying, talking
+from support.waiting import until
 
 GOOD = dumps(document(replace(node(mixed_state()), version="9"))).encode()
 PAIR = base64.b64encode(b"alice:p:w@d").decode()
@@ -132,3 +134,33 @@ def test_a_feed_keeps_the_last_view_for_a_while_and_tells_the_error(port: int) -
     assert feed.error_since == since
     source.broken = False
     assert read() == (True, None)
+
+
+def test_figures_are_not_shown_once_the_peer_sends_a_byte_now_and_then() -> None:
+    good = OK + b"\r\n" + GOOD
+
+    def talk(line: Line) -> None:
+        (saying(good) if len(lines) == 1 else SLOW["body"])(line)
+
+    with talking(talk) as (port, lines):
+        source = Remote(f"http://127.0.0.1:{port}")
+        feed = Feed(source, 0.01)
+        feed.read()
+        assert feed.node
+
+        def gone() -> bool:
+            feed.read()
+            return feed.node is None
+
+        until(gone, "the end of old figures")
+        assert feed.error == f"cannot read http://{source.name}{NODE_PATH}: no answer within 5 s"
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1e999", "NaN", '"\\ud800"', "[" * 100_000])
+def test_a_number_that_is_none_is_one_line(number: str) -> None:
+    text = b'{"time_seconds": 0, "window_seconds": %b, "version": "9"}' % number.encode()
+    with (
+        answering(lambda _: Reply(text)) as port,
+        pytest.raises(ExporterError, match="serves no node of this exporter"),
+    ):
+        Remote(f"http://127.0.0.1:{port}").read()

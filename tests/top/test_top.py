@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.remedies import MEANINGS
 from support.beside import Reply, answering
 from support.command import ANY_PORT, COMMAND, Server, environment, run, serving
 from support.drivers import Libraries
+from support.talking import CHUNKED, OK, Line, saying, talking
 from support.terminal import Terminal, terminal
 from support.waiting import until
 
@@ -199,3 +200,26 @@ def test_once_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
     remedies = (run(tmp_path, "check").stdout.splitlines()[1], OF_ERRORS["library_broken"])
     assert all(remedy.removeprefix("  remedy").strip() in result.stderr for remedy in remedies)
+
+
+def test_odd_answers_are_a_line_and_it_goes_on(tmp_path: Path) -> None:
+    odd = (CHUNKED + b"zz\r\n", b"\x16\x03", OK + b"\r\n{", OK + b"\r\n" + b"[" * 100_000)
+    found = {"time_seconds": 0, "window_seconds": 60, "version": "9"}
+    gpus = [{"gpu": "0", "uuid": "u0", "up": True, "name": "H100"}]
+    good = OK + b"\r\n" + json.dumps({**found, "gpus": gpus}).encode()
+
+    def talk(line: Line) -> None:
+        saying(next(answers, good))(line)
+
+    answers = iter(odd)
+    with talking(talk) as (port, _):
+        url = f"http://127.0.0.1:{port}"
+        watch = [*COMMAND, "top", "--url", url, "--interval", "0.5"]
+        with terminal(watch, LINES="24", COLUMNS="160") as screen:
+            screen.wait_for(lambda lines: "trying again" in lines[2], "the trouble")
+            screen.wait_for(lambda lines: any("H100" in line for line in lines), "the GPU")
+            screen.press("q")
+        answers = iter(odd[:1] * 100)
+        done = run(tmp_path, "top", "--url", url, "--once", "--interval", "0.5")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Annotated, Any
 
 from gpu_bottleneck_exporter.errors import printable
@@ -19,6 +22,12 @@ MOST_BYTES = 16 * 2**20
 _SKEW_SECONDS = 5.0
 """Clocks that differ by less are as good as equal."""
 _LONGEST_NAME = 100
+_MAX_JOBS = 32_768
+"""Jobs of one answer that are read: 8 MiB, the most that an exporter sends, have fewer."""
+_START = re.compile(r"^(slurm-[0-9A-Za-z]+)\.[0-9]+")
+"""The id of an earlier run up to its start: see `jobs.ledger`."""
+_MOST_APART_SECONDS = 3600.0
+"""Between two parts of a job: numbers of Slurm's begin again, and clusters have the same ones."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: f
     """Add the jobs that a node told between these Unix times."""
     try:
         given = parsed(body)
-        head, rows = read(_Head, given), [*given["jobs"]]
+        head, rows = read(_Head, given), given["jobs"][:_MAX_JOBS]
     except (ValueError, LookupError, TypeError) as error:
         why = printable(f"{error}", _LONGEST_NAME)
         bill.missing.append(f"{url} serves no ledger of this exporter: {why}")
@@ -79,8 +88,8 @@ def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: f
         bill.missing.append(f"{node}: {head.left_off} older jobs do not fit into its answer")
     # By this machine's clock.
     jobs = [job for row in rows if (job := _job(row, node, behind))]
-    if len(jobs) < len(rows):
-        bill.missing.append(f"{node}: {len(rows) - len(jobs)} of {len(rows)} jobs cannot be read")
+    if len(jobs) < (count := len(given["jobs"])):
+        bill.missing.append(f"{node}: {count - len(jobs)} of {count} jobs cannot be read")
     bill.jobs += jobs
 
 
@@ -96,12 +105,38 @@ def _job(given: Any, node: str, behind: float) -> Job | None:  # noqa: ANN401 - 
 
 
 def joined(jobs: Iterable[Job]) -> Iterator[Job]:
-    """One job where several nodes have a part of it, or where one was asked twice."""
-    parts: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs:
-        # Of Slurm's jobs, one id is the same job on all nodes.
-        where = "" if job.id.startswith("slurm-") else job.gpus[0].node
-        parts.setdefault((job.id, where), []).append(job)
-    for same in parts.values():
-        gpus = {(gpu.node, gpu.uuid or gpu.gpu): gpu for job in same for gpu in job.gpus}
-        yield same[0].having(gpus.values())
+    """One job where several nodes have a part of it, or where one was asked twice.
+
+    Parts have one name (see `_name`) and follow each other within an hour. A node keeps each run
+    under an id of its own.
+    """
+    in_order = sorted(jobs, key=lambda job: (_name(job), job.start_seconds or 0.0))
+    for _, same in groupby(in_order, _name):
+        run: list[Job] = []
+        ids: dict[str, str] = {}
+        latest = -math.inf
+        for job in same:
+            node, start = job.gpus[0].node, job.start_seconds or 0.0
+            if run and (start > latest or ids.get(node, job.id) != job.id):
+                yield _whole(run)
+                run, ids, latest = [], {}, -math.inf
+            end = math.inf if job.end_seconds is None else job.end_seconds
+            latest = max(latest, end + _MOST_APART_SECONDS)
+            run.append(job)
+            ids[node] = job.id
+        yield _whole(run)
+
+
+def _name(job: Job) -> Sequence[str]:
+    """What parts of one run have in common: Slurm's jobs have one id on all nodes of a cluster.
+
+    A node's earlier runs have their start behind the number; an unknown count of restarts is 0.
+    """
+    where = "" if job.id.startswith("slurm-") else job.gpus[0].node
+    owner = (job.owner.get(field, "") for field in ("user", "source"))
+    return _START.sub(r"\1", job.id), where, *owner, job.run.get("restarts", "0")
+
+
+def _whole(parts: Sequence[Job]) -> Job:
+    gpus = {(gpu.node, gpu.uuid or gpu.gpu): gpu for job in parts for gpu in job.gpus}
+    return parts[0].having(gpus.values())

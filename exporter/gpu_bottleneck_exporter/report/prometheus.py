@@ -7,7 +7,6 @@ each GPU of a job did, from the series of its GPUs while it had them.
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections import defaultdict
@@ -23,7 +22,7 @@ import click
 
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.fetch import Server, gather
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use
+from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, Gpu, Job, Use
 from gpu_bottleneck_exporter.nodeview.wire import parsed, read
 from gpu_bottleneck_exporter.prescription.model import Prescription, leading
 from gpu_bottleneck_exporter.report.bill import Bill, Wanted
@@ -81,9 +80,9 @@ class Engine:
             found = parsed(body)
             if found["status"] == "success":
                 rows = (_row(one) for one in found["data"]["result"])
-                return [row for row in rows if math.isfinite(row[1])]
+                return [row for row in rows if 0 <= row[1] <= MOST_SECONDS]  # nor is it NaN
             why = printable(f"{found['error']}", _LONGEST_NAME)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             url = self.server.address("/api/v1/query")
             raise ExporterError(f"{url} is not the API of a Prometheus") from error
         raise ExporterError(f"{self.server.name} refuses a query: {why}")
@@ -121,7 +120,7 @@ def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:
         f"min by ({by}) (min_over_time({seen}{window}))",
         f"max by ({by}, workload_owner) (max_over_time(({seen} {_ITS_OWNER}){window}))",
     )
-    if not left:
+    if not left or not came:
         return []
     starts = {_key(labels): at - _STEP_SECONDS for labels, at in came}
     left.sort(key=itemgetter(1), reverse=True)  # where the owner has changed, the last one counts

@@ -111,7 +111,7 @@ class Feed:
         except ExporterError as error:
             if self.error is None:
                 self.error_since = now
-            if now - self._read_at > max(_STALE_SECONDS, 3 * self._interval):
+            if time.monotonic() - self._read_at > max(_STALE_SECONDS, 3 * self._interval):
                 self.node = None
             self.error = f"{error}"
 
