@@ -1,6 +1,6 @@
 """The exporter with all its waits divided: hours pass in minutes.
 
-    python tests/soak/hurried.py HURRY PORT WEB_CONFIG
+    python tests/soak/hurried.py HURRY PORT WEB_CONFIG JOBS_FILE
 
 Only time is shorter: what is read and kept, and how, is unchanged. Prints the GPUs' total number of
 ticks every so often.
@@ -31,8 +31,9 @@ from support.daemon import HOST
 
 TOLD_EVERY = 20
 DEADLINE_SECONDS = 0.5
+KEPT_JOBS = 100
 _PARTS = re.compile(
-    r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|gpureader|hostreader|peers|watching|worker))\b.*"
+    r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|gpureader|hostreader|linewatch|peers|watching|worker))\b.*"
 )
 _TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOWLY")
 _NO_WAITS = frozenset({"TICK_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
@@ -70,7 +71,7 @@ def counted(one: Collector) -> Collector:
     return replace(one, read=reading)
 
 
-def main(by: float, port: int, web_config: str) -> None:
+def main(by: float, port: int, web_config: str, jobs_file: str) -> None:
     """Serve until SIGTERM."""
     hurry(by)
     quick = [replace(one, every_seconds=one.every_seconds / by) for one in ALL]
@@ -78,10 +79,14 @@ def main(by: float, port: int, web_config: str) -> None:
     vars(serve)["enabled"] = lambda _: (*quick,)
     bounds.MINIMUM_INTERVAL_SECONDS = 0.0
     chosen = bounds.Settings(
-        interval_seconds=1 / by, deadline_seconds=DEADLINE_SECONDS, web_config_file=web_config
+        interval_seconds=1 / by,
+        deadline_seconds=DEADLINE_SECONDS,
+        web_config_file=web_config,
+        jobs_state_file=jobs_file,
+        jobs_keep=KEPT_JOBS,
     )
     serve.serve(chosen, NvmlDriver, bind(f"{HOST}:{port}"), WebConfigFile(Path(web_config)))
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5])

@@ -3,17 +3,21 @@
     PYTHONPATH=tests python -m soak.soak [TICKS]
 
 The real server on pynvml and the stand-in for the driver's library, all waits divided by 100
-(`hurried.py`). Meanwhile processes come and go and GPUs fail (`churn.py`), it is scraped without
-pause, its page is loaded, clients hang up, and its web configuration changes. After the warm-up,
-memory, descriptors and threads must be the same over the second half as over the first; at the end,
-descriptors and threads must be as many as at the start. Prints the figures, and fails if one grew.
+(`hurried.py`), with stacks and a ledger on disk. Meanwhile processes come and go and GPUs fail
+(`churn.py`), fifty hostile processes take turns on the GPUs (`hostile.py`), it is scraped without
+pause, its pages are loaded, clients hang up or do not read, and its web configuration changes.
+After the warm-up, memory, descriptors and threads must be the same over the second half as over the
+first; at the end, descriptors and threads must be as many as at the start. Prints the figures, and
+fails if one grew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -22,7 +26,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -30,7 +34,7 @@ from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.beside import repeated
-from support.daemon import HOST, daemon, free_port, get
+from support.daemon import HOST, daemon, free_port, get, post
 from support.waiting import until
 
 TICKS = 100_000
@@ -61,12 +65,14 @@ FIRST_TICKS = 1000
 CHURNED = 10
 """Descriptors that it has open of the processes, at least."""
 SCRAPED = 10
-"""At least as many scrapes, and changes of the configuration."""
+"""Least number of scrapes, changes of the configuration, and lists of jobs."""
+UNREAD = 12
+"""Clients at a time that ask for all jobs and do not read the answer."""
 LEFT = 2
 """How many more descriptors may be open at the end."""
-BEGUN = 3
-"""The threads that read processes' memory, borrow their sockets and look users up start with the
-first process."""
+BEGUN = 10
+"""Helper threads that stay: of three pools (memory, sockets, stacks) one for each caller at a time,
+and those that look users up."""
 
 
 def grown(run: list[Figures], allowed: Mapping[str, float] = ALLOWED) -> list[str]:
@@ -90,7 +96,7 @@ def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> list
         board = stack.enter_context(create(folder / "board", gpus=[H100] * GPUS))
         library = build(folder / "lib")
         places = {"LD_LIBRARY_PATH": f"{library.parent}", "FAKE_NVML_BOARD": f"{board.path}"}
-        command = _program("hurried.py", HURRY, port, config)
+        command = _program("hurried.py", HURRY, port, config, folder / "jobs.sqlite")
         places |= {"PYTHONPATH": _PATHS}
         pid = stack.enter_context(daemon(command, port, "/-/ready", log, places))
         server = psutil.Process(pid)
@@ -117,7 +123,7 @@ def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> list
             # It takes its time to start, in which the ticks would be over.
             until(lambda: figures().descriptors > quiet.descriptors + CHURNED, "churn")
             run = [figures()]
-            while run[-1].ticks < run[0].ticks + ticks or min(done) <= SCRAPED:
+            while run[-1].ticks < run[0].ticks + ticks or min(done[:2]) <= SCRAPED:
                 tell(run[-1])
                 due = run[-1].ticks + max(ticks // SAMPLES, 1)
                 until(lambda: figures().ticks >= due, "more ticks")  # noqa: B023
@@ -133,33 +139,53 @@ def _program(name: str, *arguments: object) -> list[str]:
 
 @contextlib.contextmanager
 def _churn(board: Board) -> Iterator[None]:
-    command = _program("churn.py", os.getpid(), board.path, 1)
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": _PATHS}) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
+    with contextlib.ExitStack() as stack:
+        for name in ("churn.py", "hostile.py"):
+            command = _program(name, os.getpid(), board.path, 1)
+            places = {**os.environ, "PYTHONPATH": _PATHS}
+            process = stack.enter_context(subprocess.Popen(command, env=places))
+            stack.callback(process.terminate)
+        yield
 
 
 @contextlib.contextmanager
 def _clients(port: int, config: Path) -> Iterator[list[int]]:
-    """Scrape, load the page, hang up, change the configuration; counts scrapes and changes."""
-    counts = [0, 0]
+    """Scrape, load pages, hang up, do not read, change the configuration.
+
+    Yields counts of scrapes, of changes, and of lists of jobs.
+    """
+    counts = [0, 0, 0]
 
     def scrape() -> None:
         for accept in _SCRAPES:
             headers = {"Accept": accept, "Accept-Encoding": "gzip"}
             counts[0] += get(port, "/metrics", headers)[0] == http.client.OK
         get(port, "/")
-        with contextlib.suppress(OSError), socket.create_connection((HOST, port)) as one:
-            one.send(b"GET /metrics HTTP/1.1\r\n")
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port)) as client:
+            client.send(b"GET /metrics HTTP/1.1\r\n")
+
+    def crowd() -> None:
+        if gpus := _json(port, "/api/v1/node").get("gpus"):
+            post(port, f"/api/v1/stacks?gpu={random.choice(gpus)['uuid']}", "")  # noqa: S311
+        with contextlib.ExitStack() as stack:
+            for number in range(UNREAD):
+                client = stack.enter_context(socket.create_connection((HOST, port)))
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.send(b"GET /api/v1/jobs?since=%d HTTP/1.1\r\nHost: x\r\n\r\n" % number)
+            counts[2] += len(_json(port, "/api/v1/jobs").get("jobs", ())) > 0
 
     def reload() -> None:
         counts[1] += 1
         _configure(config, counts[1])
 
-    with repeated(scrape, 0.02), repeated(reload, 0.2):
+    with repeated(scrape, 0.02), repeated(reload, 0.2), repeated(crowd, 0.5):
         yield counts
+
+
+def _json(port: int, path: str) -> Mapping[str, Any]:
+    """The document at `path`; empty if the server was too busy for it."""
+    status, body = get(port, path)
+    return json.loads(body) if status == http.client.OK else {}
 
 
 def _configure(path: Path, turn: int) -> None:
