@@ -38,8 +38,11 @@ _WATCHED = Seconds(1, 3600)
 _stacks = flag(
     "stacks", is_flag=True, help="Also name the lines of Python code that the GPUs wait for."
 )
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""That is read."""
+_ca_file = flag(
+    "ca-file FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CA certificates to trust at URLs, instead of the system's.",
+)
 
 
 @click.group(
@@ -195,11 +198,7 @@ def diagnose(settings: Settings, seconds: float, *, stacks: bool, as_json: bool)
     envvar="GPU_EXPORTER_URL",  # others cannot see a password in it
     help="Watch the exporter at this URL, such as node7:10170 or https://user:password@node7:10170.",
 )
-@flag(
-    "ca-file FILE",
-    type=_FILE,
-    help="CA certificates to trust with --url, instead of the system's.",
-)
+@_ca_file
 @flag(
     "interval SECONDS",
     "seconds",
@@ -335,11 +334,7 @@ def _addresses(file: Path) -> list[str]:
     help="Read what the rules recorded in the Prometheus at this URL, in place of ledgers.",
 )
 @flag("verbose", "-v", is_flag=True, help="Print the queries to Prometheus on stderr.")
-@flag(
-    "ca-file FILE",
-    type=_FILE,
-    help="CA certificates to trust, instead of the system's.",
-)
+@_ca_file
 @flag(
     "deadline SECONDS",
     type=Seconds(1, 3600),

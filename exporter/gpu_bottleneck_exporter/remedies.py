@@ -117,7 +117,8 @@ OF_SIGNALS: dict[str, str] = {
     "set hostPID: true in the pod (docker: --pid=host); where /proc is mounted with hidepid, add "
     "the exporter to the group of its gid= or run it as root",
     "cgroup_cpu": "no cgroup CPU controller is mounted, so CPU limits and throttling cannot be "
-    "seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
+    "seen, and without any controller pods, containers and Slurm jobs are unknown: mount the "
+    "host's /sys/fs/cgroup read-only, see --path.sysfs",
     "cgroup_memory": "no cgroup memory controller is mounted, so limits, use and refaults cannot "
     "be seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
 }

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
+from support.programs import started
 from support.pythons import PYTHONS
 
 Stack = list[tuple[str, int]]
@@ -51,7 +52,7 @@ _CHANGING = "\n".join([*_CALLS, "while True:", "    f0()"])
 
 def readers(ours: StackReader) -> Iterator[tuple[str, Look]]:
     def own(pid: int) -> list[Stack]:
-        found = ours.read([pid])[pid]
+        found = ours.read([started(pid)], ())[pid]
         assert not isinstance(found, Refusal), found
         return [[(one.function, one.line) for one in stack.frames] for stack in found]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.commands.check import Blamed, _blamed, lines_of
-from gpu_bottleneck_exporter.feeders.group import Busiest
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from support.nodes import node, waiting
@@ -40,19 +40,24 @@ def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> 
 
 
 @pytest.mark.parametrize(
-    ("cause", "busiest", "pids"),
+    ("cause", "mains", "others", "pids"),
     [
-        ("worker_cpu", ((1,), (3, 2)), [3, 2]),
-        ("network", ((1,), (3,)), [3]),
-        ("storage", ((1,), ()), [1]),
-        ("host_code", ((1, 2), (3,)), [1, 2]),
-        ("asleep", ((1,), (3,)), [1]),
-        (None, ((1,), (3,)), []),
+        ("worker_cpu", (1,), (3, 2, 4), [3, 2]),
+        ("network", (1,), (3,), [3]),
+        ("storage", (1,), (), [1]),
+        ("host_code", (1, 2, 4), (3,), [1, 2]),
+        ("asleep", (1,), (3,), [1]),
+        (None, (1,), (3,), []),
     ],
 )
 def test_whom_a_verdict_blames(
-    tmp_path: Path, cause: str | None, busiest: Busiest, pids: list[int]
+    tmp_path: Path,
+    cause: str | None,
+    mains: Sequence[int],
+    others: Sequence[int],
+    pids: list[int],
 ) -> None:
+    busiest = tuple((pid, 1) for pid in mains), tuple((pid, 1) for pid in others)
     shown = replace(hopper(), feeding=replace(feeding(), busiest=busiest))
     gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause=cause)
     ended = [(pid, "") for pid in pids]
@@ -62,7 +67,7 @@ def test_whom_a_verdict_blames(
 def test_commands_are_bounded_and_move_no_cursor(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/cmdline").write_bytes(b"python\0tr\x1b[2Jain\n.py\0" + 500 * b"x" + b"\0")
-    shown = replace(hopper(), feeding=replace(feeding(), busiest=((1,), ())))
+    shown = replace(hopper(), feeding=replace(feeding(), busiest=(((1, 1),), ())))
     gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause="asleep")
     ((pid, command),) = _blamed(gpu, state(shown), tmp_path)
     assert pid == 1

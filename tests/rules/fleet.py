@@ -436,7 +436,7 @@ class _Writer:
         self._c("gpu_feeder_read_bytes_total", read, role=role)
 
     def _outlook(self) -> None:
-        advice, score, _ = self._gpu.outlook
+        advice, score, *_ = self._gpu.outlook
         if isinstance(advice, Prescription):
             for name in PRESCRIBED:
                 self._g(f"gpu_prescription_{name}", getattr(advice, name), knob=advice.knob)

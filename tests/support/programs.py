@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.process import ProcessReader, Started
 from support.rights import AS_WE_ARE, Way
 
 PRELUDE = """
@@ -106,6 +107,11 @@ def words(code: str, *arguments: object, way: Way = AS_WE_ARE) -> list[str]:
     """What `code` says when it is ready."""
     with program(code, *arguments, way=way) as one:
         return one.words
+
+
+def started(pid: int) -> Started:
+    """Process `pid` and its start, which is None if it has ended."""
+    return pid, ProcessReader(Path("/proc"), pid).started_ticks
 
 
 def ended() -> int:

@@ -50,6 +50,11 @@ def with_a_network_of_its_own() -> Way:
     return _unshared("--net")
 
 
+def with_users_of_its_own() -> Way:
+    """In its own user namespace, which has no number for any user: all look alike."""
+    return _unshared("--user")
+
+
 def with_mounts_of_its_own() -> Way:
     """In its own mount namespace."""
     return _unshared("--mount")

@@ -8,12 +8,13 @@ import socket
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.fetch import Server
 from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
 
 SCALE = 20
@@ -21,8 +22,7 @@ SCALE = 20
 PACKAGES = "apt-get install prometheus prometheus-alertmanager"
 _LOCAL = "127.0.0.1"
 _POLL_SECONDS = 1.0
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Whatever http_proxy says: it is on this machine."""
+_MOST_BYTES = 16 * 2**20
 Tell = Callable[[str], None]
 Alerts = Mapping[str, tuple[str, str]]
 """State and description by alert."""
@@ -93,7 +93,7 @@ def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
     began = time.monotonic()
     known: Alerts = {}
     while not stop.wait(_POLL_SECONDS):
-        with suppress(OSError):
+        with suppress(ExporterError):
             now = _alerts(prometheus)
             for line in changes(known, now):
                 tell(f"[{time.monotonic() - began:4.0f} s] {line}")
@@ -111,9 +111,9 @@ def changes(before: Alerts, now: Alerts) -> list[str]:
 
 
 def _alerts(prometheus: str) -> Alerts:
-    """All alerts. Raises OSError while Prometheus does not answer."""
-    with _DIRECT.open(f"http://{prometheus}/api/v1/alerts", timeout=5) as reply:
-        found = json.load(reply)["data"]["alerts"]
+    """All alerts. Raises ExporterError while Prometheus does not answer."""
+    reply = Server(f"http://{prometheus}").get("/api/v1/alerts", _MOST_BYTES)
+    found = json.loads(reply)["data"]["alerts"]
     return {
         _named(one["labels"]): (one["state"], one["annotations"].get("description", ""))
         for one in found
