@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
-from gpu_bottleneck_exporter.host.aside import aside, lending
+from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads
 from gpu_bottleneck_exporter.stacktraces.reader import looking
 from support import leftovers, processes
 from support.board import Board
@@ -92,7 +92,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
 @pytest.fixture(scope="session", autouse=True)
 def patient_reads() -> None:
     """A process that answers late, on a busy machine, is not one that holds us up."""
-    aside._patience = lending._patience = looking._patience = PATIENCE_SECONDS
+    for one in (aside, lending, proc_reads, looking):
+        one._patience = PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)

@@ -106,18 +106,28 @@ def test_a_caller_waits_for_no_other_caller(beside: Aside) -> None:
     slow.join()
 
 
+def test_a_helper_without_calls_ends(beside: Aside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_IDLE_SECONDS", 0.01)
+    beside._patience = PATIENCE_SECONDS
+    before = threading.active_count()
+    for _ in range(3):
+        assert beside.call(1, lambda: "answer") == "answer"
+        until(lambda: threading.active_count() <= before and not beside._idle, "its end")
+
+
 def test_computing_is_no_late_answer(beside: Aside) -> None:
     """As parsing stacks may take: it has a budget of CPU time."""
     beside._patience = PATIENCE_SECONDS
 
     def compute() -> None:
-        until_cpu = time.thread_time() + 0.05
-        while time.thread_time() < until_cpu:
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
             pass
 
-    for _ in range(3):
+    for _ in range(15):
         beside.call(1, compute)
-    assert beside.cpu_seconds >= 0.15
+    assert beside.call(1, lambda: "asked again") == "asked again"
+    assert beside.cpu_seconds >= 1.5
 
 
 def test_the_cpu_time_of_a_call_that_was_abandoned_counts(beside: Aside) -> None:

@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import FLUSH, unanswering
 from support.programs import program
+from support.tools import missing
 from support.waiting import until
 
 EXECUTES = """
@@ -24,6 +25,37 @@ kept = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
 ready(); told()
 os.execv("/bin/sleep", ["sleep", "600"])
 """
+ANSWERS_LATE = """
+import fcntl, mmap, platform
+libc = ctypes.CDLL(None, use_errno=True)
+uffd = libc.syscall({"x86_64": 323, "aarch64": 282}[platform.machine()], os.O_CLOEXEC)
+if uffd < 0: sys.exit(ready("denied"))
+fcntl.ioctl(uffd, 0xc018aa3f, bytearray(struct.pack("QQQ", 0xaa, 0, 0)))  # UFFDIO_API
+page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+page[:8] = struct.pack("ihh", 0, 0, 0)  # struct pollfd
+faults = 0
+def answer():
+    global faults
+    time.sleep(0.5)  # poll has read the page
+    registered = bytearray(struct.pack("QQQQ", address, mmap.PAGESIZE, 1, 0))
+    fcntl.ioctl(uffd, 0xc020aa00, registered)  # UFFDIO_REGISTER
+    page.madvise(mmap.MADV_DONTNEED)
+    ready("now")
+    while True:
+        os.read(uffd, 32)
+        faults += 1
+        time.sleep(0.15)
+        zeros = bytearray(struct.pack("QQQq", address, mmap.PAGESIZE, 0, 0))
+        fcntl.ioctl(uffd, 0xc020aa04, zeros)  # UFFDIO_ZEROPAGE
+        time.sleep(0.02)  # until it has been read
+        page.madvise(mmap.MADV_DONTNEED)
+def tell():
+    while told(): ready(faults)
+for do in (answer, tell): threading.Thread(target=do, daemon=True).start()
+libc.poll(ctypes.c_void_p(address), 1, -1)
+"""
+"""Its first thread waits in poll, whose argument is in a page that each reader waits for."""
 LIVES = "ready(); told()"
 LOOKS = 20
 
@@ -31,7 +63,7 @@ LOOKS = 20
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
     monkeypatch.setattr(watching, "_HANG_NS", 1_000_000_000)
-    for one in (aside.aside, aside.lending):
+    for one in (aside.aside, aside.lending, aside.proc_reads):
         monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)
     found = HostSampler(Settings(), {"workload"})
     found.start()
@@ -77,6 +109,7 @@ def test_an_execve_that_does_not_end_costs_its_own_gpu(watch: HostSampler, tmp_p
             began_ns = time.monotonic_ns()
             until(goes_on, "looks at the other GPU")
             assert len(watch._hung) == 1
+            until(lambda: watch.feeding("bad") is None, "that nothing old is shown of it")
             newcomer = frozenset({good.pid})
             watch.hold("new", newcomer)
             until(lambda: looks(watch, "new", 0), "looks at a GPU that is new")
@@ -106,3 +139,26 @@ def test_feeders_that_block_a_pass_are_sampled_less_often(
         began_ns = time.monotonic_ns()
         until(lambda: looks(watch, "good", began_ns) >= LOOKS, "looks at the other")
         assert 4 * looks(watch, "bad", began_ns) <= LOOKS
+
+
+def test_pages_that_answer_late_take_a_small_share_of_the_time(watch: HostSampler) -> None:
+    """Each answers in time; read at each pass, they would hold up the other GPUs for ever."""
+    with program(ANSWERS_LATE) as bad, program(LIVES) as good:
+        if bad.words == ["denied"]:
+            missing("userfaultfd is not allowed")
+        watch.hold("bad", frozenset({bad.pid}))
+        watch.hold("good", frozenset({good.pid}))
+
+        def looked_at() -> bool:
+            idle(watch)
+            return int(bad.ask("?")[0]) > 0
+
+        until(looked_at, "a look at the page")
+        began_ns = time.monotonic_ns()
+
+        def goes_on() -> bool:
+            idle(watch)
+            return looks(watch, "good", began_ns) >= 3 * LOOKS
+
+        until(goes_on, "looks at the other GPU")
+        assert int(bad.ask("?")[0]) <= LOOKS

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.kin import MOST_KIN
-from gpu_bottleneck_exporter.host.aside import lending
+from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.descriptors import links_of
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find, other_ends
@@ -111,7 +111,7 @@ class StrangerFinder:
         links = None
         with suppress(PermissionError):
             known = [number for number in numbers if number is not None]
-            links = lending.call(pid, partial(links_of, f"{self._proc}/{pid}/fd", known))
+            links = proc_reads.call(pid, partial(links_of, f"{self._proc}/{pid}/fd", known))
         key = (pid, *(links or {}).values())
         ends = self._opposite.get(key) or other_ends(self._proc, pid, numbers, self._networks)
         if ends:  # else the connection may get another end yet

@@ -11,8 +11,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
+
+from gpu_bottleneck_exporter.host.files import NoRoomError, read
 
 PATIENCE_SECONDS = 0.25
 """A read takes microseconds unless it hangs; meanwhile two passes over the feeders are missed."""
@@ -21,15 +24,18 @@ MOST_LEFT_BEHIND = 64
 MOST_OF_A_TENANT = 4
 """Threads that hang in reads of one tenant's processes; with this many, none of them is asked."""
 _LATE_SECONDS = 0.02
-"""Blocked time of a call that is not charged: waits for a CPU and for Python's lock."""
+"""Blocked time of a call that is not charged: it may have waited for Python's lock."""
 _MAX_BLOCKED_SHARE = 0.02
 """Share of the time for which one tenant may block callers in the long run."""
 _MAX_BLOCKED_SECONDS = 1.0
 """Blocked time that a tenant may run up at once: four calls that hang."""
+_MAX_IDLE_SECONDS = 10.0
+"""Time after which a helper thread without a call ends."""
 T = TypeVar("T")
 _Answer = tuple[Any, Exception | None, float]
 """Result, error, and the seconds for which the call was blocked."""
-_Calls = SimpleQueue[tuple[Callable[[], Any], SimpleQueue[_Answer]] | None]
+_Call = tuple[Callable[[], Any], SimpleQueue[_Answer]]
+_Calls = SimpleQueue[_Call | None]
 """The calls for one helper thread; None at the end."""
 
 
@@ -108,10 +114,10 @@ class Aside:
             return calls
 
     def _serve(self, calls: _Calls) -> None:
-        clock, cpu, error = time.pthread_getcpuclockid(threading.get_ident()), 0.0, None
+        clock, cpu, waited = time.pthread_getcpuclockid(threading.get_ident()), 0.0, 0.0
         with self._lock:
             self._clocks.add(clock)
-        while call := calls.get():
+        while call := self._next(calls):
             what, answers = call
             began, answer, error = time.monotonic(), None, None
             try:
@@ -119,16 +125,41 @@ class Aside:
             except Exception as raised:  # noqa: BLE001 - raised again in the calling thread
                 error = raised
             before, cpu = cpu, time.thread_time()
-            answers.put((answer, error, time.monotonic() - began - (cpu - before)))
+            blocked = time.monotonic() - began - (cpu - before)
+            if blocked > _LATE_SECONDS:
+                before, waited = waited, waited_seconds()
+                blocked -= waited - before
+            answers.put((answer, error, blocked))
         with self._lock:
             self._clocks.remove(clock)
             self._ended_seconds += time.thread_time()
-        # The last call was abandoned, but has returned after all.
-        _, tenant, seconds = self._held_up.pop(calls)
-        self._charge(tenant, seconds)
+        # Its last call may have been abandoned, but has returned after all.
+        if held_up := self._held_up.pop(calls, None):
+            self._charge(*held_up[1:])
+
+    def _next(self, calls: _Calls) -> _Call | None:
+        """The next call of a helper thread; None at the end."""
+        with suppress(Empty):
+            return calls.get(timeout=_MAX_IDLE_SECONDS)
+        with suppress(ValueError):
+            self._idle.remove(calls)
+            return None
+        return calls.get()  # a caller has just taken it
+
+
+def waited_seconds() -> float:
+    """Time for which the calling thread was runnable without a CPU; 0 if that is unknown."""
+    with suppress(NoRoomError):
+        return int((read("/proc/thread-self/schedstat") or "0 0").split()[1]) / 1e9
+    return 0.0
 
 
 aside = Aside()
 """For all reads of processes' memory."""
 lending = Aside()
 """For their sockets, which those that hold up reads of their memory must not hold up for others."""
+proc_reads = Aside(4 * PATIENCE_SECONDS)
+"""For files of /proc that wait for an execve only: those above may hang where these do not.
+
+They wait longer, as a process whose stat is not read counts as ended.
+"""

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_bottleneck_exporter.host.aside import lending
+from gpu_bottleneck_exporter.host.aside import lending, proc_reads
 from gpu_bottleneck_exporter.host.files import check_room, numbered
 
 MOST_LINKS = 1024
@@ -66,7 +66,7 @@ def descriptors(proc: Path, pid: int) -> Iterable[tuple[int, str]]:
     """Numbers and links of what is open; none without the permission. Raises NoRoomError."""
     folder = f"{proc}/{pid}/fd"
     with contextlib.suppress(PermissionError):
-        found = lending.call(pid, lambda: links_of(folder, numbered(folder, MOST_LINKS)))
+        found = proc_reads.call(pid, lambda: links_of(folder, numbered(folder, MOST_LINKS)))
         return [(number, link) for number, link in (found or {}).items() if link is not None]
     return ()
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import aside, proc_reads
 from gpu_bottleneck_exporter.host.descriptors import descriptors, fields, is_file, link_of
 from gpu_bottleneck_exporter.host.files import (
     MANY_BYTES,
@@ -164,7 +164,7 @@ class Places:
         process = self._proc / str(pid)
         namespace = None
         with suppress(PermissionError):
-            namespace = aside.call(pid, partial(link_of, f"{process}/ns", "mnt"))
+            namespace = proc_reads.call(pid, partial(link_of, f"{process}/ns", "mnt"))
         if namespace is None:
             return {}
         return self._kept(

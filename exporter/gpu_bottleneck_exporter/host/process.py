@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import aside, proc_reads
 from gpu_bottleneck_exporter.host.files import (
     MANY_BYTES,
     MOST_LISTED,
@@ -136,7 +136,7 @@ def stat_text(proc: Path, pid: int) -> str | None:
     Aside, as since Linux 6.18 it waits for a lock (exec_update_lock) that an execve holds while it
     closes descriptors, which takes for ever on a file system that does not answer.
     """
-    return aside.call(pid, lambda: read(f"{proc}/{pid}/stat"))
+    return proc_reads.call(pid, lambda: read(f"{proc}/{pid}/stat"))
 
 
 def processes(proc: Path) -> list[int]:
@@ -209,7 +209,7 @@ def user_id(proc: Path, pid: int) -> str:
     with suppress(OSError):
         # Aside, for the lock of an execve.
         path = f"{proc}/{pid}/ns/user"
-        creator = aside.call(pid, lambda: _creator_of_users(FileIO(path))) if uid else None
+        creator = proc_reads.call(pid, lambda: _creator_of_users(FileIO(path))) if uid else None
         return "" if creator is None else f"{creator or uid}"
     return uid
 
@@ -244,7 +244,7 @@ def is_our_network(proc: Path, pid: int) -> bool:
             return _are_our_users(users)
 
     try:
-        return aside.call(pid, is_ours) or False
+        return proc_reads.call(pid, is_ours) or False
     except OSError as error:
         return isinstance(error, FileNotFoundError)
 

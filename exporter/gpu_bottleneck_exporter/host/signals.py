@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.cgroup import hidden, hierarchy, stalled_ns
 from gpu_bottleneck_exporter.host.descriptors import may_borrow
 from gpu_bottleneck_exporter.host.files import listed, read
@@ -30,16 +30,18 @@ def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str,
         if (text := read(f"{proc}/{pid}/cgroup"))
         for name in hidden(text, sysfs)
     }
+    call = proc_reads.call  # for the lock of an execve
     found = {
         "psi_host": _gives_pressure(proc / "pressure/cpu"),
         "psi_cgroup": _cgroups_give_pressure(sysfs) and "unified" not in lost,
         "schedstat": (proc / "self/schedstat").exists(),
         "cgroup_cpu": "cpu" not in lost and _has_controller(sysfs, "cpu,cpuacct", "cpu"),
         "cgroup_memory": "memory" not in lost and _has_controller(sysfs, "memory", "memory"),
-        # Aside, for the lock of an execve.
-        "process_io": _all(_aside(pid, _is_readable, proc / f"{pid}/io") for pid in tried),
-        "wait_channel": _all(_aside(pid, _tells_wait_channel, proc / f"{pid}") for pid in tried),
-        "connections": _all(_aside(pid, partial(_lends, pid), proc) for pid in tried),
+        "process_io": _all(call(one, partial(_is_readable, proc / f"{one}/io")) for one in tried),
+        "wait_channel": _all(
+            call(one, partial(_tells_wait_channel, proc / f"{one}")) for one in tried
+        ),
+        "connections": _all(call(one, partial(_lends, proc, one)) for one in tried),
         "host_pids": _sees_all_processes(proc),
     }
     return {name: given for name, given in found.items() if given is not None}
@@ -49,10 +51,6 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
     """Whether all known answers are true; None if none is known."""
     known = [answer for answer in answers if answer is not None]
     return all(known) if known else None
-
-
-def _aside(pid: int, attempt: Callable[[Path], bool | None], path: Path) -> bool | None:
-    return aside.call(pid, lambda: attempt(path))
 
 
 def _gives_pressure(path: Path) -> bool:
@@ -93,7 +91,7 @@ def _tells_wait_channel(process: Path) -> bool | None:
     return False if _succeeds((process / "root").readlink) is False else None
 
 
-def _lends(pid: int, proc: Path) -> bool | None:
+def _lends(proc: Path, pid: int) -> bool | None:
     """Whether we may inspect the sockets of a process; None if it has ended.
 
     We may not without the permission to ptrace, under a seccomp profile that blocks pidfd_getfd,

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import lending
+from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.descriptors import MOST_LINKS, ask, is_socket, links_of
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, MOST_SOCKETS, listed
 from gpu_bottleneck_exporter.host.process import living_thread
@@ -120,6 +120,7 @@ class Sockets:
         self._proc = proc
         self._pid = self._thread = pid
         """The process, and the thread whose descriptors are listed."""
+        self._folder = f"{proc}/{pid}/fd"
         self.complete = True
         """Whether the last call of `all` covered all sockets."""
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
@@ -128,10 +129,6 @@ class Sockets:
         self._lively: set[int] = set()
         """Descriptors with traffic in the last `_LIVELY_MS`, as of when each was last queried."""
         self._turn = 0
-
-    @property
-    def _folder(self) -> str:
-        return f"{self._proc}/{self._thread}/fd"
 
     def forget(self) -> None:
         """Check all descriptors again next time: a number may have become a socket's."""
@@ -152,6 +149,7 @@ class Sockets:
             names, listed_all = [], True
         if not names:  # the thread has ended; those of another one are listed next time
             self._thread = living_thread(self._proc, self._pid)
+            self._folder = f"{self._proc}/{self._thread}/fd"
         numbers = {int(name) for name in names}
         # Closed numbers are forgotten, as the next file with that number may be a socket.
         for number in self._is_tcp.keys() - numbers:
@@ -159,7 +157,7 @@ class Sockets:
         self._lively &= numbers
         new = [*numbers.difference(self._is_tcp, surely)]
         chosen = random.sample(new, min(len(new), MOST_LINKS))
-        links = lending.call(self._pid, lambda: links_of(self._folder, chosen)) if chosen else {}
+        links = proc_reads.call(self._pid, lambda: links_of(self._folder, chosen)) if chosen else {}
         for number, link in (links or {}).items():
             self._is_tcp[number] = is_socket(link or "")
         known = sorted({number for number, is_tcp in self._is_tcp.items() if is_tcp} - {*surely})

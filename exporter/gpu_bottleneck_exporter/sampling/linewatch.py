@@ -202,11 +202,13 @@ class LineWatch:
 
     def _look_on(self, reader: StackReader) -> None:
         """Look until there is nothing to look at."""
+        before = reader.cpu_seconds + time.thread_time()
         while not self._stop.is_set() and (watched := self._watched(time.monotonic_ns())):
-            before = reader.cpu_seconds + time.thread_time()
             for uuid in watched:
                 self._look(uuid, reader)
+            # Reads that were abandoned go on during the pause.
             spent = reader.cpu_seconds + time.thread_time() - before
+            before += spent
             rest = _REST_ASKED if any(gpu.asked for gpu in watched.values()) else _REST_UNASKED
             self._stop.wait(max(_APART_SECONDS, rest * spent) * random.uniform(0.7, 1.3))  # noqa: S311
 

@@ -17,9 +17,9 @@ from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.feeders.group import FeederGroup, Holders
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
-from gpu_bottleneck_exporter.host.aside import aside, lending
+from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads, waited_seconds
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import KeptFile, allow_many_files
+from gpu_bottleneck_exporter.host.files import allow_many_files
 from gpu_bottleneck_exporter.host.threads import SCAN_NS
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.discovery import Discovery
@@ -27,7 +27,6 @@ from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from gpu_bottleneck_exporter.sampling.linewatch import LineWatch
 from gpu_bottleneck_exporter.sampling.peers import engaged_peer, inspect_connections
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
-from gpu_bottleneck_exporter.sampling.starvation import run_delay_ns
 from gpu_bottleneck_exporter.schedule import (
     FEW,
     HALF_AS_OFTEN,
@@ -117,15 +116,15 @@ class HostSampler:
         """The GPU whose processes are read now, empty if none, and since when."""
         self._hung: dict[str, threading.Thread] = {}
         """Threads that were replaced, by the GPU in whose processes' files they hang."""
-        self._schedstat = KeptFile("/proc/thread-self/schedstat")
-        self._delay_ns = 0
+        self._waited = 0.0
+        """Seconds for which the thread had waited for a CPU when it last blocked."""
         self._throttle = LogThrottle(log)
         self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         allow_many_files()
-        for one in (aside, lending, looking):
+        for one in (aside, lending, proc_reads, looking):
             one.share_by(self._tenant_of)
         self._finished_pass_ns = time.monotonic_ns()
         self._thread.start()
@@ -140,7 +139,7 @@ class HostSampler:
             self._thread.join(_STOP_SECONDS)
         if self.lines:
             self.lines.stop()
-        for one in (aside, lending, looking):
+        for one in (aside, lending, proc_reads, looking):
             one.share_by(int)
 
     def silent_seconds(self, now_ns: int) -> float:
@@ -156,9 +155,11 @@ class HostSampler:
         """
         uuid, since_ns = self._reading
         if uuid and now_ns - since_ns > _HANG_NS and not self._stop.is_set():
+            log.warning("the processes of %s do not answer: not watched until they do", uuid)
             self._hung[uuid], self._reading = self._thread, ("", now_ns)
             if feed := self._feeds.get(uuid):
                 self._let_rest(feed, _HANG_NS / 1e9)
+            self._waited = 0.0
             self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
             self._thread.start()
 
@@ -234,6 +235,9 @@ class HostSampler:
             if uuid not in self._readers:
                 self._readers[uuid] = FeedingReader(self._networks, self._owners)
             reader = self._readers[uuid]
+            if self._hangs(uuid):
+                reader.feeding = None  # what was read last is too old
+                continue
             with self._isolated(f"reporting the feeders of {uuid}", uuid):
                 feeding = reader.read(feed, now, queue_known=queue_known)
                 if self._prescribers:
@@ -312,7 +316,7 @@ class HostSampler:
         awake = {uuid: feed for uuid, feed in found.items() if now >= feed.rests_until}
         self._mains_only = not self._mains_only
         inspects, children = self._inspecting.is_due(now), self._looking_for_children.is_due(now)
-        now_ns = time.monotonic_ns()
+        now_ns, cpu = time.monotonic_ns(), _cpu_seconds()
         closing = {
             feed for feed in awake.values() if self._is_to_count(feed, now_ns, publishes=publishes)
         }
@@ -321,8 +325,8 @@ class HostSampler:
                 self._cgroups.look()
         for uuid, feed in awake.items():
             what = f"watching the feeders of {uuid}"
-            lively, began = not feed.steady, time.monotonic() - _cpu_seconds()
-            self._reading = uuid, time.monotonic_ns()
+            lively, began_ns = not feed.steady, time.monotonic_ns()
+            self._reading = uuid, began_ns
             try:
                 if lively or now >= feed.sample_from:
                     feed.sample_from = now + jitter * self._pause(feed) - self._step / 2
@@ -338,21 +342,20 @@ class HostSampler:
                 if feed in closing:  # a pass that does less may succeed where another fails
                     self._throttle.log_fault(what, None)
             self._returned()
-            blocked = time.monotonic() - _cpu_seconds() - began
-            if blocked > _MAX_BLOCKED_SECONDS:
-                self._let_rest(feed, blocked)
+            seconds = (time.monotonic_ns() - began_ns) / 1e9
+            if seconds > _MAX_BLOCKED_SECONDS:
+                before, self._waited = self._waited, waited_seconds()
+                self._let_rest(feed, seconds - (_cpu_seconds() - cpu) - (self._waited - before))
         if inspects and self._discovery.connected:
             inspect_connections(feeds, time.monotonic_ns())
         self._discovery.find_strangers(feeds, time.monotonic_ns())
         return stale
 
     def _let_rest(self, feed: FeederGroup, seconds: float) -> None:
-        """Pause a group that blocked the thread, without a wait for a CPU, for so many `seconds`.
+        """Pause a group that blocked the thread for `seconds`.
 
         All such groups together may take a tenth of the time from the others.
         """
-        before, self._delay_ns = self._delay_ns, run_delay_ns(self._schedstat) or 0
-        seconds -= (self._delay_ns - before) / 1e9
         if seconds > _MAX_BLOCKED_SECONDS:
             now = time.monotonic()
             groups = 1 + sum(one.rests_until > now for one in self._feeds.values())
@@ -405,4 +408,4 @@ def _watched(feeds: Collection[FeederGroup]) -> dict[str, int]:
 
 def _cpu_seconds() -> float:
     """CPU time of the calling thread, and of what it lets others do for it."""
-    return time.thread_time() + aside.cpu_seconds + lending.cpu_seconds
+    return time.thread_time() + sum(one.cpu_seconds for one in (aside, lending, proc_reads))
