@@ -30,21 +30,22 @@ def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str,
         if (text := read(f"{proc}/{pid}/cgroup"))
         for name in hidden(text, sysfs)
     }
-    call = proc_reads.call  # for the lock of an execve
+    # Aside, for the lock of an execve.
+    tries = [proc_reads.call(pid, partial(_tried_on, proc, pid)) or {} for pid in tried]
     found = {
         "psi_host": _gives_pressure(proc / "pressure/cpu"),
         "psi_cgroup": _cgroups_give_pressure(sysfs) and "unified" not in lost,
         "schedstat": (proc / "self/schedstat").exists(),
         "cgroup_cpu": "cpu" not in lost and _has_controller(sysfs, "cpu,cpuacct", "cpu"),
         "cgroup_memory": "memory" not in lost and _has_controller(sysfs, "memory", "memory"),
-        "process_io": _all(call(one, partial(_is_readable, proc / f"{one}/io")) for one in tried),
-        "wait_channel": _all(
-            call(one, partial(_tells_wait_channel, proc / f"{one}")) for one in tried
-        ),
-        "connections": _all(call(one, partial(_lends, proc, one)) for one in tried),
+        **{name: _all(answers.get(name) for answers in tries) for name in _TRIED},
         "host_pids": _sees_all_processes(proc),
     }
     return {name: given for name, given in found.items() if given is not None}
+
+
+def _tried_on(proc: Path, pid: int) -> Mapping[str, bool | None]:
+    return {name: can_read(proc, pid) for name, can_read in _TRIED.items()}
 
 
 def _all(answers: Iterable[bool | None]) -> bool | None:
@@ -72,13 +73,18 @@ def _has_controller(sysfs: Path, v1: str, name: str) -> bool:
     return unified is not None and name in (read(unified / "cgroup.controllers") or "").split()
 
 
+def _counts_io(proc: Path, pid: int) -> bool | None:
+    return _is_readable(proc / f"{pid}/io")
+
+
 def _is_readable(path: Path) -> bool | None:
     """Whether a file in a process's folder can be read; None if the process has ended."""
     return read(path) is not None or (False if path.parent.exists() else None)
 
 
-def _tells_wait_channel(process: Path) -> bool | None:
+def _tells_wait_channel(proc: Path, pid: int) -> bool | None:
     """Whether the wait channel can be read; None if the process is hidden, ended or awake."""
+    process = proc / f"{pid}"
     path = process / "wchan"
     channel = read(path)
     if read(process / "stat") is None:
@@ -126,3 +132,7 @@ def in_hosts_pid_namespace(proc: Path) -> bool | None:
         return (proc / "self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
     except OSError:
         return None
+
+
+_TRIED = {"process_io": _counts_io, "wait_channel": _tells_wait_channel, "connections": _lends}
+"""Signals that need permissions, with what tries to read them of a process."""

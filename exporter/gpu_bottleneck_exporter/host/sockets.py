@@ -10,12 +10,11 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.descriptors import MOST_LINKS, ask, is_socket, links_of
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, MOST_SOCKETS, listed
 from gpu_bottleneck_exporter.host.process import living_thread
@@ -157,26 +156,39 @@ class Sockets:
         self._lively &= numbers
         new = [*numbers.difference(self._is_tcp, surely)]
         chosen = random.sample(new, min(len(new), MOST_LINKS))
-        links = proc_reads.call(self._pid, lambda: links_of(self._folder, chosen)) if chosen else {}
-        for number, link in (links or {}).items():
-            self._is_tcp[number] = is_socket(link or "")
-        known = sorted({number for number, is_tcp in self._is_tcp.items() if is_tcp} - {*surely})
-        most = max(MOST_SOCKETS - len(surely), 0)
-        self.complete = listed_all and len(known) <= most and len(new) <= MOST_LINKS
-        if len(known) > most:
-            known = self._in_turn(known, most)
-        return self.of([*surely, *known])
+        checked: dict[int, bool] = {}
 
-    def _in_turn(self, known: list[int], most: int) -> list[int]:
-        lively = [number for number in known if number in self._lively][: most // 2]
-        others = [number for number in known if number not in lively]
-        most -= len(lively)
-        self._turn = (self._turn + most) % len(others)
-        return [*lively, *(others + others)[self._turn : self._turn + most]]
+        def queried() -> Iterator[int]:  # runs where they are queried: one call for both
+            for number, link in links_of(self._folder, chosen).items():
+                checked[number] = is_socket(link or "")
+            yield from self._in_turn(surely, self._is_tcp | checked)
+
+        answers: dict[int, Connection | None] = {}
+        if chosen or surely or any(self._is_tcp.values()):
+            answers = ask(self._folder, self._thread, queried(), self._describe)
+        self._is_tcp |= checked
+        sockets = {number for number, is_tcp in self._is_tcp.items() if is_tcp}
+        few = len(sockets.union(surely)) <= MOST_SOCKETS
+        self.complete = listed_all and few and len(new) <= MOST_LINKS
+        return self._tcp_among(answers)
+
+    def _in_turn(self, surely: Collection[int], is_tcp: Mapping[int, bool]) -> list[int]:
+        known = sorted({number for number, may_be in is_tcp.items() if may_be} - {*surely})
+        most = max(MOST_SOCKETS - len(surely), 0)
+        if len(known) > most:
+            lively = [number for number in known if number in self._lively][: most // 2]
+            others = [number for number in known if number not in lively]
+            most -= len(lively)
+            self._turn = (self._turn + most) % len(others)
+            known = [*lively, *(others + others)[self._turn : self._turn + most]]
+        return [*surely, *known][:MOST_SOCKETS]
 
     def of(self, numbers: Sequence[int]) -> list[Connection]:
         """The TCP sockets among descriptors `numbers`. Raises as `all`."""
-        answers = ask(self._folder, self._thread, numbers[:MOST_SOCKETS], self._describe)
+        few = numbers[:MOST_SOCKETS]
+        return self._tcp_among(ask(self._folder, self._thread, few, self._describe))
+
+    def _tcp_among(self, answers: Mapping[int, Connection | None]) -> list[Connection]:
         found = [one for one in answers.values() if one is not None]
         tcp = {one.fd for one in found if one.state != TcpState.DATAGRAMS}
         others = [number for number in answers.keys() - tcp if self._is_tcp.get(number)]
