@@ -1,4 +1,4 @@
-"""A ledger that is told of real processes on a GPU, and what it has of them."""
+"""A ledger of real processes that hold a GPU, and its jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, cast
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.about import UNKNOWN
-from gpu_bottleneck_exporter.driver.readings import Identity, Process, Processes
+from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Processes
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
 from gpu_bottleneck_exporter.sampling.opened import Spent
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
@@ -25,50 +25,66 @@ GPU = Identity(0, "GPU-1", "H100")
 SECOND = 1_000_000_000
 
 
-class Idle:
-    """A sampler that knows no GPU."""
+class Looked:
+    """A sampler without GPUs, which records those whose reading is requested at once."""
+
+    def __init__(self) -> None:
+        self.uuids: list[str] = []
 
     def state(self) -> SamplerState:
         return SamplerState(NO_SYSTEM, UNKNOWN, frozenset(), (), (), 0, 0.0, None)
 
     def look(self, uuids: Collection[str], *, now: bool) -> None:
-        pass
+        if now:
+            self.uuids += uuids
 
 
 @contextmanager
-def keeping(**settings: Any) -> Iterator[Ledger]:  # noqa: ANN401 - of any type
-    """A ledger that runs."""
+def keeping(sampler: Looked | None = None, **settings: Any) -> Iterator[Ledger]:  # noqa: ANN401
+    """A running ledger with these settings."""
     ledger = Ledger(Settings(**settings))
-    ledger.start(cast("Sampler", Idle()))
+    ledger.start(cast("Sampler", sampler or Looked()))
     yield ledger
     ledger.stop()
 
 
 @contextmanager
-def process(variables: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with these variables beside our own."""
+def process(
+    variables: Mapping[str, str] | None = None, user: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of `user` with these variables added to our environment."""
     variables = {**os.environ, **(variables or {})}
     command = ["sleep", "600"]
-    with subprocess.Popen(command, env=variables, start_new_session=True) as one:
+    with subprocess.Popen(command, env=variables, start_new_session=True, user=user) as process:
         # For a moment after it was started, its environment is empty.
-        until(Path(f"/proc/{one.pid}/environ").read_bytes, "its environment")
+        until(Path(f"/proc/{process.pid}/environ").read_bytes, "its environment")
         try:
-            yield one
+            yield process
         finally:
-            one.kill()
+            process.kill()
 
 
-def at_work(ledger: Ledger, one: subprocess.Popen[bytes], seconds: float = 0.1) -> None:
-    """A process holds the GPU for so long, and its job is looked up while it is there."""
+def hold(ledger: Ledger, *pids: int, gpu: Identity = GPU, pod: Pod | None = None) -> None:
+    """List these processes, and no others, as holders of `gpu`."""
+    listed = tuple(Process(pid, 2**30) for pid in pids)
+    ledger.note(gpu, time.monotonic_ns(), Processes(listed, pod=pod))
+
+
+def spend(ledger: Ledger, seconds: float, gpu: Identity = GPU, end_ns: int | None = None) -> None:
+    """Report a window of `gpu`: busy for a quarter of the time, then asleep."""
     ns = round(seconds * SECOND)
-    listed = (Process(one.pid, 2**30),)
-    ledger.note(GPU, time.monotonic_ns(), Processes(listed))
-    window = Window(time.monotonic_ns(), ns, ns // 4)
-    ledger.note(GPU, window.end_ns, Spent([window], {ASLEEP: ns - ns // 4}))
+    window = Window(end_ns or time.monotonic_ns(), ns, ns // 4)
+    ledger.note(gpu, window.end_ns, Spent([window], {ASLEEP: ns - ns // 4}))
+
+
+def at_work(ledger: Ledger, process: subprocess.Popen[bytes], seconds: float = 0.1) -> None:
+    """Let a process hold the GPU for this time; its job is read before it can end."""
+    hold(ledger, process.pid)
+    spend(ledger, seconds)
     assert any(job["end_seconds"] is None for job in jobs(ledger))
 
 
-def jobs(ledger: Ledger) -> list[dict[str, Any]]:
-    """All jobs that it has."""
-    found: list[dict[str, Any]] = json.loads(b"".join(ledger.documents()))["jobs"]
-    return found
+def jobs(ledger: Ledger, since: float = 0.0) -> list[dict[str, Any]]:
+    """All jobs that ended after Unix time `since`, or run."""
+    documents: list[dict[str, Any]] = json.loads(b"".join(ledger.documents(since)))["jobs"]
+    return documents

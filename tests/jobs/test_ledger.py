@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import threading
 import time
 import tracemalloc
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,10 +20,9 @@ import psutil
 import pytest
 
 from gpu_bottleneck_exporter.accounting.bucket import Role
-from gpu_bottleneck_exporter.accounting.stall import ASLEEP, HOST_CODE
+from gpu_bottleneck_exporter.accounting.stall import HOST_CODE
 from gpu_bottleneck_exporter.accounting.windows import Window
-from gpu_bottleneck_exporter.driver.about import UNKNOWN
-from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Processes
+from gpu_bottleneck_exporter.driver.readings import Identity, Pod
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.host.process import Started, stat_of
 from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger, name_of
@@ -32,73 +30,18 @@ from gpu_bottleneck_exporter.jobs.model import Gpu, Job
 from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Outlook
-from gpu_bottleneck_exporter.sampling.opened import Spent
-from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
+from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, Findings, IdleLines
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
 from gpu_bottleneck_exporter.workload.identity import Owner
+from jobs.held import GPU, SECOND, Looked, hold, jobs, keeping, process, spend
 from support.programs import Program, program, started
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 from support.waiting import PATIENCE_SECONDS, until
 
-GPU = Identity(0, "GPU-1", "H100")
 PARTS = Identity(0, "MIG-1", "H100", mig_profile="1g.10gb", parent_uuid="GPU-1")
-SECOND = 1_000_000_000
-
-
-class Looked:
-    """A sampler that knows no GPU, and notes which it is asked to look at."""
-
-    def __init__(self) -> None:
-        self.uuids: list[str] = []
-
-    def state(self) -> SamplerState:
-        return SamplerState(NO_SYSTEM, UNKNOWN, frozenset(), (), (), 0, 0.0, None)
-
-    def look(self, uuids: Collection[str], *, now: bool) -> None:
-        if now:
-            self.uuids += uuids
-
-
-@contextmanager
-def keeping(sampler: Looked | None = None, **settings: Any) -> Iterator[Ledger]:  # noqa: ANN401
-    ledger = Ledger(Settings(**settings))
-    ledger.start(cast("Sampler", sampler or Looked()))
-    yield ledger
-    ledger.stop()
-
-
-@contextmanager
-def process(
-    variables: Mapping[str, str] | None = None, user: int | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    variables = {**os.environ, **(variables or {})}
-    command = ["sleep", "600"]
-    with subprocess.Popen(command, env=variables, start_new_session=True, user=user) as one:
-        # For a moment after it was started, its environment is empty.
-        until(Path(f"/proc/{one.pid}/environ").read_bytes, "its environment")
-        try:
-            yield one
-        finally:
-            one.kill()
-
-
-def hold(ledger: Ledger, *pids: int, gpu: Identity = GPU, pod: Pod | None = None) -> None:
-    listed = tuple(Process(pid, 2**30) for pid in pids)
-    ledger.note(gpu, time.monotonic_ns(), Processes(listed, pod=pod))
-
-
-def spend(ledger: Ledger, seconds: float, gpu: Identity = GPU, end_ns: int | None = None) -> None:
-    ns = round(seconds * SECOND)
-    window = Window(end_ns or time.monotonic_ns(), ns, ns // 4)
-    ledger.note(gpu, window.end_ns, Spent([window], {ASLEEP: ns - ns // 4}))
-
-
-def jobs(ledger: Ledger, since: float = 0.0) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(b"".join(ledger.documents(since)))["jobs"]
-    return found
 
 
 def test_a_process_is_charged_until_the_moment_of_its_end(tmp_path: Path) -> None:
