@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.jobs.store import MOST_ROW_BYTES, NEWEST, Row, Store
+from support.disks import small_disk
 from support.leftovers import mark
-from support.tools import require
 
 MONTH = 30 * 86400.0
 NOW = 1.7e9
@@ -87,13 +87,8 @@ def test_a_file_outlives_the_exporter_and_a_damaged_one_is_set_aside(
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    require("mount", "mount")
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", mark(), f"{tmp_path}"]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("only root can mount")
-    yield tmp_path
-    subprocess.run(["umount", f"{tmp_path}"], check=True)
+    with small_disk(tmp_path):
+        yield tmp_path
 
 
 def test_a_full_disk_costs_a_line_and_what_was_to_be_written(

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.host import aside
 from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
-from support.hangs import FLUSH, unanswering
+from support.hangs import ANSWERS_LATE, FLUSH, unanswering
 from support.programs import program
 from support.tools import missing
 from support.waiting import until
@@ -25,37 +25,6 @@ kept = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
 ready(); told()
 os.execv("/bin/sleep", ["sleep", "600"])
 """
-ANSWERS_LATE = """
-import fcntl, mmap, platform
-libc = ctypes.CDLL(None, use_errno=True)
-uffd = libc.syscall({"x86_64": 323, "aarch64": 282}[platform.machine()], os.O_CLOEXEC)
-if uffd < 0: sys.exit(ready("denied"))
-fcntl.ioctl(uffd, 0xc018aa3f, bytearray(struct.pack("QQQ", 0xaa, 0, 0)))  # UFFDIO_API
-page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-page[:8] = struct.pack("ihh", 0, 0, 0)  # struct pollfd
-faults = 0
-def answer():
-    global faults
-    time.sleep(0.5)  # poll has read the page
-    registered = bytearray(struct.pack("QQQQ", address, mmap.PAGESIZE, 1, 0))
-    fcntl.ioctl(uffd, 0xc020aa00, registered)  # UFFDIO_REGISTER
-    page.madvise(mmap.MADV_DONTNEED)
-    ready("now")
-    while True:
-        os.read(uffd, 32)
-        faults += 1
-        time.sleep(0.15)
-        zeros = bytearray(struct.pack("QQQq", address, mmap.PAGESIZE, 0, 0))
-        fcntl.ioctl(uffd, 0xc020aa04, zeros)  # UFFDIO_ZEROPAGE
-        time.sleep(0.02)  # until it has been read
-        page.madvise(mmap.MADV_DONTNEED)
-def tell():
-    while told(): ready(faults)
-for do in (answer, tell): threading.Thread(target=do, daemon=True).start()
-libc.poll(ctypes.c_void_p(address), 1, -1)
-"""
-"""Its first thread waits in poll, whose argument is in a page that each reader waits for."""
 LIVES = "ready(); told()"
 LOOKS = 20
 

@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.stacktraces.memory import (
     UnreadableError,
 )
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
+from support.linetables import CODE_WITH_TABLE, entry
 from support.programs import program, started
 from support.rights import NOBODY, as_user
 from support.tools import missing
@@ -62,11 +63,6 @@ def laid(layout: Layout, table: bytes, first_line: int, name: bytes, width: int)
     text = text.ljust(layout.unicode, b"\0") + name
     lines = bytes(layout.header) + struct.pack("=QQ", len(table), 0) + table
     return Laid({CODE: bytes(code), FILE: bytes(text), NAME: bytes(text), TABLE: lines})
-
-
-def entry(groups: int) -> bytes:
-    """An entry with a step of so many six-bit groups, all of whose bits are set."""
-    return bytes([0x80 | 14 << 3 | 7]) + b"\x7e" + b"\x7f" * (groups - 2) + b"\x3f"
 
 
 @given(
@@ -165,19 +161,13 @@ def test_a_walk_through_a_table_ends_with_the_time_of_the_read() -> None:
             pass
 
 
-HOSTILE = """
-def waits():
-    os.read(0, 1)
-waits.__code__ = waits.__code__.replace(co_linetable=bytes.fromhex(sys.argv[1]))
-ready()
-waits()
-"""
-
-
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="another format")
 @pytest.mark.parametrize("groups", [7, 5000])
 def test_a_line_of_thousands_of_digits_costs_its_own_stack(groups: int) -> None:
-    with program(HOSTILE, entry(groups).hex()) as one, StackReader(PROC, PATIENCE_SECONDS) as it:
+    with (
+        program(CODE_WITH_TABLE, entry(groups).hex()) as one,
+        StackReader(PROC, PATIENCE_SECONDS) as it,
+    ):
         found = until(lambda: it.read([started(one.pid)], ())[one.pid] == [] or None, "no stack")
         assert found
         with program("ready()\nos.read(0, 1)") as other:

@@ -41,6 +41,15 @@ def _asked(
         connection.close()
 
 
+def silent(port: int, request: bytes) -> socket.socket:
+    """A client that sends `request` and does not read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect((HOST, port))
+    client.sendall(request)
+    return client
+
+
 def drain(client: socket.socket) -> bytes:
     """What comes until the server closes the connection."""
     received = b""

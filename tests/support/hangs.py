@@ -1,4 +1,4 @@
-"""File systems that do not answer, like network ones whose server is down."""
+"""File systems that do not answer, like network ones whose server is down; memory that is late."""
 
 from __future__ import annotations
 
@@ -16,6 +16,40 @@ from support.tools import missing
 
 LOOKUP, READ, FLUSH = 1, 15, 25
 """Requests, as in linux/fuse.h."""
+ANSWERS_LATE = """
+import fcntl, mmap, platform
+libc = ctypes.CDLL(None, use_errno=True)
+uffd = libc.syscall({"x86_64": 323, "aarch64": 282}[platform.machine()], os.O_CLOEXEC)
+if uffd < 0: sys.exit(ready("denied"))
+fcntl.ioctl(uffd, 0xc018aa3f, bytearray(struct.pack("QQQ", 0xaa, 0, 0)))  # UFFDIO_API
+page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+page[:8] = struct.pack("ihh", 0, 0, 0)  # struct pollfd
+faults = 0
+def answer():
+    global faults
+    time.sleep(0.5)  # poll has read the page
+    registered = bytearray(struct.pack("QQQQ", address, mmap.PAGESIZE, 1, 0))
+    fcntl.ioctl(uffd, 0xc020aa00, registered)  # UFFDIO_REGISTER
+    page.madvise(mmap.MADV_DONTNEED)
+    ready("now")
+    while True:
+        os.read(uffd, 32)
+        faults += 1
+        time.sleep(0.15)
+        zeros = bytearray(struct.pack("QQQq", address, mmap.PAGESIZE, 0, 0))
+        fcntl.ioctl(uffd, 0xc020aa04, zeros)  # UFFDIO_ZEROPAGE
+        time.sleep(0.02)  # until it has been read
+        page.madvise(mmap.MADV_DONTNEED)
+def tell():
+    while told(): ready(faults)
+for do in (answer, tell): threading.Thread(target=do, daemon=True).start()
+libc.poll(ctypes.c_void_p(address), 1, -1)
+"""
+"""A program whose first thread waits in poll, with arguments in a page that each reader waits for.
+
+Each line is answered by how often the page was read.
+"""
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _SERVER = Path(__file__).with_name("unflushed.py")

@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
-from support.daemon import drain
+from support.daemon import drain, silent
 from support.waiting import PATIENCE_SECONDS, eventually
 
 from .conftest import Log, Page, Serve, warned
@@ -132,15 +132,6 @@ def full(tmp_path: Path) -> Iterator[int]:
     server.stop()
     thread.join(PATIENCE_SECONDS)
     ledger.stop()
-
-
-def silent(port: int, request: bytes) -> socket.socket:
-    """A client that does not read."""
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.connect(("127.0.0.1", port))
-    client.sendall(request)
-    return client
 
 
 def test_a_hundred_clients_that_do_not_read_hold_little(full: int) -> None:

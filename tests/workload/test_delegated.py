@@ -6,8 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,27 +17,19 @@ from hypothesis import strategies as st
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import Groups
+from support.groups import MOUNTS, container, group, move, usable
 from support.leftovers import mark
 from support.programs import program
 from support.rights import with_cgroups_of_its_own, with_users_of_its_own
 from support.rows import rows
-from support.waiting import until
 
 PROC, SYSFS = Path("/proc"), Path("/sys")
-MOUNTS = {name: SYSFS / "fs/cgroup" / name for name in ("pids", "unified")}
-"""A hierarchy of v1, and one of v2."""
-USER = 54321
 ANY_NAME = st.binary(min_size=1, max_size=12).map(
     lambda name: name.translate(None, b"/\n\0").strip(b".") or b"x"
 )
 TAILS = st.sampled_from([b"", b" (deleted)", b"\xff", b"/..", b"/" + b"y" * 300, b"/y" * 2100])
 LEVELS = st.lists(st.tuples(ANY_NAME, st.booleans(), st.booleans()), min_size=1, max_size=5)
 """Folders: bytes in the name, whether it is root's only, and whether it is there."""
-
-
-def container(number: int) -> str:
-    """The folder of container `number`; names sort as they are nested."""
-    return f"docker-{number:064x}.scope"
 
 
 def nested(mount: bytes, levels: Sequence[tuple[bytes, bool, bool]]) -> tuple[bytes, int]:
@@ -73,49 +64,6 @@ def test_the_owner_is_never_named_by_a_folder_below_the_first_that_is_not_roots(
         owner = Groups(root / "proc", root / "sys").owner(1)
         assert owner.source == ("cgroup" if owner.container_id else None)
         assert owner.container_id is None or int(owner.container_id, 16) < roots
-
-
-@contextmanager
-def group(mount: Path, *names: bytes) -> Iterator[int]:
-    """A descriptor of the innermost of nested groups; the first one belongs to a user."""
-    opened = [os.open(mount, os.O_DIRECTORY)]
-    try:
-        for name in names:
-            os.mkdir(name, dir_fd=opened[-1])
-            opened.append(os.open(name, os.O_DIRECTORY, dir_fd=opened[-1]))
-        os.fchown(opened[1], USER, USER)
-        yield opened[-1]
-    finally:
-        for name, parent in zip(reversed(names[: len(opened) - 1]), opened[-2::-1], strict=True):
-            until(lambda: _removed(name, parent), "an empty group")  # noqa: B023
-        for descriptor in opened:
-            os.close(descriptor)
-
-
-def _removed(name: bytes, parent: int) -> bool:
-    try:
-        os.rmdir(name, dir_fd=parent)
-    except OSError:
-        return False
-    return True
-
-
-def move(pid: int, folder: int) -> None:
-    """Move process `pid` into the group that descriptor `folder` is."""
-    procs = os.open("cgroup.procs", os.O_WRONLY, dir_fd=folder)
-    try:
-        os.write(procs, b"%d" % pid)
-    finally:
-        os.close(procs)
-
-
-def usable(mount: Path) -> Path:
-    try:
-        (mount / mark()).mkdir()
-        (mount / mark()).rmdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    return mount
 
 
 @pytest.mark.processes
