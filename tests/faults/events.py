@@ -12,6 +12,7 @@ from functools import partial
 
 import pynvml
 
+from gpu_bottleneck_exporter.demo.board.create import H100
 from support.board import Board
 from support.children import Parent
 
@@ -132,6 +133,12 @@ EVENTS = (
         "Temperatures are 644245923 °C",
         "gpu_temperature_celsius",
         *_set(644245923, temperature=41, memory_temperature=47),
+        _COUNTS,
+    ),
+    Event(
+        "Reserved memory is 18446744073709551615 bytes",
+        "gpu_memory_reserved_bytes",
+        *_set(2**64 - 1, memory_reserved=H100.memory_reserved),
         _COUNTS,
     ),
     Event(

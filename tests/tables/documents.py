@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from faults import events_table
+from faults import abuses_table, events_table
 from rules import causes_table
 from tables import commands, metrics, refusals, tested
 
@@ -29,6 +29,7 @@ def tables(path: Path) -> dict[str, str]:
         "flags": commands.flags(),
         "causes": causes_table.table(os.path.relpath(causes_table.RUNBOOKS, path.parent)),
         "events": events_table.table(),
+        "abuses": abuses_table.table(),
         "refusals": refusals.table(),
         "tested": tested.table(),
     }
