@@ -176,12 +176,13 @@ def change_of_hands(node: Node) -> Iterator[None]:
 
 @row("The first thread of a holder ends, others work on")
 def leaderless(node: Node) -> Iterator[None]:
-    with node.holding(LEAVES) as holder:
+    with program(LEAVES) as holder:
         holder.tell()
         proc = Path("/proc")
         until(lambda: (stat := stat_of(proc, holder.pid)) and stat.leaderless, "its zombie")
-        still_billed(node)
-        yield
+        with node.held_by(holder):
+            still_billed(node)
+            yield
 
 
 def still_billed(node: Node) -> None:
