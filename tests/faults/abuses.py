@@ -107,7 +107,7 @@ class Abuse:
     cost: str
     """In words, without a full stop."""
     provoke: Callable[[Node], AbstractContextManager[None]]
-    """Has brought it about, and checked its cost, when its block begins; mends it at the end."""
+    """Brings the abuse about and checks its cost before the block; mends it after the block."""
 
 
 ABUSES: list[Abuse] = []
@@ -246,7 +246,7 @@ def run_twice(node: Node) -> None:
             pass
         until(lambda: node.runs(0) is None, "its end")
     ids = {job["id"] for job in node.jobs(0)}
-    assert len([one for one in ids if one.startswith("slurm-7")]) == len(ids) == 2
+    assert len([name for name in ids if name.startswith("slurm-7")]) == len(ids) == 2
 
 
 @row("A Slurm job that is requeued", "a record for each run")

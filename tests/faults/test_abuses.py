@@ -62,8 +62,8 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
     """Warnings and errors so far, without those about a busy machine."""
 
     def lines() -> list[str]:
-        warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
-        messages = (one.getMessage() for one in warnings)
+        warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        messages = (record.getMessage() for record in warnings)
         return [text for text in messages if not text.startswith("the exporter ")]
 
     return lines
@@ -71,7 +71,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """Those of a node with its file of jobs on a small disk."""
+    """Settings of a node whose file of jobs is on a small disk."""
     for calls in (aside.aside, aside.lending, aside.proc_reads):
         monkeypatch.setattr(calls, "_patience", aside.PATIENCE_SECONDS)
     for module, name in ((sampling, "_EVENT_WAIT_SECONDS"), (serving, "_LOOK_SECONDS")):
