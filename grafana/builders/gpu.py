@@ -500,6 +500,7 @@ def _power() -> list[Panel]:
 
 
 def _links() -> list[Panel]:
+    all_lanes = f"gpu:pcie:lanes{{{CHOSEN}}} > bool 0"
     return [
         lines(
             "PCIe and NVLink traffic",
@@ -526,7 +527,7 @@ def _links() -> list[Panel]:
             "Lanes and generation in use. The generation falls while the GPU idles; fewer lanes "
             "are a fault.",
             [
-                Query(f"min (gpu:pcie_width:ratio{{{CHOSEN}}})", "lanes"),
+                Query(f"min (gpu:pcie_width:ratio{{{CHOSEN}}} or {all_lanes})", "lanes"),
                 Query(f"min (gpu:pcie_generation:ratio{{{CHOSEN}}})", "generation"),
             ],
             "percentunit",

@@ -72,6 +72,7 @@ OF_BOTH: Mapping[str, Situation] = {
     "a link": (H100, {"pcie_replays": 9, "pcie_width": 8}, Link(9, 5, 5, 8, 16)),
 }
 OF_NVML: Mapping[str, Situation] = {
+    "a link not known": (H100, {"pcie_generation": 0, "pcie_width": 0}, Link(0, None, 5, None, 16)),
     "health": (H100, WITH_ERRORS, ERRORS),
     "a placeholder of a link": (GB10, {"pcie_width_max": 16}, Link(replays=0)),
     "a wide link beside C2C": (GB10, {"pcie_width": 16}, Link(0, 1, 1, 16, 1)),

@@ -41,6 +41,7 @@ BYTES = {"pcie_receive": math.nan}
         ),
         "bytes of 64 bits": (kinds.Memory(80, 2**64 - 1), kinds.Memory(80), "used_bytes"),
         "energy": (kinds.Power(energy_joules=1e19), kinds.Power(), "energy_joules"),
+        "lanes": (kinds.Link(width=2**32 - 1), kinds.Link(), "width"),
         "digits": (kinds.Clocks({"sm": 10**400}), kinds.Clocks(), "now sm"),
         "an infinity": (kinds.Power(limit_watts=math.inf), kinds.Power(), "limit_watts"),
         "bytes of a process": (

@@ -7,15 +7,28 @@ from dataclasses import replace
 import pytest
 
 from gpu_bottleneck_exporter.driver.about import DOWN
+from gpu_bottleneck_exporter.driver.readings import Link
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import Host, Key
 from gpu_bottleneck_exporter.nodeview.wire import document, node_in
 from gpu_bottleneck_exporter.prescription.model import Refusal
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from support import states
 from support.nodes import node, waiting
-from support.states import ampere, feeding, hopper, lost, mixed_state, state
+from support.rows import rows
+from support.states import (
+    ampere,
+    by_type,
+    feeding,
+    hopper,
+    lost,
+    mixed_state,
+    sampled_totals,
+    snapshot,
+    state,
+)
 
 
 def test_a_gpu_that_tells_everything() -> None:
@@ -33,6 +46,33 @@ def test_a_gpu_that_tells_everything() -> None:
     assert gpu.observed_seconds == pytest.approx(119 / 5)
     assert (gpu.busy_ratio, gpu.sm_active_ratio) == pytest.approx((73.78 / 119, 60 / 119))
     assert sum(gpu.parts.values()) == pytest.approx(1)
+
+
+def linked(width: int, most: int, name: str | None = "Tesla T4") -> GpuSnapshot:
+    """A GPU whose chip has 16 lanes."""
+    gpu = snapshot(replace(states.AMPERE, name=name), sampled_totals(), {})
+    link = by_type(Link(width=width, width_max=16))
+    return replace(gpu, readings=link, most_lanes=most)
+
+
+LINKS: dict[str, tuple[list[GpuSnapshot], str | None]] = {
+    "a board that connects half": ([linked(8, 8), linked(8, 8), linked(16, 16, "L4")], None),
+    "a fall": ([linked(8, 16)], "PCIe link runs on 8 of 16 lanes"),
+    "a peer": (
+        [linked(4, 4), linked(8, 8)],
+        "PCIe link runs on 4 lanes, that of another Tesla T4 here on 8",
+    ),
+    "without names": ([linked(4, 4, None), linked(8, 8, None)], None),
+}
+
+
+@rows("gpus, trouble", LINKS)
+def test_a_link_is_judged_by_its_own_past_and_by_its_peers(
+    gpus: list[GpuSnapshot], trouble: str | None
+) -> None:
+    shown = node(state(*gpus)).gpus
+    assert shown[0].trouble == (None if trouble is None else (trouble,))
+    assert not any(gpu.trouble for gpu in shown[1:])
 
 
 def test_a_mig_instance_has_the_index_of_its_parent() -> None:

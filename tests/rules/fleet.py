@@ -290,6 +290,7 @@ class Gpu:
     outlook: Outlook = NOTHING_KNOWN
     """What the exporter prescribes, and how good its last prediction was."""
     architecture: str = "hopper"
+    name: str = "NVIDIA H100 80GB HBM3"
     reset_at: int | None = None
     """Minute at which the exporter is restarted."""
     gap: tuple[int, int] | None = None
@@ -326,7 +327,6 @@ def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
 
 PRESCRIBED = ("value", "current_value", "busy_ratio", "busy_low_ratio", "busy_high_ratio")
 REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
-NAME = "NVIDIA H100 80GB HBM3"
 MEMORY_BYTES, CLOCK_HERTZ = 8e10, 1.98e9
 CONSTANTS = {
     "gpu_memory_total_bytes": MEMORY_BYTES,
@@ -382,7 +382,7 @@ class _Writer:
     def _device(self) -> None:
         gpu = self._gpu
         above = {} if gpu.parent_uuid is None else {"parent_uuid": gpu.parent_uuid}
-        self._g("gpu_info", 1, architecture=gpu.architecture, name=NAME, **above)
+        self._g("gpu_info", 1, architecture=gpu.architecture, name=gpu.name, **above)
         self._c("gpu_observed_seconds_total", like(gpu.busy, 1.0))
         for pipe, share in (gpu.pipes or {}).items():
             self._c("gpu_pipe_active_seconds_total", share, pipe=pipe)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
-from gpu_bottleneck_exporter.driver.readings import Activity, Process, Processes, Utilization
+from gpu_bottleneck_exporter.driver.readings import (
+    Activity,
+    Link,
+    Process,
+    Processes,
+    Utilization,
+)
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.states import HOPPER, SYSTEM
 
@@ -31,6 +37,15 @@ def test_idle_time_is_added_up_by_what_it_waited_for() -> None:
     none = dict.fromkeys(WAITING_ON, 0)
     assert totals.stall_ns == {**none, "storage": 800, "host_code": 200}
     assert totals.storage_ns == {"local": 0, "remote": 100}
+
+
+def test_the_most_lanes_outlive_a_fall_and_gaps() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    most = []
+    for at_ns, width in enumerate((None, 8, 16, None, 8)):
+        ledger.add(at_ns, 0, Link(width=width))
+        most.append(ledger.snapshot(at_ns + 1).most_lanes)
+    assert most == [None, 8, 16, 16, 16]
 
 
 @pytest.mark.parametrize(

@@ -162,9 +162,11 @@ _LINK: Table[readings.Link] = {
         "gpu_pcie_link_generation_max", "Highest PCIe generation that GPU and slot both support."
     ): lambda link: link.generation_max,
     gauge("gpu_pcie_link_width", "PCIe lanes in use."): lambda link: link.width,
-    gauge("gpu_pcie_link_width_max", "Most PCIe lanes that GPU and slot both have."): lambda link: (
-        link.width_max
-    ),
+    gauge(
+        "gpu_pcie_link_width_max",
+        "Most PCIe lanes that the chip supports. No reference for gpu_pcie_link_width: boards "
+        "(T4), laptops and virtual machines may connect fewer.",
+    ): lambda link: link.width_max,
 }
 
 INFO = collector("info", _INFO, lambda gpu: gpu)

@@ -47,6 +47,8 @@ _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     # 10 TJ are 16 years of that.
     readings.Power: {"watts": Range(0, 20_000), "energy_joules": Range(0, 1e13)},
     readings.Memory: dict.fromkeys(("total_bytes", "used_bytes", "reserved_bytes"), _BYTES),
+    # PCI Express Base Specification: x1 to x32. One wrong width would be the most ever observed.
+    readings.Link: dict.fromkeys(("width", "width_max"), Range(1, 32)),
     # 345 to 644245923 degrees Celsius on A100 and H100 (NVIDIA/dcgm-exporter#312).
     readings.Thermal: {"sensors": Range(-50, 150)},
 }

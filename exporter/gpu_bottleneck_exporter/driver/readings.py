@@ -153,7 +153,11 @@ class Health(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Link(Reading):
-    """The PCIe link now and at its maximum, and its count of replayed packets."""
+    """The PCIe link now, the chip's maximum, and the count of replayed packets.
+
+    Boards and virtual machines may connect fewer lanes than `width_max`: it is no reference for
+    `width`.
+    """
 
     replays: int | None = None
     generation: int | None = None

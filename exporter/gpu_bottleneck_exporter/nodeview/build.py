@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -107,7 +107,7 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> model.Node
         driver_remedy=sampler.remedy if sampler.ready and not state.gpus else None,
         simulated=state.about.simulated,
         host=_host(_machine(state), lately),
-        gpus=tuple(_gpu(gpu, sampler, state.collectors, lately) for gpu in state.gpus),
+        gpus=tuple(_gpu(gpu, sampler, state, lately) for gpu in state.gpus),
         signals=own.signals(state),
         signal_remedies=signal_remedies(state),
         collectors=tuple(
@@ -137,9 +137,7 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
     return GpuTime(totals.observed_ns / 1e9, totals.busy_ns / 1e9, seconds_by(stall_ns), sm_active)
 
 
-def _gpu(
-    gpu: GpuSnapshot, sampler: Sampler, collectors: frozenset[str], lately: Lately
-) -> model.Gpu:
+def _gpu(gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, lately: Lately) -> model.Gpu:
     who, key = gpu.identity, _key(gpu)
     shown = model.Gpu(
         gpu=key.gpu, uuid=key.uuid, name=who.name, mig_profile=who.mig_profile, up=gpu.up
@@ -149,7 +147,8 @@ def _gpu(
             shown,
             xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
             **_figures(gpu),
-            **_processes(gpu, collectors),
+            trouble=(*_memory_trouble(gpu), *_link_trouble(gpu, state.gpus)) or None,
+            **_processes(gpu, state.collectors),
             **(_explained(gpu, lately, sampler) if gpu.up else _down(who.index, sampler)),
         )
     return shown
@@ -212,7 +211,6 @@ def _figures(gpu: GpuSnapshot) -> dict[str, Any]:
         "sm_clock_hertz": clocks.now.get("sm"),
         "sm_clock_max_hertz": clocks.maximum.get("sm"),
         "throttle_reasons": tuple(name for name, on in throttle.active.items() if on) or None,
-        "trouble": tuple(_trouble(gpu)) or None,
     }
 
 
@@ -232,16 +230,27 @@ def _processes(gpu: GpuSnapshot, collectors: frozenset[str]) -> dict[str, Any]:
     }
 
 
-def _trouble(gpu: GpuSnapshot) -> Iterator[str]:
-    health, link = _reading(gpu, readings.Health), _reading(gpu, readings.Link)
+def _memory_trouble(gpu: GpuSnapshot) -> Iterator[str]:
+    health = _reading(gpu, readings.Health)
     if health.remap_failed:
         yield "a row remapping failed: replace the GPU"
     if health.remap_pending:
         yield "a row remapping is pending: reset the GPU"
     if uncorrected := health.ecc_errors.get("uncorrected"):
         yield f"uncorrected ECC errors: {uncorrected}"
-    if link.width and link.width_max and link.width < link.width_max:
-        yield f"PCIe link runs on {link.width} of {link.width_max} lanes"
+
+
+def _link_trouble(gpu: GpuSnapshot, gpus: Iterable[GpuSnapshot]) -> Iterator[str]:
+    """Lost PCIe lanes: fewer than the GPU, or another one of its model here, has used."""
+    width, name = _reading(gpu, readings.Link).width, gpu.identity.name
+    if width is None:
+        return
+    if width < (most := gpu.most_lanes or 0):
+        yield f"PCIe link runs on {width} of {most} lanes"
+        return
+    models = (peer.most_lanes or 0 for peer in gpus if name and peer.identity.name == name)
+    if width < (most := max(models, default=0)):
+        yield f"PCIe link runs on {width} lanes, that of another {name} here on {most}"
 
 
 def _host(machine: Machine, lately: Lately) -> model.Host:

@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.accounting.windows import (
 from gpu_bottleneck_exporter.driver.readings import (
     Activity,
     Identity,
+    Link,
     Processes,
     Reading,
     Ring,
@@ -68,6 +69,8 @@ class GpuSnapshot:
     feeding: Feeding | None = None
     """None if the feeders are unknown, or were not read within the deadline."""
     assigned: Assigned = NOTHING
+    most_lanes: int | None = None
+    """Most PCIe lanes in use at once since the exporter started."""
 
     def stale(self) -> GpuSnapshot:
         """What still holds long after `at_ns`: that it was up, its identity, and its errors."""
@@ -115,6 +118,7 @@ class GpuLedger:
         self._samples_utilization = True
         self._stall_ns: dict[str, int] | None = None
         self._storage_ns: dict[str, int] = {}
+        self._most_lanes: int | None = None
 
     def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
         """Add a reading, which stays fresh for `fresh_ns`.
@@ -129,6 +133,8 @@ class GpuLedger:
             if not self._samples_utilization:
                 self._fresh_ns = fresh_ns
             return self._add_activity(now_ns, fresh_ns, reading)
+        if isinstance(reading, Link) and reading.width is not None:
+            self._most_lanes = max(reading.width, self._most_lanes or 0)
         return []
 
     def add_stall(self, parts: Mapping[str, int], storage: Mapping[str, int]) -> None:
@@ -171,8 +177,15 @@ class GpuLedger:
             for kind, (until_ns, reading) in self._readings.items()
             if now_ns <= until_ns
         }
-        totals = self._totals(now_ns)
-        return GpuSnapshot(self.identity, now_ns, totals, fresh, self.errors, self._system)
+        return GpuSnapshot(
+            self.identity,
+            now_ns,
+            self._totals(now_ns),
+            fresh,
+            self.errors,
+            self._system,
+            most_lanes=self._most_lanes,
+        )
 
     def down(self, now_ns: int) -> GpuSnapshot:
         """What still holds for a GPU that does not answer: its identity and its errors."""

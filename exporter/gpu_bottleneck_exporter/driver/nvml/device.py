@@ -165,7 +165,8 @@ class NvmlDevice(NvmlInstance):
         queries = self._queries.begin()
         values = [queries.ask(getter) for getter in _LINK]
         queries.require(*values)
-        link = readings.Link(*values)
+        replays, *speed = values
+        link = readings.Link(replays, *(number or None for number in speed))  # 0: not known
         if self._coherent and (link.generation, link.width) == _PLACEHOLDER:
             return readings.Link(replays=link.replays)
         return link
