@@ -36,7 +36,7 @@ COSTS = {
     "utilization": "Samples UtilizationRates",
     "power": "FieldValues TotalEnergyConsumption PowerUsage EnforcedPowerLimit "
     "PowerManagementDefaultLimit",
-    "thermal": "FieldValues Temperature MemoryTemperature",
+    "thermal": "FieldValues Temperature MarginTemperature MemoryTemperature",
     "clocks": "ClockInfo",
     "throttle": "FieldValues CurrentClocksEventReasons",
     "memory": "MemoryInfo",

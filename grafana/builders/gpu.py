@@ -452,7 +452,7 @@ def _device_memory() -> list[Panel]:
 
 
 def _power() -> list[Panel]:
-    limits = f'gpu_temperature_limit_celsius{{limit="slowdown", {CHOSEN}}}'
+    limits = f'gpu_temperature_limit_celsius{{limit=~"slowdown|max_operating", {CHOSEN}}}'
     return [
         lines(
             "Power",
@@ -487,13 +487,19 @@ def _power() -> list[Panel]:
         ),
         lines(
             "Temperature",
-            "Temperature of the hottest GPU chosen, and where the driver starts to slow it down.",
+            "Temperature of the hottest GPU chosen, where the driver starts to slow it down if it "
+            "states that, and the degrees left until then.",
             [
                 Query(f"max by (sensor) (gpu_temperature_celsius{{{CHOSEN}}})", "{{sensor}}"),
                 Query(f"min ({limits})", "slows down"),
+                Query(f"min (gpu:temperature_margin:celsius_avg5m{{{CHOSEN}}})", "degrees left"),
             ],
             "celsius",
-            colours={"gpu": WAIT["worker_cpu"], "memory": WAIT["memory"]},
+            colours={
+                "gpu": WAIT["worker_cpu"],
+                "memory": WAIT["memory"],
+                "degrees left": WAIT["network"],
+            },
             limits=["slows down"],
         ),
     ]

@@ -54,9 +54,8 @@ def test_gives_versions_and_identifies_its_gpus(both: Make) -> None:
 
 Situation = tuple[Model, Mapping[str, int], readings.Reading]
 """A GPU, fields of its record that are changed, and a reading then."""
-THERMAL = readings.Thermal(
-    {"gpu": 41, "memory": 47}, {"slowdown": 87, "shutdown": 92, "max_operating": 85}
-)
+SENSORS = {"gpu": 41, "memory": 47}
+LIMITS = {"slowdown": 87, "shutdown": 92, "max_operating": 85, "memory_max_operating": 85}
 WITH_ERRORS = {"ecc_corrected": 7, "ecc_uncorrected": 2, "remap_pending": 1}
 WITH_ERRORS |= {"remapped_corrected": 1, "remapped_uncorrected": 3}
 ERRORS = readings.Health(
@@ -67,8 +66,9 @@ ERRORS = readings.Health(
 )
 NARROW = {"pcie_generation": 1, "pcie_width": 1}
 OF_BOTH: Mapping[str, Situation] = {
-    "temperatures, limits by margin": (H100, {}, THERMAL),
-    "temperatures, absolute limits": (A100, {}, THERMAL),
+    "temperatures and a margin": (H100, {}, readings.Thermal(SENSORS, margin=44)),
+    "temperatures and limits": (A100, {}, readings.Thermal(SENSORS, LIMITS)),
+    "too hot": (H100, {"temperature": 88}, readings.Thermal({**SENSORS, "gpu": 88}, margin=-3)),
     "a link": (H100, {"pcie_replays": 9, "pcie_width": 8}, Link(9, 5, 5, 8, 16)),
 }
 OF_NVML: Mapping[str, Situation] = {

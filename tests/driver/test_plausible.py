@@ -32,6 +32,8 @@ BYTES = {"pcie_receive": math.nan}
         "memory": (Utilization(memory_percent=2**32 - 1), Utilization(), "memory_percent"),
         "power": (kinds.Power(3689342859416.54, 700.0), kinds.Power(None, 700.0), "watts"),
         "heat": (Thermal({"gpu": 644245923, "memory": 60}), Thermal({"memory": 60}), "sensors gpu"),
+        "a limit": (Thermal(limits={"slowdown": 2**32}), Thermal(), "limits slowdown"),
+        "a margin": (Thermal(margin=644245923), Thermal(), "margin"),
         "a mean": (Activity(SECOND, dram_active=math.nan), Activity(SECOND), "dram_active"),
         "a pipe": (Activity(SECOND, pipes={"fp16": math.nan}), Activity(SECOND), "pipes fp16"),
         "bytes": (

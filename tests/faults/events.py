@@ -131,9 +131,9 @@ EVENTS = (
     ),
     Event(
         "Temperatures are 644245923 °C",
-        "gpu_temperature_celsius",
+        "gpu_temperature_celsius gpu_temperature_margin_celsius",
         *_set(644245923, temperature=41, memory_temperature=47),
-        _COUNTS,
+        f"{COLLECTOR_FAILS}; {_COUNTS}",
     ),
     Event(
         "Reserved memory is 18446744073709551615 bytes",

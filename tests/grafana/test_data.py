@@ -14,7 +14,10 @@ from grafana.live import DEMO, filled_prometheus
 from support.prometheus import Prometheus
 from support.waiting import PATIENCE_SECONDS, until
 
-EMPTY_IN_DEMO = {"gpu: Errors A": "its GPUs report no XID"}
+EMPTY_IN_DEMO = {
+    "gpu: Errors A": "its GPUs report no XID",
+    "gpu: Temperature B": "its GPUs state a margin, and no limits",
+}
 """Queries for which the demo has nothing, and why."""
 PRESCRIBED = [f"gpu: Recommendation {letter}" for letter in "ABCDEFGHIJ"]
 PRESCRIBED += [f"fleet: What recommendations would return {letter}" for letter in "AB"]

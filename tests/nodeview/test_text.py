@@ -54,6 +54,20 @@ def gpu(index: int, cause: str | None = None, busy: float | None = 0.5, **more: 
     return Gpu(gpu=f"{index}", uuid=f"u{index}", **fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"temperature_celsius": 61, "slowdown_temperature_celsius": 87}, "61 of 87 °C"),
+        ({"temperature_celsius": 61, "temperature_margin_celsius": 26.0}, "61 °C, margin 26"),
+        ({"temperature_celsius": 88, "temperature_margin_celsius": -1}, "88 °C, margin -1"),
+        ({"temperature_celsius": 61}, "61 °C"),
+        ({"temperature_margin_celsius": 26}, DASH),
+    ],
+)
+def test_a_temperature_has_its_limit_or_its_margin(fields: dict[str, Any], said: str) -> None:
+    assert text.levels(gpu(0, **fields))[1] == said
+
+
 STARVED, SLEEPING = gpu(0, "worker_cpu", 0.4), gpu(1, "asleep", 0.0)
 BUSY, FREE = gpu(2, busy=0.98), gpu(3, "unallocated", 0.0)
 EARLY = gpu(4, verdict=MEASURING)

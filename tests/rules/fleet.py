@@ -242,8 +242,15 @@ class Gpu:
     """Used share of 80 GiB."""
     processes: Signal = gauge(1, "gpu_processes")
     celsius: Signal | None = gauge(65, "gpu_temperature_celsius sensor=gpu")
-    """It slows down at 90."""
     memory_celsius: Signal | None = gauge(75, "gpu_temperature_celsius sensor=memory")
+    margin_celsius: Signal | None = gauge(None, "gpu_temperature_margin_celsius")
+    limit_celsius: Signal | None = gauge(90, "gpu_temperature_limit_celsius limit=slowdown")
+    max_operating_celsius: Signal | None = gauge(
+        None, "gpu_temperature_limit_celsius limit=max_operating"
+    )
+    memory_limit_celsius: Signal | None = gauge(
+        None, "gpu_temperature_limit_celsius limit=memory_max_operating"
+    )
     pcie_bytes: Signal | None = counter(2e8, "gpu_pcie_receive_bytes_total")
     """Received; a tenth of it is sent."""
     nvlink_bytes: Signal | None = counter(
@@ -330,7 +337,6 @@ REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
 MEMORY_BYTES, CLOCK_HERTZ = 8e10, 1.98e9
 CONSTANTS = {
     "gpu_memory_total_bytes": MEMORY_BYTES,
-    "gpu_temperature_limit_celsius limit=slowdown": 90,
     "gpu_pcie_link_width_max": 16,
     "gpu_pcie_link_generation_max": 5,
 }

@@ -29,7 +29,7 @@ HALF = pytest.mark.parametrize("half", [0, 1], ids=["each minute", "every other 
 
 @HALF
 def test_what_is_wrong_with_the_gpu(half: int, tmp_path: Path) -> None:
-    rows = table("telemetry", "faults", "clocks", "links", told=QUIET)
+    rows = table("telemetry", "faults", "clocks", "temperatures", "links", told=QUIET)
     fleets_of(rows, MINUTES)[half].check(tmp_path)
 
 

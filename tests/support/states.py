@@ -85,7 +85,9 @@ def whole_gpu_readings() -> dict[type[object], object]:
         kinds.Power(412.5, 700.0, 1_234_567.89, default_limit_watts=700.0),
         kinds.Thermal(
             sensors={"gpu": 61.0, "memory": 74.0},
-            limits={"slowdown": 87.0, "shutdown": 92.0, "max_operating": 85.0},
+            limits={"slowdown": 87.0, "shutdown": 92.0, "max_operating": 85.0}
+            | {"memory_max_operating": 95.0},
+            margin=21.0,
         ),
         kinds.Clocks(
             now={"sm": 1.755e9, "memory": 2.619e9, "graphics": 1.755e9, "video": 1.545e9},

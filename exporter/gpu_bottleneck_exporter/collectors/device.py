@@ -77,9 +77,15 @@ _THERMAL: Table[readings.Thermal] = {
     ),
     gauge(
         "gpu_temperature_limit_celsius{limit}",
-        "GPU temperature at which it slows down, shuts down, or leaves its operating range, in "
-        "degrees Celsius (from Ada on derived from margins, maybe a degree off).",
+        "Temperature in degrees Celsius at which the GPU leaves its operating range (the driver "
+        "slows it down), the hardware slows it down, or it shuts down; memory_max_operating: at "
+        "which its memory is too hot. Absent where the driver states a margin only (H100).",
     ): lambda thermal: thermal.limits,
+    gauge(
+        "gpu_temperature_margin_celsius",
+        "Degrees Celsius from the hottest sensor to its slowdown threshold; negative above it. "
+        "Absent where the driver states limits only.",
+    ): lambda thermal: thermal.margin,
 }
 
 _CLOCKS: Table[readings.Clocks] = {

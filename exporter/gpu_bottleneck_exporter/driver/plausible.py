@@ -50,7 +50,11 @@ _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     # PCI Express Base Specification: x1 to x32. One wrong width would be the most ever observed.
     readings.Link: dict.fromkeys(("width", "width_max"), Range(1, 32)),
     # 345 to 644245923 degrees Celsius on A100 and H100 (NVIDIA/dcgm-exporter#312).
-    readings.Thermal: {"sensors": Range(-50, 150)},
+    readings.Thermal: {
+        "sensors": Range(-50, 150),
+        "limits": Range(0, 200),
+        "margin": Range(-150, 200),
+    },
 }
 _LARGEST_PID = 2**22
 """PID_MAX_LIMIT of the kernel's linux/threads.h; 0 and 4294967295 came (XuehaiPan/nvitop#75)."""

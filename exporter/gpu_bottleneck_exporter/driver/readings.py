@@ -105,10 +105,15 @@ class Power(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Thermal(Reading):
-    """Degrees Celsius by sensor (gpu, memory) and limit (slowdown, shutdown, max_operating)."""
+    """Degrees Celsius by sensor (gpu, memory) and limit.
+
+    Limits are those of the GPU (slowdown, shutdown, max_operating) and memory_max_operating.
+    """
 
     sensors: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
+    margin: float | None = None
+    """Degrees from the hottest sensor to its slowdown threshold; negative above it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,6 +206,7 @@ def _figures(gpu: GpuSnapshot) -> dict[str, Any]:
         "power_limit_watts": power.limit_watts,
         "temperature_celsius": thermal.sensors.get("gpu"),
         "slowdown_temperature_celsius": thermal.limits.get("slowdown"),
+        "temperature_margin_celsius": thermal.margin,
         "memory_used_bytes": device.used_bytes(gpu),
         "memory_total_bytes": _reading(gpu, readings.Memory).total_bytes,
         "sm_clock_hertz": clocks.now.get("sm"),

@@ -96,6 +96,8 @@ class Gpu:
     power_limit_watts: float | None = None
     temperature_celsius: float | None = None
     slowdown_temperature_celsius: float | None = None
+    temperature_margin_celsius: float | None = None
+    """From the hottest sensor to its slowdown threshold."""
     memory_used_bytes: float | None = None
     memory_total_bytes: float | None = None
     sm_clock_hertz: float | None = None

@@ -66,10 +66,17 @@ def levels(gpu: Gpu) -> tuple[str, str, str, str]:
     now, most = gpu.sm_clock_hertz, gpu.sm_clock_max_hertz
     return (
         of(number(gpu.power_watts), number(gpu.power_limit_watts), " W"),
-        of(number(gpu.temperature_celsius), number(gpu.slowdown_temperature_celsius), " °C"),
+        _temperature(gpu),
         memory(gpu.memory_used_bytes, gpu.memory_total_bytes),
         of(number(now and now / 1e6), number(most and most / 1e6), " MHz"),
     )
+
+
+def _temperature(gpu: Gpu) -> str:
+    """`61 of 87 °C`, or `61 °C, margin 26` where the driver states no limit."""
+    now, limit = number(gpu.temperature_celsius), gpu.slowdown_temperature_celsius
+    margin = gpu.temperature_margin_celsius if limit is None and now != DASH else None
+    return of(now, number(limit), " °C") + ("" if margin is None else f", margin {margin:.0f}")
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,11 @@ _WARMS_SECONDS, _DEGREES_PER_WATT = 10, 0.07
 """An H100 at 490 W is 30 degrees warmer than at rest."""
 _RESTING_CLOCK, _SLOWER_PER_WATT = 345 / 1980, 0.0003
 """Of the SMs, in parts of the maximum."""
-_LIMITS = ("slowdown", "shutdown", "max_operating")
+_LIMITS = {name: name for name in ("slowdown", "shutdown", "max_operating")}
+_LIMITS |= {"memory_max_operating": "max_operating"}
+"""Field of the record by limit."""
+_LAST_WITH_LIMITS = 7
+"""Ampere in NVML's numbers; later models state a margin instead."""
 
 
 class VirtualDevice(Device):
@@ -98,15 +102,17 @@ class VirtualDevice(Device):
         return self._gpu.sum_of("energy_uj", first, slots) / 1e6 / seconds
 
     def thermal(self) -> readings.Thermal:
-        """Temperatures and limits, in degrees Celsius."""
+        """Temperatures, and limits or the margin, in degrees Celsius."""
         record = self._record
         watts = self._work_watts(_WARMS_SECONDS) if self._follows_load else 0.0
         warmth = round(watts * _DEGREES_PER_WATT)
         now = {"gpu": record.temperature, "memory": record.memory_temperature}
-        return readings.Thermal(
-            sensors={sensor: degrees + warmth for sensor, degrees in now.items()},
-            limits={limit: getattr(record, f"{limit}_temperature") for limit in _LIMITS},
-        )
+        sensors = {sensor: degrees + warmth for sensor, degrees in now.items()}
+        if record.architecture > _LAST_WITH_LIMITS:
+            margin = record.max_operating_temperature - sensors["gpu"]
+            return readings.Thermal(sensors, margin=margin)
+        limits = {limit: getattr(record, f"{of}_temperature") for limit, of in _LIMITS.items()}
+        return readings.Thermal(sensors, limits)
 
     def clocks(self) -> readings.Clocks:
         """Clocks and their maxima, in hertz."""

@@ -22,11 +22,7 @@ _LIMITS = {
     "shutdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
     "slowdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
     "max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
-}
-_MARGINS = {
-    "shutdown": pynvml.NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT,
-    "slowdown": pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT,
-    "max_operating": pynvml.NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT,
+    "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
 }
 _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
@@ -69,7 +65,7 @@ class NvmlDevice(NvmlInstance):
         self._supported_reasons: int | None = None
         self._default_limit: int | None = None
         self._clock_maximum: dict[str, int] = {}
-        self._temperature_limits: dict[str, float] = {}
+        self._temperature_limits: dict[str, float] | None = None
 
     def utilization(self) -> readings.Utilization:
         """Utilization in percent: the rings (nvmlDeviceGetSamples), else ...GetUtilizationRates."""
@@ -99,32 +95,25 @@ class NvmlDevice(NvmlInstance):
         return readings.Power(*(None if value is None else value / 1000 for value in values))
 
     def thermal(self) -> readings.Thermal:
-        """Temperatures and absolute limits, in degrees Celsius."""
+        """Temperatures, limits and the margin, in degrees Celsius, as far as the driver has them.
+
+        No limit follows from a margin: that is the nearest threshold's of any sensor, so it does
+        not fall by a degree for each degree of the GPU.
+        """
         queries = self._queries.begin()
         gpu = queries.ask_any(_TEMPERATURE, pynvml.NVML_TEMPERATURE_GPU)
         memory = queries.field(pynvml.NVML_FI_DEV_MEMORY_TEMP)
-        queries.require(gpu, memory)
-        self._temperature_limits = self._temperature_limits or self._limits(gpu)
+        margin = queries.ask(pynvml.nvmlDeviceGetMarginTemperature)
+        queries.require(gpu, memory, margin)
+        limits = self._temperature_limits
+        if limits is None:
+            thresholds = queries.ask_each(pynvml.nvmlDeviceGetTemperatureThreshold, _LIMITS)
+            limits = {name: float(degrees) for name, degrees in thresholds.items() if degrees}
+            if limits or (margin is not None and not queries.last_error):
+                self._temperature_limits = limits  # most GPUs with a margin have no limits
         sensors = {"gpu": gpu, "memory": memory}
-        return readings.Thermal(
-            {name: degrees for name, degrees in sensors.items() if degrees is not None},
-            self._temperature_limits,
-        )
-
-    def _limits(self, temperature: int | None) -> dict[str, float]:
-        queries = self._queries
-        found = queries.ask_each(pynvml.nvmlDeviceGetTemperatureThreshold, _LIMITS)
-        limits = {name: float(degrees) for name, degrees in found.items() if degrees}
-        # From Ada on, limits are offsets from the temperature at which the margin reaches zero.
-        margin = None if limits else queries.ask(pynvml.nvmlDeviceGetMarginTemperature)
-        if margin is None or temperature is None:
-            return limits
-        offsets = queries.fields(*_MARGINS.values())
-        return {
-            name: temperature + margin - offsets[field]
-            for name, field in _MARGINS.items()
-            if field in offsets
-        }
+        known = {name: degrees for name, degrees in sensors.items() if degrees is not None}
+        return readings.Thermal(known, limits, margin)
 
     def clocks(self) -> readings.Clocks:
         """Clocks in hertz (nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo)."""
