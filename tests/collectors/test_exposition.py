@@ -29,7 +29,7 @@ from support.states import HOST, NO_DRIVER, SIGNALS, FixedSampler, feeding, hopp
 from support.states import state as of
 
 ASKS_OPENMETRICS = "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
-GPU_SERIES, HOST_SERIES = 138, 90
+GPU_SERIES, HOST_SERIES = 139, 90
 """Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C and one less for a job
 with one GPU; and per host with the exporter's own."""
 SECOND = 1_000_000_000

@@ -104,10 +104,25 @@ def test_without_field_values_throttle_time_comes_from_violation_status(nvml: Ma
     assert spent["reliability"] == 0
 
 
-def test_hardware_slowdown_without_a_cause_leaves_the_causes_open() -> None:
+def test_hardware_slowdown_without_a_cause_is_a_reason_and_leaves_the_causes_open() -> None:
+    assert active_reasons(0x8)["hw_slowdown"] is True
     assert {"hw_thermal", "hw_power_brake"}.isdisjoint(active_reasons(0x8))
-    assert active_reasons(0x8 | 0x80)["hw_power_brake"] is True
-    assert active_reasons(0)["hw_thermal"] is False
+    both = active_reasons(0x8 | 0x80)
+    assert (both["hw_power_brake"], both["hw_slowdown"]) == (True, False)
+    none = active_reasons(0)
+    assert (none["hw_thermal"], none["hw_slowdown"]) == (False, False)
+
+
+def test_a_counter_that_grows_names_the_cause_of_a_hardware_slowdown(nvml: Make) -> None:
+    machine = nvml()
+    machine.record.event_reasons = 0x8
+    machine.gpu.throttle("sw_thermal", 1.0)
+    alone = [machine.device.throttle().active for _ in range(2)][1]
+    assert {name for name, active in alone.items() if active} == {"hw_slowdown"}
+    machine.gpu.throttle("hw_power_brake", 1.0)
+    named = [machine.device.throttle().active for _ in range(2)][1]
+    assert {name for name, active in named.items() if active} == {"hw_power_brake"}
+    assert named["hw_thermal"] is False
 
 
 @pytest.mark.parametrize("version", ["580.95.05", "615.71.01"])

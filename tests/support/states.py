@@ -95,7 +95,7 @@ def whole_gpu_readings() -> dict[type[object], object]:
         ),
         kinds.Throttle(
             spent_ns={reason: 1_500_000_000 * at for at, reason in enumerate(THROTTLE_REASONS)},
-            active={reason: reason == "power_cap" for reason in ACTIVE_REASONS},
+            active={reason: reason == "power_cap" for reason in (*ACTIVE_REASONS, "hw_slowdown")},
         ),
         kinds.Memory(total_bytes=80 * 2**30, used_bytes=52 * 2**30, reserved_bytes=538 * 2**20),
         kinds.Health(

@@ -106,8 +106,9 @@ _THROTTLE: Table[readings.Throttle] = {
     ): lambda throttle: seconds_by(throttle.spent_ns),
     gauge(
         "gpu_throttle_active{reason}",
-        "Whether the reason holds the clocks down right now, 0 or 1. board_limit and reliability "
-        "need driver 615 or later.",
+        "Whether the reason holds the clocks down right now, 0 or 1. hw_slowdown: the hardware "
+        "does, and the driver does not state why (a peak of current; old boards). board_limit and "
+        "reliability need driver 615 or later.",
     ): lambda throttle: throttle.active,
 }
 

@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.demo.board.layout import CLOCKS, LANE, SLOT_NS
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.nvml.gpm import MINIMUM_INTERVAL_NS
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
-from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS
+from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS, HW_SLOWDOWN
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 
 _PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
@@ -129,7 +129,7 @@ class VirtualDevice(Device):
     def throttle(self) -> readings.Throttle:
         """No throttling, for any reason."""
         none = dict.fromkeys(EVENT_REASONS, 0)
-        return readings.Throttle(none, dict.fromkeys(none, False))
+        return readings.Throttle(none, dict.fromkeys((*none, HW_SLOWDOWN), False))
 
     def memory(self) -> readings.Memory:
         """Memory in bytes: total, used by living processes, reserved."""

@@ -133,7 +133,9 @@ class NvmlDevice(NvmlInstance):
         if self._supported_reasons is None:
             self._supported_reasons = queries.ask(pynvml.nvmlDeviceGetSupportedClocksEventReasons)
         supported = self._supported_reasons or 0
-        return readings.Throttle(spent, {} if bits is None else active_reasons(bits, supported))
+        if bits is None:
+            return readings.Throttle(spent)
+        return readings.Throttle(spent, active_reasons(bits, supported, self._throttle.growing))
 
     def health(self) -> readings.Health:
         """Volatile ECC counters and row remapping."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pynvml
 
@@ -30,8 +30,10 @@ EVENT_REASONS: Mapping[str, int] = {
 
 GPU idle (1) and display clocks (0x100) are left out, as they do not throttle.
 """
+HW_SLOWDOWN = "hw_slowdown"
+"""Name of a hardware slowdown whose cause the driver does not state."""
 _HW_SLOWDOWN = 0x8
-"""Covers both hardware causes."""
+"""Covers both hardware causes, and the fast trigger against a peak of current, which has no bit."""
 _HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
 _LATER = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
 """Bits since driver 615: from an older driver, 0 does not mean no."""
@@ -77,16 +79,22 @@ def field_ids(driver_version: str | None) -> Mapping[int, str]:
     return _EVERY_VERSION | _COARSE
 
 
-def active_reasons(bits: int, supported: int = 0) -> dict[str, bool]:
+def active_reasons(bits: int, supported: int = 0, growing: Collection[str] = ()) -> dict[str, bool]:
     """Whether each reason's event bit is set; `supported`: the bits that the GPU can set.
 
-    If a driver sets bit 8 (hardware slowdown) alone, the cause is unknown and both hardware causes
-    are left out. So are `_LATER` bits that are neither set nor supported.
+    `growing`: reasons whose counters have just grown. They name the cause if a driver sets bit 8
+    (hardware slowdown) alone. Where they do not, `HW_SLOWDOWN` is the reason, and both hardware
+    causes are unknown and left out. So are `_LATER` bits that are neither set nor supported.
     """
     unknown = _LATER & ~(bits | supported)
-    if bits & _HW_SLOWDOWN and not bits & _HW_CAUSES:
+    slowed = bool(bits & _HW_SLOWDOWN)
+    if slowed and not bits & _HW_CAUSES:
+        bits |= _HW_CAUSES & sum(EVENT_REASONS[reason] for reason in growing)
+    alone = slowed and not bits & _HW_CAUSES
+    if alone:
         unknown |= _HW_CAUSES
-    return {reason: bool(bits & bit) for reason, bit in EVENT_REASONS.items() if not bit & unknown}
+    named = {reason: bit for reason, bit in EVENT_REASONS.items() if not bit & unknown}
+    return {reason: bool(bits & bit) for reason, bit in named.items()} | {HW_SLOWDOWN: alone}
 
 
 class ThrottleCounters:
@@ -98,6 +106,8 @@ class ThrottleCounters:
         self._reasons = {**_COARSE, **field_ids(driver_version)}
         self._has_fields = False
         self._last: dict[str, int] = {}
+        self.growing: frozenset[str] = frozenset()
+        """Reasons whose counters grew between the last two readings."""
         self._backwards: Counter[str] = Counter()
 
     def read(self) -> dict[str, int]:
@@ -107,6 +117,8 @@ class ThrottleCounters:
         if not self._has_fields:
             spent = self._from_policies()
         self._backwards.update(r for r, value in spent.items() if value < self._last.get(r, 0))
+        last = self._last
+        self.growing = frozenset(r for r, value in spent.items() if value > last.get(r, value))
         self._last |= spent
         return {r: value for r, value in spent.items() if self._backwards[r] < _DISTRUSTED}
 
