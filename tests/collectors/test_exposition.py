@@ -222,6 +222,14 @@ def test_memory_of_the_machine_is_used_as_far_as_its_processes_are_known(
     assert values(gpu, "gpu_memory_total_bytes") == [2**37]
 
 
+def test_memory_that_the_kernel_uses_too_is_that_of_the_processes() -> None:
+    of_kernel = read(Memory(2**37, 2**36, 2**20), Processes((ONE,)))
+    gpu = replace(of_kernel, identity=replace(of_kernel.identity, coherent=True))
+    assert values(gpu, "gpu_memory_used_bytes") == [2**30]
+    free = replace(gpu, readings={**gpu.readings, **states.by_type(Processes())})
+    assert values(free, "gpu_memory_used_bytes") == [0]
+
+
 GPU_0 = {"0", states.HOPPER.uuid}
 
 

@@ -9,11 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED
+from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
-from gpu_bottleneck_exporter.driver import readings
+from gpu_bottleneck_exporter.driver import readings, refusals
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity, Link, Memory, Process
 from support.board import GRAPHICS
@@ -32,6 +32,8 @@ LONG_SECONDS = 15.0
 ATTEMPTS = 50
 GH200 = replace(H100, name=b"NVIDIA GH200 480GB", c2c_links=10)
 NO_C2C = replace(H100, c2c_links=0)
+THOR = replace(GB10, name=b"NVIDIA Thor", c2c_links=0)
+"""As a GB10 with a driver that does not count its C2C links."""
 
 
 def mem_total() -> int:
@@ -78,6 +80,8 @@ OF_NVML: Mapping[str, Situation] = {
     "a wide link beside C2C": (GB10, {"pcie_width": 16}, Link(0, 1, 1, 16, 1)),
     "a narrow link beside C2C": (GH200, {"pcie_width": 1}, Link(0, 5, 5, 1, 16)),
     "such a link without C2C": (NO_C2C, NARROW, Link(0, 1, 5, 1, 16)),
+    "a placeholder of a link, links not counted": (THOR, {"pcie_width_max": 16}, Link(replays=0)),
+    "the machine's memory, links not counted": (THOR, {}, Memory(mem_total(), of_machine=True)),
     "the machine's memory": (GB10, {}, Memory(mem_total(), of_machine=True)),
     "memory beside C2C": (GH200, {}, Memory(H100.memory_total, 0, H100.memory_reserved)),
 }
@@ -101,6 +105,36 @@ def test_so_is_one_that_only_nvml_gives(
     nvml: Make, model: Model, fields: Mapping[str, int], expected: readings.Reading
 ) -> None:
     check(nvml(gpus=[model]), fields, expected)
+
+
+def test_memory_of_a_gpu_without_pcie_is_the_machines_once_its_own_stays_refused(
+    nvml: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = nvml(gpus=[THOR])
+    for call in ("DeviceGetCurrPcieLinkGeneration", "DeviceGetCurrPcieLinkWidth"):
+        machine.gpu.fail(call, NVML_ERROR_NOT_SUPPORTED)
+    with pytest.raises(Unsupported):
+        machine.device.memory()
+    monkeypatch.setattr(refusals, "SETTLE_NS", 0)
+    assert machine.device.memory() == Memory(mem_total(), of_machine=True)
+
+
+def test_memory_that_may_not_be_read_is_not_the_machines(
+    nvml: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = nvml(gpus=[THOR])
+    monkeypatch.setattr(refusals, "SETTLE_NS", 0)
+    machine.gpu.fail("DeviceGetMemoryInfo", NVML_ERROR_NO_PERMISSION)
+    with pytest.raises(Unsupported):
+        machine.device.memory()
+    assert machine.device.link().width == 1
+
+
+@rows("model, coherent", {"GH200": (GH200, True), "H100": (H100, False)})
+def test_a_gpu_says_whether_the_kernel_uses_its_memory(
+    nvml: Make, model: Model, *, coherent: bool
+) -> None:
+    assert nvml(gpus=[model]).device.identity.coherent is coherent
 
 
 def test_clocks_are_in_hertz(both: Make) -> None:

@@ -15,9 +15,9 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 
 def used_bytes(gpu: GpuSnapshot) -> int | None:
-    """Device memory in use; its processes' where it is the machine's."""
+    """Device memory in use; by its processes where the kernel uses it, too."""
     memory = _memory(gpu)
-    if not memory.of_machine:
+    if not (memory.of_machine or gpu.identity.coherent):
         return memory.used_bytes
     reading = gpu.reading(readings.Processes)
     if reading is None or reading.others_hidden:
@@ -121,8 +121,8 @@ _MEMORY: Table[GpuSnapshot] = {
     gauge(
         "gpu_memory_used_bytes",
         "Device memory that processes have allocated, in bytes, with frameworks' caches and, where "
-        "gpu_memory_reserved_bytes is absent, reserved memory. On a GB10 the sum over the "
-        "processes.",
+        "gpu_memory_reserved_bytes is absent, reserved memory. On GB10, GH200 and GB200, where the "
+        "kernel uses it, too: the sum over the processes.",
     ): used_bytes,
     gauge(
         "gpu_memory_reserved_bytes", "Device memory that the driver keeps for itself, in bytes."

@@ -37,6 +37,8 @@ class Identity:
     """The driver's id of the GPU instance on its parent."""
     minor: int | None = None
     """The number of the device node; for a MIG instance, its parent's."""
+    coherent: bool = False
+    """Whether NVLink-C2C makes its memory a part of the host's, which the kernel uses, too."""
 
 
 class RingSample(NamedTuple):

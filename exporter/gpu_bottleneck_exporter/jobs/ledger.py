@@ -229,7 +229,8 @@ class Ledger:
                     if what.lines.lines and (had := _whose(book, what.mains)):
                         had.idle_lines = what.lines
                 elif isinstance(what, Memory):
-                    used = None if what.of_machine else what.used_bytes
+                    shared = what.of_machine or gpu.coherent
+                    used = None if shared else what.used_bytes
                     book.memory(at_ns, used, what.total_bytes)
 
     def _list(self, book: GpuBook, gpu: Identity, at_ns: int, found: Processes) -> None:

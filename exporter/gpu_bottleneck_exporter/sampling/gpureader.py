@@ -280,8 +280,10 @@ class GpuReader:
 
         That is cheap, unlike the list of processes, which is read again at once. What is in use
         without anybody was read between two lists that are empty: a holder who came after the
-        first one is in the second.
+        first one is in the second. Not where the kernel uses the memory, too.
         """
+        if opened.ledger.identity.coherent:
+            return
         if opened.ledger.holders(time.monotonic_ns()) != frozenset():
             opened.used_bytes = None
             return

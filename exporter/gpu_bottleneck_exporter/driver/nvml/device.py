@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pynvml
 
 from gpu_bottleneck_exporter.driver import readings
-from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
+from gpu_bottleneck_exporter.driver.nvml.instance import PLACEHOLDER, NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
 from gpu_bottleneck_exporter.driver.nvml.throttle import ThrottleCounters, active_reasons
@@ -41,8 +41,6 @@ _LINK = (
     pynvml.nvmlDeviceGetMaxPcieLinkWidth,
 )
 """In the order of `Link`. Never nvmlDeviceGetPcieThroughput, which blocks for 20 ms."""
-_PLACEHOLDER = (1, 1)
-"""Generation and width that NVML gives for a GPU that is not on PCIe."""
 _MHZ = 1_000_000
 
 
@@ -158,9 +156,10 @@ class NvmlDevice(NvmlInstance):
         queries.require(*values)
         replays, *speed = values
         link = readings.Link(replays, *(number or None for number in speed))  # 0: not known
-        if self._coherent and (link.generation, link.width) == _PLACEHOLDER:
-            return readings.Link(replays=link.replays)
-        return link
+        on_pcie = (link.generation, link.width) != PLACEHOLDER
+        if on_pcie or not (self._coherent or self._lacks_memory()):
+            return link
+        return readings.Link(replays=link.replays)
 
 
 def _hertz(megahertz: Mapping[str, int]) -> dict[str, float]:

@@ -90,6 +90,7 @@ class NvmlDriver(Driver):
         identity = _identify(calls, index, whole)
         # NCCL reads it too (8 on a GB10).
         coherent = bool(Queries(calls, whole).field(pynvml.NVML_FI_DEV_C2C_LINK_COUNT))
+        identity = replace(identity, coherent=coherent)
         self._handles[index] = whole
         self._events.forget(index)
         version = self.system.driver_version

@@ -10,7 +10,13 @@ import pynvml
 from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
-from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, Device, DriverError
+from gpu_bottleneck_exporter.driver.protocol import (
+    GPU_WIDE_ERRORS,
+    Device,
+    DriverError,
+    Forbidden,
+    Unsupported,
+)
 from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
 
 # Not version 3: it returns the same, but drivers 530 to 535.98 wrote a longer structure than the
@@ -29,6 +35,10 @@ _BASICS: tuple[tuple[Any, ...], ...] = (
 )
 """Calls that nearly every GPU answers, and that the library cannot answer without the GPU."""
 
+LINK_NOW = (pynvml.nvmlDeviceGetCurrPcieLinkGeneration, pynvml.nvmlDeviceGetCurrPcieLinkWidth)
+PLACEHOLDER = (1, 1)
+"""Generation and width that NVML gives for a GPU that is not on PCIe."""
+
 
 class NvmlInstance(Device):
     """A MIG instance: it has memory, processes and GPM; the rest belongs to its GPU."""
@@ -46,6 +56,7 @@ class NvmlInstance(Device):
         self._queries = Queries(calls, handle)
         self._whole = whole
         self._coherent = coherent
+        self._integrated = False
         self._gpm: GpmReader | None = None
 
     @property
@@ -80,10 +91,35 @@ class NvmlInstance(Device):
             info = queries.ask(pynvml.nvmlDeviceGetMemoryInfo, *version)
             if info is not None:
                 return Memory(int(info.total), int(info.used), getattr(info, "reserved", None))
-        if queries.last_error or not self._coherent:
+        if queries.last_error or not (self._coherent or self._is_integrated()):
             queries.fail()
         # `MemTotal` of /proc/meminfo, through sysinfo(2).
         return Memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), of_machine=True)
+
+    def _is_integrated(self) -> bool:
+        """Whether the GPU uses the machine's memory and is not on PCIe (Thor, Orin, GB10).
+
+        Not every driver counts the C2C links of such a GPU. A PCIe link that is refused may be so
+        for a moment only, so memory must have been refused for longer.
+        """
+        if not self._integrated and self._lacks_memory():
+            link = self._pcie_link()
+            refused = self._queries.refusals.stands((pynvml.nvmlDeviceGetMemoryInfo.__name__,))
+            self._integrated = link == PLACEHOLDER or (link == (None, None) and refused)
+        return self._integrated
+
+    def _pcie_link(self) -> tuple[int | None, int | None]:
+        queries = Queries(self._calls, self._whole)
+        generation, width = map(queries.ask, LINK_NOW)
+        return generation, width
+
+    def _lacks_memory(self) -> bool:
+        """Whether the driver refuses the GPU's memory, and not for want of a permission."""
+        try:
+            self._calls.ask(pynvml.nvmlDeviceGetMemoryInfo, self._whole)
+        except DriverError as error:
+            return isinstance(error, Unsupported) and not isinstance(error, Forbidden)
+        return False
 
     def processes(self) -> Processes:
         """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
