@@ -228,10 +228,14 @@ class GpuWorker:
                 self.reader.follow_layout()
             self._tick()
 
-    def _log_state(self) -> None:
-        """Log whether the GPU is down, if that is new."""
+    def _log_state(self, error: DriverError | None = None) -> None:
+        """Log whether the GPU is down, if that or the kind of `error` is new.
+
+        Each call that meets the same loss words it differently.
+        """
+        kind = None if error is None else (type(error), error.remedy)
         said, over = f"gpu {self.index} is down: {self._down}", f"gpu {self.index} is back"
-        self._throttle.log_change(logging.ERROR, "gpu", self._down, said, over)
+        self._throttle.log_change(logging.ERROR, "gpu", kind, said, over)
 
     def _fail(self, error: DriverError) -> None:
         if isinstance(error, DriverUnusable):
@@ -241,7 +245,7 @@ class GpuWorker:
         else:
             self.access_lost_since = None
         self._down = Down(str(error), error.remedy or self._about.down)
-        self._log_state()
+        self._log_state(error)
         self.reader.close()
         self._finish_tick(time.monotonic_ns())
         self.attempted = True
