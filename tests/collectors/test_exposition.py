@@ -287,7 +287,7 @@ def test_a_host_that_cannot_be_read_has_no_series_and_no_zeros() -> None:
 @pytest.mark.parametrize(
     ("off", "gone"),
     [
-        ("utilization", {"utilization_samples"}),
+        ("utilization", {"busy_time", "utilization_samples"}),
         ("activity", {"gpm"}),
         ("power", {"energy"}),
         ("throttle", {"throttle_counters"}),

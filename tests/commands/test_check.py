@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.commands.watch import sampled
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.about import NO_GPU as NO_GPU_REMEDY
-from gpu_bottleneck_exporter.driver.nvml.remedies import OF_DOWN, OF_ERRORS
+from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, OF_DOWN, OF_ERRORS
 from gpu_bottleneck_exporter.driver.readings import Activity
 from gpu_bottleneck_exporter.exposition.own import _OF_THE_HOST
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
@@ -192,6 +192,68 @@ def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(on: On) ->
     assert remedy_after(one.report(), refused) == OF_ERRORS["no_permission"]
     one.fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
     assert "needs Hopper" in remedy_after(one.report(), gap)
+
+
+# --- Busy time ------------------------------------------------------------------------------------
+NO_BUSY_TIME = "does not work: the driver gives no busy time of any GPU"
+
+
+def remedies_of(report: Report) -> dict[str, str]:
+    return {gap["subject"]: gap["remedy"] for gap in report.document["gaps"]}
+
+
+def test_without_busy_time_it_does_not_work_and_nothing_is_said_to_stand_in(
+    make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    divided = Checked(make_board(gpus=[A100], mig=[(0, 3)]), libraries)
+    report = divided.report()
+    assert (report.status, report.lines[0]) == (WITH_GAPS, NO_BUSY_TIME)
+    assert report.document["signals"]["busy_time"] is False
+    remedies = remedies_of(report)
+    assert "turn MIG off" in remedies["busy_time"]
+    assert remedies["utilization_samples"] == NVIDIA.signals["utilization_samples"]
+
+
+@pytest.mark.parametrize(
+    ("made", "refused", "instead"),
+    [
+        ({"mig": [(0, 3)]}, "", "busy time comes from GPM"),
+        ({}, "DeviceGetSamples", "one reading per tick counts, which is coarser"),
+    ],
+)
+def test_busy_time_of_another_source_is_one(
+    make_board: Callable[..., Board],
+    libraries: Libraries,
+    made: dict[str, object],
+    refused: str,
+    instead: str,
+) -> None:
+    one = Checked(make_board(gpus=[H100], **made), libraries)
+    if refused:
+        one.fail(refused, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    report = one.report()
+    assert report.lines[0].startswith("works, with ")
+    remedies = remedies_of(report)
+    assert "busy_time" not in remedies
+    assert remedies["utilization_samples"].endswith(f": {instead}")
+
+
+def test_where_one_gpu_has_busy_time_it_works(on: On) -> None:
+    one = on(A100, A100)
+    for call in ("DeviceGetSamples", "DeviceGetUtilizationRates"):
+        one.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
+    report = one.report()
+    assert report.lines[0].startswith("works, with ")
+    assert "gap             busy_time: not given by gpu 1" in report.lines
+
+
+@pytest.mark.parametrize("power", [True, False])
+def test_power_stands_in_for_energy_only_where_it_can_be_read(on: On, *, power: bool) -> None:
+    one = on(A100)
+    one.fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    if not power:
+        one.fail("DeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert ("gpu_power_watts" in remedies_of(one.report())["energy"]) is power
 
 
 def test_what_somebody_does_without_is_no_gap(

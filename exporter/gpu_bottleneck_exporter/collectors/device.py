@@ -145,14 +145,16 @@ _HEALTH: Table[readings.Health] = {
     ): lambda health: health.ecc_errors,
     gauge(
         "gpu_remapped_rows{kind}",
-        "Memory rows remapped since the GPU was made, by the kind of error (Ampere and later).",
+        "Memory rows remapped since the GPU was made, by the kind of error (Ampere and later). "
+        "Absent under MIG.",
     ): lambda health: health.remapped_rows,
     gauge(
         "gpu_row_remap_pending",
-        "Whether a row remapping is pending until the next GPU reset, 0 or 1.",
+        "Whether a row remapping is pending until the next GPU reset, 0 or 1. Absent under MIG.",
     ): lambda health: health.remap_pending,
     gauge(
-        "gpu_row_remap_failed", "Whether a row remapping failed, 0 or 1: replace the GPU."
+        "gpu_row_remap_failed",
+        "Whether a row remapping failed, 0 or 1: replace the GPU. Absent under MIG.",
     ): lambda health: health.remap_failed,
 }
 

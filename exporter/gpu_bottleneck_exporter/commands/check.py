@@ -131,8 +131,12 @@ def _report(lines: Iterable[str], node: Node, gaps: Sequence[Gap] = (), **fields
 
 
 def _lines(node: Node, gaps: Sequence[Gap], off: Sequence[str]) -> Iterator[str]:
+    boards = sum(gpu.up and gpu.mig_profile is None for gpu in node.gpus)
+    blind = next((len(gap.where) for gap in gaps if gap.subject == own.BUSY_TIME), 0)
     if not any(gpu.up for gpu in node.gpus):
         yield "no GPU is up"
+    elif blind and blind == boards:
+        yield "does not work: the driver gives no busy time of any GPU"
     elif gaps:
         yield f"works, with {len(gaps)} gap{'' if len(gaps) == 1 else 's'}"
     else:
@@ -178,7 +182,7 @@ def missing_signals(
     state: SamplerState, forbidden: Mapping[int, Mapping[str, str]]
 ) -> Iterator[Gap]:
     """Signals that are not available; `forbidden`: what GPUs refused, by index and reader."""
-    boards = [gpu for gpu in state.gpus if gpu.up and gpu.identity.parent_uuid is None]
+    boards = [gpu for gpu in state.gpus if own.is_board(gpu)]
     for signal, remedy in sorted(signal_remedies(state).items()):
         if signal == "own_cpu":
             yield Gap(signal, "the exporter itself is starved of CPU", remedy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.driver import readings
@@ -81,7 +81,10 @@ EXPORTER: Table[SamplerState] = {
 """The exporter as a whole."""
 
 
+BUSY_TIME = "busy_time"
+"""Signal of a GPU whose busy time is known, from whatever source."""
 OF_GPUS: dict[str, tuple[str, type[readings.Reading], str | None]] = {
+    BUSY_TIME: ("utilization", readings.Utilization, None),
     "utilization_samples": ("utilization", readings.Utilization, "gpu"),
     "gpm": ("activity", readings.Activity, None),
     "energy": ("power", readings.Power, "energy_joules"),
@@ -89,6 +92,15 @@ OF_GPUS: dict[str, tuple[str, type[readings.Reading], str | None]] = {
     "processes": ("processes", readings.Processes, None),
 }
 """By signal: the collector that reads it, the reading, and the part of it that must be there."""
+INSTEAD: dict[str, tuple[tuple[type[readings.Reading], str, str], ...]] = {
+    "utilization_samples": (
+        (readings.Utilization, "gpu_percent", "one reading per tick counts, which is coarser"),
+        (readings.Activity, "graphics", "busy time comes from GPM"),
+    ),
+    "energy": ((readings.Power, "watts", "use gpu_power_watts"),),
+    "throttle_counters": ((readings.Throttle, "active", "only gpu_throttle_active is left"),),
+}
+"""By signal: readings and parts that stand in for it, the first choice first, and what to say."""
 _OF_FEEDERS = frozenset({"stall", "feeders"})
 _OF_THE_HOST: dict[str, frozenset[str]] = {
     "psi_host": frozenset({"host"}),
@@ -116,7 +128,7 @@ def signals(state: SamplerState) -> dict[str, bool]:
         found["own_cpu"] = not state.starved
     if state.kubelet.given is not None:
         found["kubelet"] = state.kubelet.given
-    whole = [gpu for gpu in state.gpus if gpu.up and gpu.identity.parent_uuid is None]
+    whole = [gpu for gpu in state.gpus if is_board(gpu)]
     for signal, (reader, _, _) in OF_GPUS.items():
         if whole and reader in state.collectors:
             found[signal] = all(gives(gpu, signal) for gpu in whole)
@@ -127,7 +139,29 @@ def signals(state: SamplerState) -> dict[str, bool]:
 
 def gives(gpu: GpuSnapshot, signal: str) -> bool:
     """Whether a GPU that is up provides `signal`, one of `OF_GPUS`."""
+    if signal == BUSY_TIME:
+        return gpu.totals.observed_ns is not None
     _, kind, part = OF_GPUS[signal]
+    return _has(gpu, kind, part)
+
+
+def substitutes(signal: str, gpus: Iterable[GpuSnapshot]) -> tuple[str, ...]:
+    """What stands in for `signal` on those of the GPUs that are up and lack it, each once."""
+    lacking = [gpu for gpu in gpus if is_board(gpu) and not gives(gpu, signal)]
+    choices = INSTEAD.get(signal, ())
+    found = (
+        next((text for kind, part, text in choices if _has(gpu, kind, part)), None)
+        for gpu in lacking
+    )
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def is_board(gpu: GpuSnapshot) -> bool:
+    """Whether a GPU is up, and no MIG instance."""
+    return gpu.up and gpu.identity.parent_uuid is None
+
+
+def _has(gpu: GpuSnapshot, kind: type[readings.Reading], part: str | None) -> bool:
     found = gpu.reading(kind)
     found = getattr(found, part, None) if part else found
     return found is not None and found != {}

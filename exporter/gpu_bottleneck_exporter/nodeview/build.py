@@ -118,10 +118,15 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> model.Node
 
 
 def signal_remedies(state: SamplerState) -> dict[str, str]:
-    """What missing signals cost, or the remedy."""
-    of_gpu = state.about.signals
+    """What missing signals cost and what stands in for them, or the remedy."""
     missing = (name for name, given in own.signals(state).items() if not given)
-    return {name: remedies.OF_SIGNALS.get(name) or of_gpu.get(name, NOT_GIVEN) for name in missing}
+    return {name: remedies.OF_SIGNALS.get(name) or _of_gpus(name, state) for name in missing}
+
+
+def _of_gpus(signal: str, state: SamplerState) -> str:
+    instead = own.substitutes(signal, state.gpus) if signal in own.INSTEAD else ()
+    reason = state.about.signals.get(signal, NOT_GIVEN)
+    return ": ".join(filter(None, (reason, "; ".join(instead))))
 
 
 def _key(gpu: GpuSnapshot) -> model.Key:

@@ -65,12 +65,14 @@ NVIDIA = About(
     hung=OF_ERRORS["hung"],
     forbidden=OF_ERRORS["no_permission"],
     signals={
-        "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring: busy time comes "
-        "from GPM or from one reading per tick, which is coarser",
+        "busy_time": "A100 and A30 under MIG, Orin and some vGPU have neither utilization nor GPM: "
+        "busy and idle time, and what a GPU waits for, are unknown; turn MIG off on A100 and A30, "
+        "or use Hopper or later",
+        "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring",
         "gpm": "GPM needs Hopper or later and driver 525 or later: without it there are no SM, "
         "tensor, DRAM, PCIe or NVLink counters",
-        "energy": "the energy counter needs Volta or later and no vGPU: use gpu_power_watts",
-        "throttle_counters": "the driver counts no throttle time: only gpu_throttle_active is left",
+        "energy": "the energy counter needs Volta or later and no vGPU",
+        "throttle_counters": "the driver counts no throttle time",
         "processes": "the driver lists no processes: run in the host's PID namespace and, under "
         "MIG, with access to /dev/nvidia-caps (mig monitor)",
         "xid_events": "the driver reports no events: watch the kernel log for XIDs",
