@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.driver.about import NO_GPU
 from gpu_bottleneck_exporter.driver.protocol import Device, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Power
 from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.sampling import sampler as sampler_module
 from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.collector import Collector
@@ -30,7 +31,7 @@ from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import OPENING, Sampler
 from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
-from gpu_bottleneck_exporter.settings import MINIMUM_INTERVAL_SECONDS
+from gpu_bottleneck_exporter.settings import MINIMUM_INTERVAL_SECONDS, Settings
 from support import samplers
 from support.board import Board
 from support.drivers import Libraries
@@ -107,6 +108,39 @@ def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_told_once(
     assert len(told) == 2
     assert "GPU_IS_LOST" in told[0], "not once more for each call that meets it"
     assert told[1] == "gpu 0 is back"
+
+
+def test_lost_pcie_lanes_are_noticed_while_it_runs(
+    make_board: MakeBoard, libraries: Libraries
+) -> None:
+    board = make_board(gpus=[H100, replace(H100, name=b"Tesla T4", pcie_width=8)])
+    with samplers.sampling(
+        lambda: libraries.open(board), collectors=samplers.EVERY_TICK
+    ) as sampler:
+        node = LocalNode(sampler)
+
+        def troubles() -> list[tuple[str, ...] | None]:
+            return [gpu.trouble for gpu in node.read().gpus]
+
+        until(lambda: [s.most_lanes for s in sampler.state().gpus] == [16, 8], "the links")
+        assert troubles() == [None, None], "the T4's board connects no more"
+        board.gpus[0].record.pcie_width = 8
+        lost = ("PCIe link runs on 8 of 16 lanes",)
+        until(lambda: troubles() == [lost, None], "the fall")
+
+
+@pytest.mark.parametrize(("links", "watched"), [(0, True), (10, False)])
+def test_the_memory_of_a_free_gpu_is_watched_unless_the_kernel_uses_it(
+    make_board: MakeBoard, libraries: Libraries, links: int, *, watched: bool
+) -> None:
+    board = make_board(gpus=[replace(H100, c2c_links=links)])
+    reader = GpuReader(0, libraries.open(board), ALL, Settings())
+    reader.open()
+    reader.read()
+    (opened,) = reader._opened
+    assert opened.ledger.holders(time.monotonic_ns()) == frozenset()
+    assert (opened.due_ns["memory"] == 0) is watched, "due at each tick"
+    reader.close()
 
 
 def test_a_gpu_lost_before_the_start_is_shown_down(stage: Stage) -> None:
