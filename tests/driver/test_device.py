@@ -33,7 +33,7 @@ ATTEMPTS = 50
 GH200 = replace(H100, name=b"NVIDIA GH200 480GB", c2c_links=10)
 NO_C2C = replace(H100, c2c_links=0)
 THOR = replace(GB10, name=b"NVIDIA Thor", c2c_links=0)
-"""As a GB10 with a driver that does not count its C2C links."""
+"""A GPU like a GB10, with a driver that does not count its C2C links."""
 
 
 def mem_total() -> int:

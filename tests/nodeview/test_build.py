@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_bottleneck_exporter.driver.about import DOWN
-from gpu_bottleneck_exporter.driver.readings import Link
+from gpu_bottleneck_exporter.driver.readings import Activity, Link, Utilization
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import Host, Key
 from gpu_bottleneck_exporter.nodeview.wire import document, node_in
@@ -51,8 +51,8 @@ def test_a_gpu_that_tells_everything() -> None:
 def linked(width: int, most: int, name: str | None = "Tesla T4") -> GpuSnapshot:
     """A GPU whose chip has 16 lanes."""
     gpu = snapshot(replace(states.AMPERE, name=name), sampled_totals(), {})
-    link = by_type(Link(width=width, width_max=16))
-    return replace(gpu, readings=link, most_lanes=most)
+    link = Link(width=width, width_max=16)
+    return replace(gpu, readings=by_type(link, Utilization()), most_lanes=most)
 
 
 LINKS: dict[str, tuple[list[GpuSnapshot], str | None]] = {
@@ -73,6 +73,19 @@ def test_a_link_is_judged_by_its_own_past_and_by_its_peers(
     shown = node(state(*gpus)).gpus
     assert shown[0].trouble == (None if trouble is None else (trouble,))
     assert not any(gpu.trouble for gpu in shown[1:])
+
+
+def test_a_gpu_without_busy_time_says_so_unless_nothing_was_read() -> None:
+    gpu = hopper()
+    sources = (Utilization, Activity)
+    blind = {kind: value for kind, value in gpu.readings.items() if kind not in sources}
+    said = "the driver gives no busy time: check says why"
+    assert said in (node(state(replace(gpu, readings=blind))).gpus[0].trouble or ())
+    for readings in (gpu.readings, {}, {**blind, Activity: Activity(1)}):
+        shown = node(state(replace(gpu, readings=readings))).gpus[0]
+        assert said not in (shown.trouble or ())
+    off = replace(state(replace(gpu, readings=blind)), collectors=frozenset({"power"}))
+    assert said not in (node(off).gpus[0].trouble or ())
 
 
 def test_a_mig_instance_has_the_index_of_its_parent() -> None:

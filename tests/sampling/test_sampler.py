@@ -123,7 +123,7 @@ def test_lost_pcie_lanes_are_noticed_while_it_runs(
             return [gpu.trouble for gpu in node.read().gpus]
 
         until(lambda: [s.most_lanes for s in sampler.state().gpus] == [16, 8], "the links")
-        assert troubles() == [None, None], "the T4's board connects no more"
+        assert troubles() == [None, None], "the T4's board connects 8"
         board.gpus[0].record.pcie_width = 8
         lost = ("PCIe link runs on 8 of 16 lanes",)
         until(lambda: troubles() == [lost, None], "the fall")

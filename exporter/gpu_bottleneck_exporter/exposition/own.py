@@ -100,7 +100,7 @@ INSTEAD: dict[str, tuple[tuple[type[readings.Reading], str, str], ...]] = {
     "energy": ((readings.Power, "watts", "use gpu_power_watts"),),
     "throttle_counters": ((readings.Throttle, "active", "only gpu_throttle_active is left"),),
 }
-"""By signal: readings and parts that stand in for it, the first choice first, and what to say."""
+"""Stand-ins by signal: reading and part, the first choice first, and the phrase that names it."""
 _OF_FEEDERS = frozenset({"stall", "feeders"})
 _OF_THE_HOST: dict[str, frozenset[str]] = {
     "psi_host": frozenset({"host"}),
@@ -149,11 +149,11 @@ def substitutes(signal: str, gpus: Iterable[GpuSnapshot]) -> tuple[str, ...]:
     """What stands in for `signal` on those of the GPUs that are up and lack it, each once."""
     lacking = [gpu for gpu in gpus if is_board(gpu) and not gives(gpu, signal)]
     choices = INSTEAD.get(signal, ())
-    found = (
+    phrases = (
         next((text for kind, part, text in choices if _has(gpu, kind, part)), None)
         for gpu in lacking
     )
-    return tuple(dict.fromkeys(filter(None, found)))
+    return tuple(dict.fromkeys(filter(None, phrases)))
 
 
 def is_board(gpu: GpuSnapshot) -> bool:
@@ -162,9 +162,9 @@ def is_board(gpu: GpuSnapshot) -> bool:
 
 
 def _has(gpu: GpuSnapshot, kind: type[readings.Reading], part: str | None) -> bool:
-    found = gpu.reading(kind)
-    found = getattr(found, part, None) if part else found
-    return found is not None and found != {}
+    reading = gpu.reading(kind)
+    value = getattr(reading, part, None) if part else reading
+    return value is not None and value != {}
 
 
 def health(state: SamplerState) -> Iterator[tuple[str, Outcome]]:

@@ -152,7 +152,7 @@ def _gpu(gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, lately: Lately
             shown,
             xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
             **_figures(gpu),
-            trouble=(*_memory_trouble(gpu), *_link_trouble(gpu, state.gpus)) or None,
+            trouble=tuple(_trouble(gpu, state)) or None,
             **_processes(gpu, state.collectors),
             **(_explained(gpu, lately, sampler) if gpu.up else _down(who.index, sampler)),
         )
@@ -234,6 +234,14 @@ def _processes(gpu: GpuSnapshot, collectors: frozenset[str]) -> dict[str, Any]:
         "workers": feeding.processes.get("worker") if feeding else None,
         "owners": tuple(owners) or None,
     }
+
+
+def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
+    sources = {readings.Utilization, readings.Activity}
+    if "utilization" in state.collectors and gpu.readings and sources.isdisjoint(gpu.readings):
+        yield "the driver gives no busy time: check says why"
+    yield from _memory_trouble(gpu)
+    yield from _link_trouble(gpu, state.gpus)
 
 
 def _memory_trouble(gpu: GpuSnapshot) -> Iterator[str]:

@@ -97,7 +97,7 @@ class Gpu:
     temperature_celsius: float | None = None
     slowdown_temperature_celsius: float | None = None
     temperature_margin_celsius: float | None = None
-    """From the hottest sensor to its slowdown threshold."""
+    """Distance from the hottest sensor to its slowdown threshold."""
     memory_used_bytes: float | None = None
     memory_total_bytes: float | None = None
     sm_clock_hertz: float | None = None

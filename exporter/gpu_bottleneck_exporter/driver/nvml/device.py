@@ -110,8 +110,8 @@ class NvmlDevice(NvmlInstance):
             if limits or (margin is not None and not queries.last_error):
                 self._temperature_limits = limits  # most GPUs with a margin have no limits
         sensors = {"gpu": gpu, "memory": memory}
-        known = {name: degrees for name, degrees in sensors.items() if degrees is not None}
-        return readings.Thermal(known, limits, margin)
+        temperatures = {name: degrees for name, degrees in sensors.items() if degrees is not None}
+        return readings.Thermal(temperatures, limits, margin)
 
     def clocks(self) -> readings.Clocks:
         """Clocks in hertz (nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo)."""

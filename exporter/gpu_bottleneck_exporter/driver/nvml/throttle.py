@@ -93,8 +93,8 @@ def active_reasons(bits: int, supported: int = 0, growing: Collection[str] = ())
     alone = slowed and not bits & _HW_CAUSES
     if alone:
         unknown |= _HW_CAUSES
-    named = {reason: bit for reason, bit in EVENT_REASONS.items() if not bit & unknown}
-    return {reason: bool(bits & bit) for reason, bit in named.items()} | {HW_SLOWDOWN: alone}
+    stated = {reason: bit for reason, bit in EVENT_REASONS.items() if not bit & unknown}
+    return {reason: bool(bits & bit) for reason, bit in stated.items()} | {HW_SLOWDOWN: alone}
 
 
 class ThrottleCounters:
