@@ -15,16 +15,11 @@ from gpu_bottleneck_exporter.host import aside
 from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
-from support.hangs import ANSWERS_LATE, FLUSH, unanswering
+from support.hangs import ANSWERS_LATE, EXECUTES, FLUSH, unanswering
 from support.programs import program
 from support.tools import missing
 from support.waiting import until
 
-EXECUTES = """
-kept = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
-ready(); told()
-os.execv("/bin/sleep", ["sleep", "600"])
-"""
 LIVES = "ready(); told()"
 SERVES = (
     """
