@@ -71,6 +71,35 @@ def test_a_tenant_that_hangs_costs_itself_four_threads(beside: Aside) -> None:
     until(lambda: beside.call(100, lambda: "asked again"), "that it is asked again")
 
 
+def test_many_tenants_that_hang_leave_room_for_others(beside: Aside) -> None:
+    """As a user's jobs, or pods: each has little time and one thread once there are many."""
+    beside.share_by(lambda pid: pid // 100)
+    gate = threading.Event()
+    calls = [pid for tenant in range(1, 17) for pid in range(100 * tenant, 100 * tenant + 50)]
+    assert {beside.call(pid, gate.wait) for pid in calls} == {None}
+    waited = sum(patience for *_, patience in beside._held_up.values())
+    assert waited < 0.25 * module.MOST_LEFT_BEHIND * 0.01
+    beside._patience = PATIENCE_SECONDS
+    assert beside.call(9_900, lambda: "another tenant") == "another tenant"
+    gate.set()
+
+
+def test_many_tenants_whose_answers_are_late_take_a_bounded_time(beside: Aside) -> None:
+    beside._patience = PATIENCE_SECONDS
+    beside.share_by(lambda pid: pid // 100)
+    asked: list[int] = []
+
+    def answer_late(pid: int) -> None:
+        time.sleep(0.1)
+        asked.append(pid)
+
+    for pid in (100 * tenant + n for tenant in range(1, 17) for n in range(20)):
+        beside.call(pid, partial(answer_late, pid))
+    seconds = 0.1 * len(asked)
+    assert seconds <= 8 * module._MAX_BLOCKED_SECONDS
+    assert beside.call(9_900, lambda: "another tenant") == "another tenant"
+
+
 def test_a_tenant_whose_answers_are_late_runs_out_of_its_time(beside: Aside) -> None:
     """Each of its many processes answers in time, which would hold up callers for ever."""
     beside._patience = PATIENCE_SECONDS

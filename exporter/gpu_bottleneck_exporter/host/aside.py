@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.host.files import NoRoomError, read
 PATIENCE_SECONDS = 0.25
 """A read takes microseconds unless it hangs; meanwhile two passes over the feeders are missed."""
 MOST_LEFT_BEHIND = 64
-"""Threads that hang; with this many, no process is asked."""
+"""Threads that hang; with this many, no process is asked, with half of them no tenant with one."""
 MOST_OF_A_TENANT = 4
 """Threads that hang in reads of one tenant's processes; with this many, none of them is asked."""
 _LATE_SECONDS = 0.02
@@ -29,6 +29,11 @@ _MAX_BLOCKED_SHARE = 0.02
 """Share of the time for which one tenant may block callers in the long run."""
 _MAX_BLOCKED_SECONDS = 1.0
 """Blocked time that a tenant may run up at once: four calls that hang."""
+_FULL_SHARES = 5
+"""Tenants with the full share; more of them divide the sum of these, a tenth of the time."""
+_MIN_PART = 1 / 8
+"""Smallest part of the patience and of the time at once that a tenant has, as each other one that
+holds callers up leaves it less: a call must not be given up as it waits for a CPU."""
 _MAX_IDLE_SECONDS = 10.0
 """Time after which a helper thread without a call ends."""
 T = TypeVar("T")
@@ -71,16 +76,17 @@ class Aside:
 
         Raises what `what` raises.
         """
-        if (self._held_up or self._paid_at) and self._refuses(pid):
+        patience = self._allowed(pid) if self._held_up or self._paid_at else self._patience
+        if not patience:
             return None
         answers: SimpleQueue[_Answer] = SimpleQueue()
         calls = self._helper()
         calls.put((what, answers))
         try:
-            answer, error, blocked = answers.get(timeout=self._patience)
+            answer, error, blocked = answers.get(timeout=patience)
         except Empty:
             # The thread ends if the call ever returns.
-            self._held_up[calls] = pid, self._tenant_of(pid), self._patience
+            self._held_up[calls] = pid, self._tenant_of(pid), patience
             calls.put(None)
             return None
         self._idle.append(calls)
@@ -90,19 +96,25 @@ class Aside:
             raise error
         return answer  # type: ignore[no-any-return]
 
-    def _refuses(self, pid: int) -> bool:
+    def _allowed(self, pid: int) -> float:
+        """Patience with a call that asks process `pid`; 0 if none is to be made."""
         tenant, now, held_up = self._tenant_of(pid), time.monotonic(), [*self._held_up.values()]
         with self._lock:
             self._paid_at = {one: at for one, at in self._paid_at.items() if at > now}
-            owed = (self._paid_at.get(tenant, now) - now) * _MAX_BLOCKED_SHARE
+            owed = {one: (at - now) * _MAX_BLOCKED_SHARE for one, at in self._paid_at.items()}
         pids, tenants = [one for one, *_ in held_up], [one for _, one, _ in held_up]
-        full = len(pids) >= MOST_LEFT_BEHIND or tenants.count(tenant) >= MOST_OF_A_TENANT
-        return full or pid in pids or owed > _MAX_BLOCKED_SECONDS
+        most = MOST_OF_A_TENANT if 2 * len(pids) < MOST_LEFT_BEHIND else 1
+        if len(pids) >= MOST_LEFT_BEHIND or tenants.count(tenant) >= most or pid in pids:
+            return 0.0
+        late = (one for one, seconds in owed.items() if 2 * seconds > _MAX_BLOCKED_SECONDS)
+        part = max(1 / (1 + len({*tenants, *late} - {tenant})), _MIN_PART)
+        return 0.0 if owed.get(tenant, 0.0) > part * _MAX_BLOCKED_SECONDS else part * self._patience
 
     def _charge(self, tenant: Hashable, seconds: float) -> None:
         with self._lock:
+            share = _MAX_BLOCKED_SHARE / max(1, len(self._paid_at) / _FULL_SHARES)
             since = max(self._paid_at.get(tenant, 0.0), time.monotonic())
-            self._paid_at[tenant] = since + seconds / _MAX_BLOCKED_SHARE
+            self._paid_at[tenant] = since + seconds / share
 
     def _helper(self) -> _Calls:
         """The queue of an idle helper thread, or of a new one."""
