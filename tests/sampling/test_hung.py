@@ -151,6 +151,22 @@ def test_feeders_that_block_a_pass_are_sampled_less_often(
         assert 4 * looks(watch, "bad", began_ns) <= LOOKS
 
 
+def test_feeders_that_rest_are_not_discovered_either(watch: HostSampler) -> None:
+    with program(LIVES) as bad, program(LIVES) as good:
+        watch.hold("bad", frozenset({bad.pid}))
+        until(lambda: looks(watch, "bad", 0), "a look")
+        feed = watch.feed("bad")
+        assert feed is not None
+        feed.rests_until = time.monotonic() + 10_000
+        watch.hold("bad", frozenset({bad.pid, good.pid}))
+        watch.hold("good", frozenset({good.pid}))
+        until(lambda: looks(watch, "good", 0), "a look at the other GPU")
+        assert feed.mains.keys() == {bad.pid}
+        feed.rests_until = 0.0
+        watch.hold("good", frozenset())
+        until(lambda: feed.mains.keys() == {bad.pid, good.pid}, "its new main")
+
+
 def test_pages_that_answer_late_take_a_small_share_of_the_time(watch: HostSampler) -> None:
     """Each answers in time; read at each pass, they would hold up the other GPUs for ever."""
     with program(ANSWERS_LATE) as bad, program(LIVES) as good:

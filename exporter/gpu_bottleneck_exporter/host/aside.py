@@ -23,8 +23,8 @@ MOST_LEFT_BEHIND = 64
 """Threads that hang; with this many, no process is asked, with half of them no tenant with one."""
 MOST_OF_A_TENANT = 4
 """Threads that hang in reads of one tenant's processes; with this many, none of them is asked."""
-_LATE_SECONDS = 0.02
-"""Blocked time of a call that is not charged: it may have waited for Python's lock."""
+_LATE_SECONDS = 0.005
+"""Blocked time of a call that is not charged: the time for which a thread keeps Python's lock."""
 _MAX_BLOCKED_SHARE = 0.02
 """Share of the time for which one tenant may block callers in the long run."""
 _MAX_BLOCKED_SECONDS = 1.0
@@ -91,7 +91,7 @@ class Aside:
             return None
         self._idle.append(calls)
         if blocked > _LATE_SECONDS:
-            self._charge(self._tenant_of(pid), blocked)
+            self._charge(self._tenant_of(pid), blocked - _LATE_SECONDS)
         if error is not None:
             raise error
         return answer  # type: ignore[no-any-return]
