@@ -79,9 +79,11 @@ class Discovery:
             if not self.connected or not feed.idles(now):
                 feed.family.forget_related()
             elif feed.family.is_kin_search_due(now, mains):
-                with self._isolated(f"looking for kin of {uuid}", uuid):
-                    kin = [finder.of(pid, feed.workers) for pid in feed.mains]
-                    feed.family.adopt_kin(set().union(*kin))
+                kin = feed.family.kin  # stays where the search fails
+                with self._isolated(f"looking for kin of {uuid}"):
+                    kin = set().union(*(finder.of(pid, feed.workers) for pid in feed.mains))
+                with self._isolated(f"watching kin of {uuid}", uuid):
+                    feed.family.adopt_kin(kin)
 
     def lacks_kin(self, feed: FeederGroup, now_ns: int) -> bool:
         """Whether kin of a GPU that idles have never been sought."""
