@@ -36,6 +36,10 @@ client.connect(f"\\0test-{sys.argv[1]}")
 ready()
 client.recv(1)
 """
+PARENT = """
+child = subprocess.Popen(["sleep", "600"])
+ready(child.pid); told(); child.kill()
+"""
 LOOKS = 20
 
 
@@ -165,6 +169,23 @@ def test_feeders_that_rest_are_not_discovered_either(watch: HostSampler) -> None
         feed.rests_until = 0.0
         watch.hold("good", frozenset())
         until(lambda: feed.mains.keys() == {bad.pid, good.pid}, "its new main")
+
+
+def test_a_main_of_a_gpu_that_rests_is_no_worker_of_another(watch: HostSampler) -> None:
+    with program(PARENT) as parent, program(LIVES) as new:
+        child = int(parent.words[0])
+        watch.hold("bad", frozenset({child}))
+        watch.hold("good", frozenset({parent.pid}))
+        until(lambda: looks(watch, "bad", 0) and looks(watch, "good", 0), "looks at both")
+        bad, good = watch.feed("bad"), watch.feed("good")
+        assert bad is not None
+        assert good is not None
+        bad.rests_until = time.monotonic() + 10_000
+        watch.hold("good", frozenset({parent.pid, new.pid}))
+        until(lambda: new.pid in good.mains and looks(watch, "good", 0), "its new main")
+        assert child in bad.mains
+        assert child not in good.workers
+        parent.tell()
 
 
 def test_pages_that_answer_late_take_a_small_share_of_the_time(watch: HostSampler) -> None:

@@ -377,8 +377,7 @@ class HostSampler:
             for uuid, feed in known.items()
             if uuid in held and (self._hangs(uuid) or now < feed.rests_until)
         }
-        others = {uuid: one for uuid, one in held.items() if uuid not in left_out}
-        self._feeds = feeds = self._discovery.discover(others, known) | left_out
+        self._feeds = feeds = self._discovery.discover(held, known, left_out) | left_out
         for uuid in known.keys() - held.keys():
             self._drop(uuid, known[uuid])
         few = len({pid for feed in feeds.values() for pid in feed.mains}) <= FEW
