@@ -1,0 +1,74 @@
+"""The exporter's view of a replayed GPU, as lines that do not depend on the moment or the host."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.commands.check import check
+from gpu_bottleneck_exporter.commands.watch import scraped
+from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
+from gpu_bottleneck_exporter.settings import Settings
+
+_OF_HOST = frozenset({"feeders", "host", "prescription", "stacks", "workload"})
+SETTINGS = Settings(
+    interval_seconds=0.2,
+    deadline_seconds=5.0,
+    disabled_collectors=_OF_HOST & {collector.name for collector in ALL},
+)
+_OMITTED = re.compile(r"gpu_(exporter|stall|window|unobserved)_")
+_OF_DRIVER = re.compile(r"gpu_(throttle|ecc|pcie_replays|xid|row|remapped)")
+"""Counters that the driver keeps: their value is the capture's."""
+_SHARES = ("gpu_busy_seconds", "gpu_memory_controller_busy_seconds")
+"""Counters that are told as a share of the observed time."""
+
+
+def load(library: Path) -> NvmlDriver:
+    """pynvml on `library`, which no process has loaded before."""
+    pynvml.nvmlLib = ctypes.CDLL(str(library))
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    return NvmlDriver()
+
+
+def judged(driver: NvmlDriver) -> str:
+    """What `check` and a scrape report of the GPUs behind `driver`."""
+    document = check(SETTINGS, lambda: driver).document
+    text, _ = scraped(SETTINGS, lambda: driver)
+    gaps = [gap for gap in document["gaps"] if gap["where"] and gap["where"][0] != "host"]
+    lines = [f"# gap {gap['subject']}: {gap['problem']}" for gap in gaps]
+    lines += [f"# not yet seen: {name}" for name in document.get("not_yet_seen", ())]
+    return "\n".join([*lines, *series(text)]) + "\n"
+
+
+def series(text: str) -> Iterator[str]:
+    """The GPUs' series of an exposition; a counter of ours as a share, or whether it grows."""
+    families = [f for f in text_string_to_metric_families(text) if f.name.startswith("gpu_")]
+    observed = {
+        sample.labels["uuid"]: sample.value
+        for family in families
+        for sample in family.samples
+        if family.name == "gpu_observed_seconds"
+    }
+    for family in families:
+        if not _OMITTED.match(family.name):
+            yield from _series(family, observed)
+
+
+def _series(family: Metric, observed: dict[str, float]) -> Iterator[str]:
+    for sample in family.samples:
+        named = {k: v for k, v in sample.labels.items() if k not in {"uuid", "parent_uuid"}}
+        labels = ",".join(f'{name}="{value}"' for name, value in sorted(named.items()))
+        value = f"{sample.value:.6g}"
+        if family.name in _SHARES:
+            value = f"{sample.value / observed[sample.labels['uuid']]:.2f} of the time"
+        elif family.type == "counter" and not _OF_DRIVER.match(family.name):
+            value = "grows" if sample.value else "0"
+        kind = "mig" if sample.labels.get("uuid", "").startswith("MIG-") else "gpu"
+        yield f"{kind} {sample.name}{{{labels}}} {value}"
