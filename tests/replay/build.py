@@ -79,7 +79,7 @@ def _row(answer: Answer) -> str:
 def _answers(line: Line) -> Iterator[Answer]:
     name, code = line["call"], line["code"]
     value: Any = line.get("value")
-    key, ms = f"{line.get('device', '')}/{name}", round(1000 * line[_ANSWERED_AT])
+    key, ms = f"{line.get('device', '')}/{name}", round(1000 * line.get(_ANSWERED_AT, 0.0))
     if name == signatures.FIELDS:
         for number, scope, result, *given in value:
             content = _field(*given) if given else b""

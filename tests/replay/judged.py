@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.commands.watch import scraped
 from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.settings import Settings
 
+CAPTURES = sorted((Path(__file__).parents[1] / "captures").glob("*.jsonl"))
 _OF_HOST = frozenset({"feeders", "host", "prescription", "stacks", "workload"})
 SETTINGS = Settings(
     interval_seconds=0.2,
@@ -56,12 +57,17 @@ def series(text: str) -> Iterator[str]:
         for sample in family.samples
         if family.name == "gpu_observed_seconds"
     }
+    up = next(family for family in families if family.name == "gpu_up")
+    uuids = [sample.labels["uuid"] for sample in up.samples]
+    instances = [uuid for uuid in uuids if uuid.startswith("MIG-")]
+    names = dict.fromkeys(uuids, "gpu")
+    names |= {uuid: f"instance {position}" for position, uuid in enumerate(instances)}
     for family in families:
         if not _OMITTED.match(family.name):
-            yield from _series(family, observed)
+            yield from _series(family, names, observed)
 
 
-def _series(family: Metric, observed: dict[str, float]) -> Iterator[str]:
+def _series(family: Metric, names: dict[str, str], observed: dict[str, float]) -> Iterator[str]:
     for sample in family.samples:
         named = {k: v for k, v in sample.labels.items() if k not in {"uuid", "parent_uuid"}}
         labels = ",".join(f'{name}="{value}"' for name, value in sorted(named.items()))
@@ -70,5 +76,4 @@ def _series(family: Metric, observed: dict[str, float]) -> Iterator[str]:
             value = f"{sample.value / observed[sample.labels['uuid']]:.2f} of the time"
         elif family.type == "counter" and not _OF_DRIVER.match(family.name):
             value = "grows" if sample.value else "0"
-        kind = "mig" if sample.labels.get("uuid", "").startswith("MIG-") else "gpu"
-        yield f"{kind} {sample.name}{{{labels}}} {value}"
+        yield f"{names[sample.labels['uuid']]} {sample.name}{{{labels}}} {value}"

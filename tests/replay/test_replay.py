@@ -81,7 +81,7 @@ def test_a_replay_gives_the_metrics_of_what_was_captured(
     assert 'gpu gpu_busy_seconds_total{gpu="0"} 1.00 of the time' in expected
     assert 'gpu_power_limit_watts{gpu="1"} 700' in expected
     assert 'gpu_power_limit_watts{gpu="2"}' not in expected
-    assert "mig gpu_sm_active_seconds_total{" in expected
+    assert "instance 0 gpu_sm_active_seconds_total{" in expected
     assert replayed(path, tmp_path / "replay") == expected
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.driver.about import About
+from gpu_bottleneck_exporter.driver.nvml.findings import seen
 from gpu_bottleneck_exporter.pod import in_a_pod
 
 OF_DOWN = "look for XIDs in the kernel log; reset the GPU or reboot the node"
@@ -64,6 +65,7 @@ NVIDIA = About(
     down=OF_DOWN,
     hung=OF_ERRORS["hung"],
     forbidden=OF_ERRORS["no_permission"],
+    seen=seen,
     signals={
         "utilization_samples": "MIG, vGPU and integrated GPUs have no sample ring: busy time comes "
         "from GPM or from one reading per tick, which is coarser",
