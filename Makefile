@@ -109,7 +109,7 @@ soak: $(VENV)/.tested-wheel programs  ## Run the exporter for 100 000 ticks in a
 grafana-check: $(VENV)/.developer programs $(DRAWING)  ## Draw the dashboards with Grafana's own packages and check what is seen
 	$(BIN)/python -m pytest tests/grafana_check $(PYTEST_ARGS)
 
-generate: $(VENV)/.developer  ## Rewrite what is generated: the tables in the documents, the dashboards, the golden exposition, what is seen of captures
+generate: $(VENV)/.developer  ## Rewrite what is generated: the tables in the documents, the dashboards, the golden exposition, the expectations of captures
 	PYTHONPATH=tests $(BIN)/python -m tables
 	cp helm/gpu-bottleneck-exporter/values.yaml tests/helm/values-$(VERSION).yaml
 	PYTHONPATH=grafana $(BIN)/python -m builders

@@ -1,4 +1,4 @@
-"""Write what the exporter makes of each capture anew: `PYTHONPATH=tests python -m replay`."""
+"""Renew the expectations beside the captures: `PYTHONPATH=tests python -m replay`."""
 
 from __future__ import annotations
 

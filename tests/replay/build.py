@@ -7,6 +7,7 @@ capture; after its end gauges and counters keep their last value, and rings repe
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -28,6 +29,8 @@ _CLOCKS = ("realtime", "boottime")
 _MEAN_SECONDS = 1.0
 """The interval of the GPM metrics that are replayed."""
 _ANSWERED_AT = "s"
+_KEY = re.compile(r"[0-9:]*/\w+(/[0-9.]+)*")
+"""Device, function and arguments: keys become C strings."""
 Line = dict[str, Any]
 
 
@@ -71,6 +74,8 @@ def _tables(lines: Sequence[Line]) -> str:
 
 
 def _row(answer: Answer) -> str:
+    if not _KEY.fullmatch(answer.key):
+        raise ValueError(f"not a call: {answer.key}")
     content = "".join(f"\\x{byte:02x}" for byte in answer.content)
     size = len(answer.content)
     return f'{{"{answer.key}", {answer.ms}u, {answer.code}, {size}u, "{content}"}}'
@@ -123,14 +128,14 @@ def _finite(value: float | None) -> float:
 
 def _rings(calls: Sequence[Line]) -> tuple[list[str], list[str]]:
     """The table of rings, and the arrays of their samples."""
-    found: dict[str, dict[str, Any]] = {}
+    rings: dict[str, dict[str, Any]] = {}
     for line in calls:
         value = line.get("value")
         if line["call"] == signatures.SAMPLES and value:
-            ring = found.setdefault(f"{line['device']}/{line['args'][0]}", {**value, "samples": []})
+            ring = rings.setdefault(f"{line['device']}/{line['args'][0]}", {**value, "samples": []})
             ring["samples"] += value["samples"]
     rows, arrays = [], []
-    for number, (key, ring) in enumerate(found.items()):
+    for number, (key, ring) in enumerate(rings.items()):
         layout = VALUES.get(ring["type"], "Q")
         values = (
             (at, int.from_bytes(struct.pack(f"={layout}", sample), sys.byteorder))

@@ -28,7 +28,7 @@ _OMITTED = re.compile(r"gpu_(exporter|stall|window|unobserved)_")
 _OF_DRIVER = re.compile(r"gpu_(throttle|ecc|pcie_replays|xid|row|remapped)")
 """Counters that the driver keeps: their value is the capture's."""
 _SHARES = ("gpu_busy_seconds", "gpu_memory_controller_busy_seconds")
-"""Counters that are told as a share of the observed time."""
+"""Counters that become a share of the observed time."""
 
 
 def load(library: Path) -> NvmlDriver:
@@ -39,7 +39,7 @@ def load(library: Path) -> NvmlDriver:
 
 
 def judged(driver: NvmlDriver) -> str:
-    """What `check` and a scrape report of the GPUs behind `driver`."""
+    """Gaps of `check`, and the GPUs' series of a scrape, a line each."""
     document = check(SETTINGS, lambda: driver).document
     text, _ = scraped(SETTINGS, lambda: driver)
     gaps = [gap for gap in document["gaps"] if gap["where"] and gap["where"][0] != "host"]

@@ -17,6 +17,7 @@ import pytest
 from gpu_bottleneck_exporter.commands import capture as capturing
 from gpu_bottleneck_exporter.commands.capture import capture
 from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.driver.nvml import signatures
 from gpu_bottleneck_exporter.driver.nvml.recording import NvmlRecording
 from gpu_bottleneck_exporter.driver.protocol import DriverError
 from support.board import Board, VirtualGpu
@@ -85,15 +86,23 @@ def test_a_replay_gives_the_metrics_of_what_was_captured(
     assert replayed(path, tmp_path / "replay") == expected
 
 
-def test_each_call_of_the_driver_layer_is_captured(
+def test_each_call_of_the_driver_layer_is_captured_with_its_arguments(
     make_board: Make, libraries: Libraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    called: set[str] = set()
+    called: set[tuple[object, ...]] = set()
     look_up = pynvml._nvmlGetFunctionPointer
+    plain = {signature.name: signature for signature in signatures.OF_DEVICES}
 
-    def noted(name: str) -> object:
-        called.add(name)
-        return look_up(name)
+    def noted(name: str) -> Callable[..., int]:
+        function = look_up(name)
+
+        def call(*arguments: Any) -> int:  # noqa: ANN401 - of ctypes
+            count = len(plain[name].arguments[0]) if name in plain else 0
+            numbers = arguments[1 : 1 + count]
+            called.add((name, *(getattr(number, "value", number) for number in numbers)))
+            return int(function(*arguments))
+
+        return call
 
     board = make_board(gpus=[H100, A100], mig=[(0, 2)])
     board.gpus[0].hold(1, 2**20)
@@ -103,9 +112,13 @@ def test_each_call_of_the_driver_layer_is_captured(
     monkeypatch.undo()
     path = tmp_path / "board.jsonl"
     captured(board, libraries, path, seconds=1.0)
-    recorded = {line.get("call") for line in lines_of(path)}
-    of_any_gpu = ("nvmlInit", "nvmlEventSet", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree")
-    assert {name for name in called if not name.startswith(of_any_gpu)} <= recorded
+    lines = [line for line in lines_of(path) if "call" in line]
+    recorded = {(line["call"], *(line["args"] if line["call"] in plain else ())) for line in lines}
+    unrecorded = ("nvmlInit", "nvmlEventSet", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree")
+    assert ("nvmlDeviceGetTemperatureThreshold", 1) in called
+    fields = [line["value"] for line in lines if line["call"] == signatures.FIELDS]
+    assert sum(len(rows) > signatures.LAST_FIELD for rows in fields) == 2 * len(board.gpus)
+    assert {call for call in called if not f"{call[0]}".startswith(unrecorded)} <= recorded
 
 
 def test_refusals_are_captured_and_replayed_as_they_were(

@@ -45,7 +45,8 @@ UNMASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus a
 _POLL_SECONDS = 0.5
 """Time between two readings of the rings: a ring of 10 s cannot overflow."""
 _REPEAT_SECONDS = 10.0
-"""Time between the two readings of all fields, which tells counters from settings."""
+"""Time between the two readings of all fields, which distinguishes counters from settings; a
+shorter capture reads them at its end."""
 _GPM_SECONDS = (0.2, 1.0, 5.0)
 """Intervals over which all GPM metrics are read."""
 _HANG_SECONDS = 20.0
@@ -412,9 +413,9 @@ class _GpuCapture:
         readers = [whole, *self._instances(whole)]
         for reader in readers:
             reader.call_all(signatures.OF_DEVICES)
-            reader.fields(range(1, signatures.LAST_FIELD + 1))
             reader.rings()
             reader.processes()
+        self._all_fields(readers)
         whole.events()
         gpm_captures = [_GpmCapture(reader, whole) for reader in readers]
         self._poll(readers, gpm_captures)
@@ -425,8 +426,7 @@ class _GpuCapture:
             capture.free()
 
     def _poll(self, readers: Sequence[_Reader], gpm_captures: Sequence[_GpmCapture]) -> None:
-        repeat = min(_REPEAT_SECONDS, self._seconds)
-        polls = 0
+        polls, repeated = 0, False
         while (now := self._log.seconds()) < self._seconds and not self._log.full:
             for reader, capture in zip(readers, gpm_captures, strict=True):
                 reader.rings()
@@ -434,12 +434,18 @@ class _GpuCapture:
                 if polls % 2 == 0:
                     reader.call_all(signatures.OF_DEVICES, polled=True)
                     reader.fields(signatures.POLLED_FIELDS)
-                if now >= repeat:
-                    reader.fields(range(1, signatures.LAST_FIELD + 1))
-            if now >= repeat:
-                repeat = math.inf
+            if now >= _REPEAT_SECONDS and not repeated:
+                repeated = True
+                self._all_fields(readers)
             polls += 1
             time.sleep(max(min(_POLL_SECONDS, self._seconds - self._log.seconds()), 0.0))
+        if not repeated:
+            self._all_fields(readers)
+
+    @staticmethod
+    def _all_fields(readers: Sequence[_Reader]) -> None:
+        for reader in readers:
+            reader.fields(range(1, signatures.LAST_FIELD + 1))
 
     def _instances(self, whole: _Reader) -> Iterator[_Reader]:
         whole.call(Signature("nvmlDeviceGetMigMode", ("I", "I")), ())
