@@ -24,7 +24,8 @@ from gpu_bottleneck_exporter.driver.nvml.signatures import TEXT, Signature
 _SOURCE = Path(__file__).with_name("replay.c")
 _FLAGS = ("-std=gnu11", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
 _FUNCTION_NOT_FOUND = 13
-_SIGNATURES = {s.name: s for s in (*signatures.OF_SYSTEM, *signatures.OF_DEVICES)}
+_ALL = (*signatures.OF_SYSTEM, *signatures.OF_DEVICES, signatures.LINK_STATE)
+_SIGNATURES = {signature.name: signature for signature in _ALL}
 _CLOCKS = ("realtime", "boottime")
 _MEAN_SECONDS = 1.0
 """The interval of the GPM metrics that are replayed."""
@@ -96,24 +97,30 @@ def _answers(line: Line) -> Iterator[Answer]:
                 yield Answer(f"{key}/{metric}", ms, result, mean)
     else:
         full = "/".join((key, *map(str, line["args"])))
-        yield Answer(full, ms, code, _content(name, value) if code == 0 else b"")
+        yield Answer(full, ms, code, _content(name, line["args"], value) if code == 0 else b"")
 
 
-def _content(name: str, value: Any) -> bytes:  # noqa: ANN401 - as the capture has it
+def _content(name: str, arguments: Sequence[int], value: Any) -> bytes:  # noqa: ANN401 - of JSON
     """The bytes that a function writes, without those that its caller presets."""
     if name in signatures.PROCESS_LISTS:
         return b"".join(struct.pack("=8xQII", *entry, *[0] * (3 - len(entry))) for entry in value)
     if name not in _SIGNATURES or value is None:
         return b""
-    signature = _SIGNATURES[name]
+    # Versions of a structure are signatures of one name.
+    layouts = (s for s in _ALL if s.name == name and _takes(s, arguments))
+    signature = next(layouts, _SIGNATURES[name])
     if signature.outputs == (TEXT,):
         return f"{value}".encode()
     members = value if isinstance(value, list) else [value]
     encoded = [m.encode() if isinstance(m, str) else m for m in members]
-    # Outputs of one function are alike, or there is one.
+    preset = signature.presets[0]
     layout = struct.Struct("=" + "".join(signature.outputs))
-    preset = 4 * len(signature.preset)
-    return layout.pack(*signature.preset, *encoded)[preset:]
+    return layout.pack(*preset, *encoded)[4 * len(preset) :]
+
+
+def _takes(signature: Signature, arguments: Sequence[int]) -> bool:
+    count = len(signature.arguments[0])
+    return tuple(arguments[count:]) in signature.presets
 
 
 def _field(kind: int, value: float | None) -> bytes:
@@ -175,9 +182,10 @@ def _answering(signature: Signature, has_device: str) -> str:
     if signature.outputs == (TEXT,):
         return f'answer_text("{signature.name}", words, {has_device})'
     sizes = ", ".join(f"{struct.calcsize(f'={output}')}" for output in signature.outputs)
+    counts = f"{len(signature.arguments[0])}, {len(signature.presets[0])}"
     return (
-        f'answer_plain("{signature.name}", words, {has_device}, {len(signature.arguments[0])}, '
-        f"(const unsigned[]){{{sizes}, 0}}, {4 * len(signature.preset)})"
+        f'answer_plain("{signature.name}", words, {has_device}, {counts}, '
+        f"(const unsigned[]){{{sizes}, 0}})"
     )
 
 

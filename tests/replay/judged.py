@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,19 +12,23 @@ import pynvml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.commands.check import check
-from gpu_bottleneck_exporter.commands.watch import scraped
 from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
+from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.settings import Settings
+from support.samplers import EVERY_TICK, sampling
+from support.waiting import until
 
 CAPTURES = sorted((Path(__file__).parents[1] / "captures").glob("*.jsonl"))
 _OF_HOST = frozenset({"feeders", "host", "prescription", "stacks", "workload"})
 SETTINGS = Settings(
     interval_seconds=0.2,
     deadline_seconds=5.0,
-    disabled_collectors=_OF_HOST & {collector.name for collector in ALL},
+    disabled_collectors=_OF_HOST,
 )
+COLLECTORS = tuple(collector for collector in EVERY_TICK if collector.name not in _OF_HOST)
+_SETTLED_NS = 1_500_000_000
+"""Time in which each counter is read several times."""
 _OMITTED = re.compile(r"gpu_(exporter|stall|window|unobserved)_")
 _OF_DRIVER = re.compile(r"gpu_(throttle|ecc|pcie_replays|xid|row|remapped)")
 """Counters that the driver keeps: their value is the capture's."""
@@ -41,7 +46,11 @@ def load(library: Path) -> NvmlDriver:
 def judged(driver: NvmlDriver) -> str:
     """Gaps of `check`, and the GPUs' series of a scrape, a line each."""
     document = check(SETTINGS, lambda: driver).document
-    text, _ = scraped(SETTINGS, lambda: driver)
+    with sampling(lambda: driver, SETTINGS, COLLECTORS) as sampler:
+        until(lambda: sampler.state().gpus, "a GPU")
+        due_ns = time.monotonic_ns() + _SETTLED_NS
+        until(lambda: all(gpu.at_ns > due_ns for gpu in sampler.state().gpus), "some readings")
+        text = Exposition(sampler, COLLECTORS).render()[0].decode()
     gaps = [gap for gap in document["gaps"] if gap["where"] and gap["where"][0] != "host"]
     lines = [f"# gap {gap['subject']}: {gap['problem']}" for gap in gaps]
     lines += [f"# not yet seen: {name}" for name in document.get("not_yet_seen", ())]

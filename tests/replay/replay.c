@@ -67,7 +67,7 @@ struct metrics_request {
 #include "answers.h"
 
 enum { NO_INSTANCE = 0xFFFFFFFF, PROCESS_BYTES = 24, FIRST_UNKNOWN_PID = 4190000 };
-enum { GPU_BIT = 16, INSTANCE_MASK = 0xFFFF };
+enum { GPU_BIT = 16, INSTANCE_MASK = 0xFFFF, MAX_NUMBERS = 8 };
 
 static long long began_us[2]; /* by clock: realtime, boottime */
 static unsigned long long began_ns;
@@ -144,21 +144,25 @@ static int code_of(word device, const char *name, const word *numbers, unsigned 
 }
 
 /* A function whose outputs were captured: device, numbers, then outputs of `sizes`. The first
-   `skipped` bytes of the first output are the caller's. */
+   `presets` members of the first output are the caller's, and count as numbers. */
 static int answer_plain(const char *name, const word *words, bool has_device, unsigned numbers,
-                        const unsigned *sizes, unsigned skipped)
+                        unsigned presets, const unsigned *sizes)
 {
-  word device = has_device ? *words++ : 0;
-  const struct answer *answer = find_call(device, name, words, numbers);
-  if (answer == NULL)
-    return NOT_SUPPORTED;
-  const char *bytes = answer->bytes;
-  for (words += numbers; answer->code == SUCCESS && *sizes > 0; sizes++, words++) {
-    memcpy((char *)*words + skipped, bytes, *sizes - skipped);
-    bytes += *sizes - skipped;
-    skipped = 0;
+  word device = has_device ? *words++ : 0, key[MAX_NUMBERS];
+  memcpy(key, words, numbers * sizeof *key);
+  words += numbers;
+  for (unsigned i = 0; i < presets; i++)
+    key[numbers + i] = ((const unsigned *)*words)[i];
+  const struct answer *answer = find_call(device, name, key, numbers + presets);
+  if (answer == NULL || answer->code != SUCCESS)
+    return answer == NULL ? NOT_SUPPORTED : answer->code;
+  if (presets > 0) {
+    memcpy((unsigned *)*words + presets, answer->bytes, answer->size);
+    return SUCCESS;
   }
-  return answer->code;
+  for (const char *bytes = answer->bytes; *sizes > 0; bytes += *sizes++)
+    memcpy((void *)*words++, bytes, *sizes);
+  return SUCCESS;
 }
 
 static int answer_text(const char *name, const word *words, bool has_device)

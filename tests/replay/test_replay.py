@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from gpu_bottleneck_exporter.commands.capture import capture
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.driver.nvml import signatures
 from gpu_bottleneck_exporter.driver.nvml.recording import NvmlRecording
+from gpu_bottleneck_exporter.driver.nvml.signatures import Signature
 from gpu_bottleneck_exporter.driver.protocol import DriverError
 from support.board import Board, VirtualGpu
 from support.command import run
@@ -86,20 +88,27 @@ def test_a_replay_gives_the_metrics_of_what_was_captured(
     assert replayed(path, tmp_path / "replay") == expected
 
 
+def numbers(signature: Signature, arguments: tuple[Any, ...]) -> Iterator[int]:
+    """Arguments of a call after its device, and the members of its structure that are set."""
+    count, presets = len(signature.arguments[0]), len(signature.presets[0])
+    yield from (int(getattr(number, "value", number)) for number in arguments[:count])
+    if presets:
+        structure = getattr(arguments[count], "_obj", arguments[count])
+        yield from struct.unpack_from(f"={presets}I", bytes(structure))
+
+
 def test_each_call_of_the_driver_layer_is_captured_with_its_arguments(
     make_board: Make, libraries: Libraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: set[tuple[object, ...]] = set()
     look_up = pynvml._nvmlGetFunctionPointer
-    plain = {signature.name: signature for signature in signatures.OF_DEVICES}
+    plain = {s.name: s for s in (*signatures.OF_DEVICES, signatures.LINK_STATE)}
 
     def noted(name: str) -> Callable[..., int]:
         function = look_up(name)
 
         def call(*arguments: Any) -> int:  # noqa: ANN401 - of ctypes
-            count = len(plain[name].arguments[0]) if name in plain else 0
-            numbers = arguments[1 : 1 + count]
-            called.add((name, *(getattr(number, "value", number) for number in numbers)))
+            called.add((name, *(numbers(plain[name], arguments[1:]) if name in plain else ())))
             return int(function(*arguments))
 
         return call
@@ -115,7 +124,7 @@ def test_each_call_of_the_driver_layer_is_captured_with_its_arguments(
     lines = [line for line in lines_of(path) if "call" in line]
     recorded = {(line["call"], *(line["args"] if line["call"] in plain else ())) for line in lines}
     unrecorded = ("nvmlInit", "nvmlEventSet", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree")
-    assert ("nvmlDeviceGetTemperatureThreshold", 1) in called
+    assert ("nvmlDeviceGetTemperatureV", 0x100000C, 0) in called
     fields = [line["value"] for line in lines if line["call"] == signatures.FIELDS]
     assert sum(len(rows) > signatures.LAST_FIELD for rows in fields) == 2 * len(board.gpus)
     assert {call for call in called if not f"{call[0]}".startswith(unrecorded)} <= recorded

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,6 +55,8 @@ _CHUNK = 32
 """Fields and GPM metrics per call: a driver that refuses an id may refuse the whole call."""
 _UNTOUCHED = 998
 """Not an NVML code: marks fields that the driver did not fill in."""
+_SLACK_BYTES = 64
+"""Room after each output, for drivers whose structure is longer than its version says."""
 _MAX_PROCESSES = 256
 _LONG_PROCESS_BRANCHES = ((530, 0), (535, 99))
 """First and last driver version whose v3 process entries have eight bytes more."""
@@ -200,42 +202,57 @@ class _Reader:
         self.handle = handle
         self._masked = masked
         self._marks: dict[int, int] = {}
+        self._links = 0
 
     def call_all(self, functions: Sequence[Signature], *, polled: bool = False) -> None:
         """Record `functions` with all their arguments; `polled`: those to poll only."""
         for function in functions:
-            for arguments in function.arguments:
+            for arguments, preset in product(function.arguments, function.presets):
                 if function.polled or not polled:
-                    self.call(function, arguments)
+                    self.call(function, arguments, preset)
 
-    def call(self, function: Signature, arguments: tuple[int, ...]) -> None:
-        """Record one call."""
-        buffers = [ctypes.create_string_buffer(struct.calcsize(f"={f}")) for f in function.outputs]
-        struct.pack_into(f"={len(function.preset)}I", buffers[0], 0, *function.preset)
+    def call(
+        self, function: Signature, arguments: tuple[int, ...] = (), preset: tuple[int, ...] = ()
+    ) -> None:
+        """Record one call; `preset`: first members of its output."""
+        sizes = [struct.calcsize(f"={output}") for output in function.outputs]
+        buffers = [ctypes.create_string_buffer(size + _SLACK_BYTES) for size in sizes]
+        struct.pack_into(f"={len(preset)}I", buffers[0], 0, *preset)
         passed = [*self._target(), *map(ctypes.c_uint, arguments), *buffers]
         if function.outputs == (TEXT,):
-            passed.append(ctypes.c_uint(len(buffers[0])))
+            passed.append(ctypes.c_uint(sizes[0]))
         code = self.log.invoke(self.label, function.name, *passed)
         value = None
         if code == pynvml.NVML_SUCCESS:
             parts = zip(function.outputs, buffers, strict=True)
-            flat = [*chain.from_iterable(struct.unpack(f"={f}", part) for f, part in parts)]
-            members = [_text(member) for member in flat[len(function.preset) :]]
+            flat = [*chain.from_iterable(struct.unpack_from(f"={f}", part) for f, part in parts)]
+            members = [_text(member) for member in flat[len(preset) :]]
             if self._masked:
                 members = _masked(function.name, self.label, members)
             value = members if len(members) > 1 else members[0]
-        self.log.add(self.label, function.name, arguments, code, value)
+        self.log.add(self.label, function.name, (*arguments, *preset), code, value)
 
     def last(self, name: str) -> Value:
         """The last value of a call without arguments."""
         return self.log.last(self.label, name)
 
     def fields(self, ids: Sequence[int]) -> None:
-        """Record field values: id, scope, code and, if given, type and value."""
-        scoped = [(i, 0) for i in ids]
-        scoped += [(i, scope) for i, scope in signatures.SCOPES.items() if i in ids]
+        """Record field values of the GPU and, of some fields, of its module."""
+        scopes = [(i, scope) for i, scope in signatures.SCOPES.items() if i in ids]
+        self._record_fields([*((i, 0) for i in ids), *scopes])
+
+    def links(self) -> None:
+        """Record state and fields of each NVLink, once all fields were read."""
+        for link in range(min(self._links, signatures.MAX_LINKS)):
+            self.call(signatures.LINK_STATE, (link,))
+            self._record_fields([(i, link) for i in signatures.LINK_FIELDS])
+
+    def _record_fields(self, scoped: Sequence[tuple[int, int]]) -> None:
+        """Record id, scope, code and, if given, type and value of each field."""
         rows = [row for some in _chunks(scoped) for row in self._fields(some)]
         self.log.add(self.label, signatures.FIELDS, (), pynvml.NVML_SUCCESS, rows)
+        counts = [row[-1] for row in rows if row[:3] == [signatures.LINK_COUNT, 0, 0]]
+        self._links = next((count for count in counts if isinstance(count, int)), self._links)
 
     def _fields(self, ids: Sequence[tuple[int, int]]) -> Iterator[list[Value]]:
         # NVML may touch one entry past the requested count.
@@ -416,12 +433,14 @@ class _GpuCapture:
             reader.rings()
             reader.processes()
         self._all_fields(readers)
+        whole.links()
         whole.events()
         gpm_captures = [_GpmCapture(reader, whole) for reader in readers]
         self._poll(readers, gpm_captures)
         for reader in readers:
             reader.call_all(signatures.OF_DEVICES)
             reader.processes()
+        whole.links()
         for capture in gpm_captures:
             capture.free()
 
@@ -448,8 +467,8 @@ class _GpuCapture:
             reader.fields(range(1, signatures.LAST_FIELD + 1))
 
     def _instances(self, whole: _Reader) -> Iterator[_Reader]:
-        whole.call(Signature("nvmlDeviceGetMigMode", ("I", "I")), ())
-        whole.call(Signature("nvmlDeviceGetMaxMigDeviceCount"), ())
+        whole.call(Signature("nvmlDeviceGetMigMode", ("I", "I")))
+        whole.call(Signature("nvmlDeviceGetMaxMigDeviceCount"))
         mode, count = map(whole.last, ("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"))
         if not isinstance(mode, list) or not mode[0] or not isinstance(count, int):
             return

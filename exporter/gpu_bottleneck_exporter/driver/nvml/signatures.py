@@ -24,8 +24,9 @@ class Signature(NamedTuple):
     """The `struct` format of each output."""
     arguments: tuple[tuple[int, ...], ...] = NO_ARGUMENTS
     """The numbers to call it with, one tuple per call."""
-    preset: tuple[int, ...] = ()
-    """First members of the output that the caller sets, such as a structure's version."""
+    presets: tuple[tuple[int, ...], ...] = NO_ARGUMENTS
+    """First members of the output that the caller sets, such as a structure's version; a capture
+    has them after the arguments."""
     polled: bool = False
     """Whether to call it every second; the others are called at the begin and at the end."""
 
@@ -69,8 +70,9 @@ OF_DEVICES = (
     ),
     Signature("nvmlDeviceGetMigMode", _TWO),
     Signature("nvmlDeviceGetSupportedEventTypes", _LONG),
-    Signature("nvmlGpmQueryDeviceSupport", ("II",), preset=(1,)),
-    Signature("nvmlDeviceGetGpuFabricInfoV", ("I4IiIB3xIB3x",), preset=(3 * _VERSION_1 + 40,)),
+    Signature("nvmlGpmQueryDeviceSupport", ("II",), presets=((1,),)),
+    Signature("nvmlDeviceGetGpuFabricInfoV", ("I4IiIB3xIB3x",), presets=((3 * _VERSION_1 + 40,),)),
+    Signature("nvmlDeviceGetGpuFabricInfoV", ("I4IiIB3xI",), presets=((2 * _VERSION_1 + 36,),)),
     # Utilization
     Signature("nvmlDeviceGetUtilizationRates", ("II",), polled=True),
     Signature("nvmlDeviceGetEncoderUtilization", _TWO, polled=True),
@@ -84,8 +86,13 @@ OF_DEVICES = (
     Signature("nvmlDeviceGetTotalEnergyConsumption", _LONG, polled=True),
     # Temperature
     Signature("nvmlDeviceGetTemperature", _ONE, ((0,),), polled=True),
-    Signature("nvmlDeviceGetTemperatureV", ("IIi",), preset=(_VERSION_1 + 12, 0), polled=True),
-    Signature("nvmlDeviceGetMarginTemperature", ("Ii",), preset=(_VERSION_1 + 8,), polled=True),
+    Signature(
+        "nvmlDeviceGetTemperatureV",
+        ("IIi",),
+        presets=((_VERSION_1 + 12, 0), (_VERSION_1 + 12, 1)),
+        polled=True,
+    ),
+    Signature("nvmlDeviceGetMarginTemperature", ("Ii",), presets=((_VERSION_1 + 8,),), polled=True),
     Signature("nvmlDeviceGetTemperatureThreshold", _ONE, _each(8), polled=True),
     # Clocks and throttling
     Signature("nvmlDeviceGetClockInfo", _ONE, _each(4), polled=True),
@@ -96,19 +103,29 @@ OF_DEVICES = (
     Signature("nvmlDeviceGetViolationStatus", ("QQ",), _each(12), polled=True),
     # Memory and health
     Signature("nvmlDeviceGetMemoryInfo", ("3Q",), polled=True),
-    Signature("nvmlDeviceGetMemoryInfo_v2", ("I4x4Q",), preset=(2 * _VERSION_1 + 40,), polled=True),
+    Signature(
+        "nvmlDeviceGetMemoryInfo_v2", ("I4x4Q",), presets=((2 * _VERSION_1 + 40,),), polled=True
+    ),
     Signature("nvmlDeviceGetTotalEccErrors", _LONG, tuple(product((0, 1), (0, 1)))),
     Signature("nvmlDeviceGetRemappedRows", ("I", "I", "I", "I")),
+    Signature("nvmlDeviceGetRepairStatus", ("III",), presets=((_VERSION_1 + 12,),)),
+    Signature("nvmlDeviceGetUnrepairableMemoryFlag_v1"),
     # Links
     Signature("nvmlDeviceGetPcieReplayCounter", polled=True),
     Signature("nvmlDeviceGetCurrPcieLinkGeneration", polled=True),
     Signature("nvmlDeviceGetMaxPcieLinkGeneration"),
     Signature("nvmlDeviceGetCurrPcieLinkWidth", polled=True),
     Signature("nvmlDeviceGetMaxPcieLinkWidth"),
-    Signature("nvmlDeviceGetNvLinkState", _ONE, _each(18)),
 )
 """Functions that take a GPU or a MIG instance first."""
 
+LINK_STATE = Signature("nvmlDeviceGetNvLinkState", _ONE, ((0,),))
+"""The state of one NVLink, whose number replaces the argument."""
+LINK_COUNT = pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT
+"""Field with the number of NVLinks; a call for a link beyond it may read out of bounds."""
+MAX_LINKS = 36
+LINK_FIELDS = (*range(138, 142), *range(161, 163))
+"""Bytes of a link and its errors; the scope is the link."""
 FIELDS = "nvmlDeviceGetFieldValues"
 SAMPLES = "nvmlDeviceGetSamples"
 GPM_METRICS = "nvmlGpmMetricsGet"
