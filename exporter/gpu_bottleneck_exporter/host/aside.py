@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -32,8 +32,8 @@ _MAX_BLOCKED_SECONDS = 1.0
 _FULL_SHARES = 5
 """Tenants with the full share; more of them divide the sum of these, a tenth of the time."""
 _MIN_PART = 1 / 8
-"""Smallest part of the patience and of the time at once that a tenant has, as each other one that
-holds callers up leaves it less: a call must not be given up as it waits for a CPU."""
+"""Smallest part of its patience and of its time at once that a tenant keeps, as others hold callers
+up, too; who owes more than this part of the time at once holds them up."""
 _MAX_IDLE_SECONDS = 10.0
 """Time after which a helper thread without a call ends."""
 T = TypeVar("T")
@@ -98,21 +98,29 @@ class Aside:
 
     def _allowed(self, pid: int) -> float:
         """Patience with a call that asks process `pid`; 0 if none is to be made."""
-        tenant, now, held_up = self._tenant_of(pid), time.monotonic(), [*self._held_up.values()]
+        tenant, held_up = self._tenant_of(pid), [*self._held_up.values()]
         with self._lock:
-            self._paid_at = {one: at for one, at in self._paid_at.items() if at > now}
-            owed = {one: (at - now) * _MAX_BLOCKED_SHARE for one, at in self._paid_at.items()}
-        pids, tenants = [one for one, *_ in held_up], [one for _, one, _ in held_up]
+            owed = self._owed()
+        pids, tenants = [held for held, *_ in held_up], [holder for _, holder, _ in held_up]
         most = MOST_OF_A_TENANT if 2 * len(pids) < MOST_LEFT_BEHIND else 1
         if len(pids) >= MOST_LEFT_BEHIND or tenants.count(tenant) >= most or pid in pids:
             return 0.0
-        late = (one for one, seconds in owed.items() if 2 * seconds > _MAX_BLOCKED_SECONDS)
-        part = max(1 / (1 + len({*tenants, *late} - {tenant})), _MIN_PART)
-        return 0.0 if owed.get(tenant, 0.0) > part * _MAX_BLOCKED_SECONDS else part * self._patience
+        part = max(1 / (1 + len({*tenants, *_late(owed)} - {tenant})), _MIN_PART)
+        if owed.get(tenant, 0.0) > part * _MAX_BLOCKED_SECONDS:
+            return 0.0
+        # A call of a tenant that held up none must not be given up as it waits for a CPU.
+        first = tenant not in owed and tenant not in tenants
+        return max(part * self._patience, min(self._patience, PATIENCE_SECONDS) if first else 0.0)
+
+    def _owed(self) -> dict[Hashable, float]:
+        """Blocked seconds that each tenant has not made up for."""
+        now = time.monotonic()
+        self._paid_at = {tenant: at for tenant, at in self._paid_at.items() if at > now}
+        return {tenant: (at - now) * _MAX_BLOCKED_SHARE for tenant, at in self._paid_at.items()}
 
     def _charge(self, tenant: Hashable, seconds: float) -> None:
         with self._lock:
-            share = _MAX_BLOCKED_SHARE / max(1, len(self._paid_at) / _FULL_SHARES)
+            share = _MAX_BLOCKED_SHARE / max(1, len(_late(self._owed())) / _FULL_SHARES)
             since = max(self._paid_at.get(tenant, 0.0), time.monotonic())
             self._paid_at[tenant] = since + seconds / share
 
@@ -126,7 +134,8 @@ class Aside:
             return calls
 
     def _serve(self, calls: _Calls) -> None:
-        clock, cpu, waited = time.pthread_getcpuclockid(threading.get_ident()), 0.0, 0.0
+        clock = time.pthread_getcpuclockid(threading.get_ident())
+        cpu = waited = blocked = 0.0
         with self._lock:
             self._clocks.add(clock)
         while call := self._next(calls):
@@ -147,7 +156,8 @@ class Aside:
             self._ended_seconds += time.thread_time()
         # Its last call may have been abandoned, but has returned after all.
         if held_up := self._held_up.pop(calls, None):
-            self._charge(*held_up[1:])
+            _, tenant, patience = held_up
+            self._charge(tenant, min(blocked, patience))
 
     def _next(self, calls: _Calls) -> _Call | None:
         """The next call of a helper thread; None at the end."""
@@ -157,6 +167,11 @@ class Aside:
             self._idle.remove(calls)
             return None
         return calls.get()  # a caller has just taken it
+
+
+def _late(owed: Mapping[Hashable, float]) -> set[Hashable]:
+    """The tenants that hold callers up, given the blocked seconds that each has `owed`."""
+    return {tenant for tenant, due in owed.items() if due > _MIN_PART * _MAX_BLOCKED_SECONDS}
 
 
 def waited_seconds() -> float:
