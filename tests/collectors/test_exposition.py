@@ -29,7 +29,7 @@ from support.states import HOST, NO_DRIVER, SIGNALS, FixedSampler, feeding, hopp
 from support.states import state as of
 
 ASKS_OPENMETRICS = "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
-GPU_SERIES, HOST_SERIES = 136, 90
+GPU_SERIES, HOST_SERIES = 138, 90
 """Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C and one less for a job
 with one GPU; and per host with the exporter's own."""
 SECOND = 1_000_000_000
@@ -141,7 +141,11 @@ KINDS = ("Power", "Thermal", "Clocks", "Throttle", "Memory", "Health", "Link", "
 NO_NVLINK = {name: 1 for name in states.TRAFFIC if not name.startswith("nvlink")}
 ABSENT: dict[str, tuple[GpuSnapshot, str]] = {
     **{kind: (without(getattr(readings, kind)), families(kind.lower())) for kind in KINDS},
-    "power now": (read(readings.Power(None, 1, 1, 1)), "gpu_power_watts"),
+    "power now": (read(readings.Power(None, 1, 1, 1, 1, 1)), "gpu_power_watts"),
+    "a module": (
+        read(readings.Power(1, 1, 1, 1)),
+        "gpu_module_power_watts gpu_module_power_limit_watts",
+    ),
     "limits": (read(readings.Thermal({"gpu": 1})), "gpu_temperature_limit_celsius"),
     "throttled": (read(readings.Throttle(active={"sync": True})), "gpu_throttle_seconds_total"),
     "all memory": (read(Memory(used_bytes=1, reserved_bytes=1)), "gpu_memory_total_bytes"),

@@ -14,7 +14,7 @@ from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver import readings
-from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
+from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity, Link, Memory, Process
 from support.board import GRAPHICS
 from support.children import Parent
@@ -127,6 +127,62 @@ def test_processes_are_listed_once_and_only_while_they_live(nvml: Make, start: S
     assert {*machine.device.processes().processes} == both_live
     one.end()
     assert [process.pid for process in machine.device.processes().processes] == [other.pid]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_processes_are_listed_whichever_version_the_driver_has(
+    nvml: Make, start: Start, version: int
+) -> None:
+    machine = nvml(gpus=[replace(H100, process_list_version=version)])
+    pids = [start().pid for _ in range(3)]
+    for pid in pids:
+        machine.gpu.hold(pid, 2**20)
+    machine.record.processes[2].kind = GRAPHICS
+    held = machine.device.processes()
+    assert {*held.processes} == {
+        *(Process(pid, 2**20) for pid in pids[:2]),
+        Process(pids[2], 2**20, draws_only=True),
+    }
+    assert machine.device.last_error is None
+
+
+def test_a_version_that_was_answered_is_the_only_one(nvml: Make, start: Start) -> None:
+    machine = nvml()
+    machine.gpu.hold(start().pid, 2**20)
+    assert machine.device.processes().count == 1
+    machine.record.process_list_version = 3
+    with pytest.raises(DriverError, match="RunningProcesses_v2"):
+        machine.device.processes()
+
+
+# --- Power ----------------------------------------------------------------------------------------
+@rows(
+    "model, refused",
+    {
+        "field 185": (H100, "DeviceGetPowerUsage"),
+        "field 186": (A100, "DeviceGetPowerUsage"),
+        "the call": (H100, "DeviceGetFieldValues"),
+    },
+)
+def test_power_is_read_from_what_the_driver_has(nvml: Make, model: Model, refused: str) -> None:
+    machine = nvml(gpus=[model])
+    machine.gpu.fail(refused, NVML_ERROR_NOT_SUPPORTED)
+    assert machine.device.power().watts == model.idle_mw / 1000
+
+
+def test_power_of_a_superchip_is_also_that_of_its_module(nvml: Make) -> None:
+    superchip = replace(GH200, module_limit_mw=1_000_000, module_cpu_mw=90_000)
+    power = nvml(gpus=[superchip]).device.power()
+    assert (power.watts, power.limit_watts) == (72, 700)
+    assert (power.module_watts, power.module_limit_watts) == (162, 1000)
+
+
+@rows("model", {"no module": GH200, "no superchip": replace(H100, module_limit_mw=1)})
+def test_there_is_no_module_but_of_a_superchip(nvml: Make, model: Model) -> None:
+    device = nvml(gpus=[model]).device
+    power = device.power()
+    assert power.module_watts is power.module_limit_watts is None
+    assert device.last_error is None
 
 
 # --- The ring of utilization ----------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_what_throttles_now(nvml: Make, version: str, bits: int, on: set[str]) -
 
 
 # --- Old drivers and odd clocks -------------------------------------------------------------------
-@pytest.mark.parametrize("branch", [450, 470, 515, 530, 535, 550, 595])
+@pytest.mark.parametrize("branch", [418, 450, 470, 515, 530, 535, 550, 595])
 def test_an_old_library_gives_what_it_has(nvml: Make, branch: int) -> None:
     machine = nvml(gpus=[A100], driver_version=f"{branch}.10")
     machine.gpu.hold(os.getpid(), 2**20)
@@ -236,7 +236,8 @@ def test_one_broken_call_costs_its_own_part(nvml: Make, call: str, code: int) ->
     read = getattr(machine.device, reading)
     machine.gpu.fail(call, code)
     answer = read()
-    assert [name for name in answer.__slots__ if getattr(answer, name) is None] == [part]
+    unread = [name for name in answer.__slots__ if getattr(answer, name) is None]
+    assert [name for name in unread if not name.startswith("module_")] == [part]
     assert (machine.device.last_error is not None) == (code == TIMEOUT)
     machine.gpu.fail(call, 0)
     assert code == NOT_SUPPORTED or getattr(read(), part) is not None

@@ -82,7 +82,12 @@ def whole_gpu_readings() -> dict[type[object], object]:
     """The readings of a GPU of any generation."""
     return by_type(
         kinds.Utilization(gpu=(), memory=(), gpu_percent=62, memory_percent=21),
-        kinds.Power(412.5, 700.0, 1_234_567.89, default_limit_watts=700.0),
+        kinds.Power(
+            *(412.5, 700.0, 1_234_567.89),
+            default_limit_watts=700.0,
+            module_watts=640.5,
+            module_limit_watts=1000.0,
+        ),
         kinds.Thermal(
             sensors={"gpu": 61.0, "memory": 74.0},
             limits={"slowdown": 87.0, "shutdown": 92.0, "max_operating": 85.0},

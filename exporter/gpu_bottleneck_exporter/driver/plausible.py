@@ -45,7 +45,10 @@ _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": Range(0, 2**50)},
     # 3.69 TW for one reading (intel/xpumanager#130).
     # 10 TJ are 16 years of that.
-    readings.Power: {"watts": Range(0, 20_000), "energy_joules": Range(0, 1e13)},
+    readings.Power: {
+        **dict.fromkeys(("watts", "module_watts"), Range(0, 20_000)),
+        "energy_joules": Range(0, 1e13),
+    },
     readings.Memory: dict.fromkeys(("total_bytes", "used_bytes", "reserved_bytes"), _BYTES),
     # 345 to 644245923 degrees Celsius on A100 and H100 (NVIDIA/dcgm-exporter#312).
     readings.Thermal: {"sensors": Range(-50, 150)},

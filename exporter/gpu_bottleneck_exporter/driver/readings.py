@@ -101,6 +101,9 @@ class Power(Reading):
     energy_joules: float | None = None
     default_limit_watts: float | None = None
     """The limit with which the board ships."""
+    module_watts: float | None = None
+    module_limit_watts: float | None = None
+    """Power and limit of a superchip's module, its CPU included; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

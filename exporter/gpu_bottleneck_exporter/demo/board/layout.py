@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-MAGIC = 0x4652414F42555047
-"""`GPUBOARF`; another one for each layout."""
+MAGIC = 0x4752414F42555047
+"""`GPUBOARG`; another one for each layout."""
 SLOT_NS = 10_000_000
 """10 ms: a utilization window has 17 of them."""
 SLOTS = 2048
@@ -61,6 +61,7 @@ class GpuRecord(ctypes.Structure):
     _fields_ = [
         *_each(ctypes.c_char * 96, "uuid", "name", "pci_bus_id"),
         *_each(ctypes.c_uint32, "architecture", "gpm_supported", "no_power_average", "c2c_links"),
+        *_each(ctypes.c_uint32, "process_list_version", "module_limit_mw", "module_cpu_mw"),
         # MIG, which only the stand-in for NVML knows; `kind` is 1 for an instance
         *_each(ctypes.c_uint32, "kind", "parent", "gpu_instance", "compute_instance"),
         *_each(ctypes.c_uint32, "slices", "mig_enabled"),

@@ -28,6 +28,11 @@ _MARGINS = {
     "slowdown": pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT,
     "max_operating": pynvml.NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT,
 }
+_POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
+"""In the order of preference."""
+_MODULE = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT)
+_MODULE_SCOPE = pynvml.NVML_POWER_SCOPE_MODULE
+"""Scope of field values that covers GPU and CPU of a superchip (GH200, GB200)."""
 _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
     "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -87,7 +92,7 @@ class NvmlDevice(NvmlInstance):
     def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the driver was loaded."""
         queries = self._queries.begin()
-        milliwatts = queries.field(pynvml.NVML_FI_DEV_POWER_AVERAGE)
+        milliwatts = queries.field(*_POWER)
         if milliwatts is None:  # on Turing and GA100
             milliwatts = queries.ask(pynvml.nvmlDeviceGetPowerUsage)
         limit = queries.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
@@ -95,7 +100,9 @@ class NvmlDevice(NvmlInstance):
         queries.require(milliwatts, limit, energy)
         if self._default_limit is None:
             self._default_limit = queries.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
-        values = (milliwatts, limit, energy, self._default_limit)
+        # Only asked where a CPU shares the module: drivers may ignore the scope elsewhere.
+        module = queries.fields(*_MODULE, scope=_MODULE_SCOPE) if self._coherent else {}
+        values = (milliwatts, limit, energy, self._default_limit, *map(module.get, _MODULE))
         return readings.Power(*(None if value is None else value / 1000 for value in values))
 
     def thermal(self) -> readings.Thermal:

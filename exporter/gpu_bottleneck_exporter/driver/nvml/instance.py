@@ -9,17 +9,11 @@ import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
+from gpu_bottleneck_exporter.driver.nvml.processes import COMPUTE, GRAPHICS, MPS
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, Device, DriverError
 from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
 
-# Not version 3: it returns the same, but drivers 530 to 535.98 wrote a longer structure than the
-# binding's.
-_PROCESS_LISTS = (
-    pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
-    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
-    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
-)
 _BASICS: tuple[tuple[Any, ...], ...] = (
     (pynvml.nvmlDeviceGetMemoryInfo,),
     (pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
@@ -88,13 +82,13 @@ class NvmlInstance(Device):
     def processes(self) -> Processes:
         """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
         queries = self._queries.begin()
-        lists = [queries.ask(getter) for getter in _PROCESS_LISTS]
+        lists = [queries.ask_version(versions) for versions in (COMPUTE, GRAPHICS, MPS)]
         queries.require(*lists)
         compute, graphics, shared = (entries or () for entries in lists)
         computing = {process.pid for process in (*compute, *shared)}
         found: dict[int, int | None] = {}
         for process in (*compute, *graphics, *shared):
-            if process.usedGpuMemory is not None or process.pid not in found:
-                found[process.pid] = process.usedGpuMemory
+            if process.used_bytes is not None or process.pid not in found:
+                found[process.pid] = process.used_bytes
         listed = (Process(pid, used, pid not in computing) for pid, used in found.items())
         return Processes(tuple(listed))
