@@ -230,6 +230,33 @@ def test_without_a_ring_the_single_reading_stays(nvml: Make) -> None:
     assert reading.gpu_percent is not None
 
 
+# --- Video engines --------------------------------------------------------------------------------
+@rows("no_rings", {"rings": False, "readings only": True})
+def test_video_engines_are_those_that_the_gpu_has(nvml: Make, *, no_rings: bool) -> None:
+    machine = nvml(gpus=[replace(H100, no_engine_rings=no_rings)])
+    machine.gpu.launch(LONG_SECONDS, Work(kernel=0.1, decoder=0.6))
+    time.sleep(0.4)
+    video = machine.device.video()
+    if no_rings:
+        assert video == readings.Video({}, {"decoder": 60, "jpeg": 0, "ofa": 0})
+    else:
+        assert video.rings.keys() == {"decoder", "jpeg", "ofa"}
+        assert video.rings["decoder"][-1].percent == 60
+        assert not any(sample.percent for sample in video.rings["ofa"])
+    assert machine.device.last_error is None
+
+
+def test_a_gpu_without_video_engines_says_so(nvml: Make) -> None:
+    device = nvml(gpus=[replace(H100, engines=0)]).device
+    with pytest.raises(Unsupported):
+        device.video()
+
+
+def test_an_old_library_has_two_kinds_of_video_engines(nvml: Make) -> None:
+    machine = nvml(gpus=[replace(A100, engines=15, no_engine_rings=True)], driver_version="470.10")
+    assert machine.device.video().percents == {"encoder": 0, "decoder": 0}
+
+
 # --- Means and sums -------------------------------------------------------------------------------
 MEANS = {"sm_active": 0.8, "sm_occupancy": 0.4, "dram": 0.6}
 PIPES = {"tensor": 0.2, "fp64": 0.1, "fp32": 0.3, "fp16": 0.05}

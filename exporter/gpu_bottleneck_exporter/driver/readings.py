@@ -77,6 +77,18 @@ class Utilization(Reading):
 
 
 @dataclass(frozen=True, slots=True)
+class Video(Reading):
+    """Utilization of the video engines (encoder, decoder, jpeg, ofa) since the last reading.
+
+    By engine that the GPU has, like `Utilization`: a ring, which may be empty, or the driver's
+    single reading where the ring returns nothing.
+    """
+
+    rings: Mapping[str, Ring] = field(default_factory=dict)
+    percents: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Activity(Reading):
     """Means over the `interval_ns` since the last reading (GPM, Hopper and later).
 

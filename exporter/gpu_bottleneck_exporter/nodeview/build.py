@@ -134,7 +134,13 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
         return None
     stall_ns = (totals.stall_ns or {}) if "stall" in collectors else {}
     sm_active = seconds(totals.active_ns.get("sm"))
-    return GpuTime(totals.observed_ns / 1e9, totals.busy_ns / 1e9, seconds_by(stall_ns), sm_active)
+    return GpuTime(
+        totals.observed_ns / 1e9,
+        totals.busy_ns / 1e9,
+        seconds_by(stall_ns),
+        sm_active,
+        seconds_by(totals.engine_ns),
+    )
 
 
 def _gpu(

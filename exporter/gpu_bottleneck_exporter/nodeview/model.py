@@ -66,6 +66,8 @@ class Gpu:
     """The time of which the next three are shares."""
     busy_ratio: Ratio | None = None
     sm_active_ratio: Ratio | None = None
+    engine_ratios: Mapping[str, Ratio] | None = None
+    """Busy shares of its video engines."""
     stall_ratios: Mapping[str, Ratio] | None = None
     """By what it waited on, largest first."""
     trend: tuple[Mapping[str, Ratio], ...] = ()

@@ -45,6 +45,10 @@ class Model:
     pcie_width: int = 16
     pcie_width_max: int = 16
     c2c_links: int = 0
+    engines: int = 0b1110
+    """Bits of the video engines that it has, in the order of `ENGINES`: an H100 has no encoder."""
+    no_engine_rings: bool = False
+    """Whether the driver gives readings of its video engines, but no samples."""
     module_limit_mw: int = 0
     """Power limit of a superchip's module; 0: a GPU without a CPU beside it."""
     module_cpu_mw: int = 0

@@ -12,6 +12,13 @@ from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
 from gpu_bottleneck_exporter.driver.nvml.throttle import ThrottleCounters, active_reasons
 
+_ENGINES = {
+    "encoder": (pynvml.NVML_ENC_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetEncoderUtilization),
+    "decoder": (pynvml.NVML_DEC_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetDecoderUtilization),
+    "jpeg": (pynvml.NVML_JPG_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetJpgUtilization),
+    "ofa": (pynvml.NVML_OFA_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetOfaUtilization),
+}
+"""Ring and single reading of each video engine."""
 _CLOCKS = {
     "graphics": pynvml.NVML_CLOCK_GRAPHICS,
     "sm": pynvml.NVML_CLOCK_SM,
@@ -70,6 +77,9 @@ class NvmlDevice(NvmlInstance):
         super().__init__(calls, handle, identity, handle, coherent=coherent)
         self._gpu_ring = RingReader(self._queries, pynvml.NVML_GPU_UTILIZATION_SAMPLES)
         self._memory_ring = RingReader(self._queries, pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)
+        self._engine_rings = {
+            name: RingReader(self._queries, kind) for name, (kind, _) in _ENGINES.items()
+        }
         self._throttle = ThrottleCounters(self._queries, driver_version)
         self._supported_reasons: int | None = None
         self._default_limit: int | None = None
@@ -88,6 +98,17 @@ class NvmlDevice(NvmlInstance):
             queries.require(rates)
         percents = () if rates is None else (int(rates.gpu), int(rates.memory))
         return readings.Utilization(gpu, memory, *percents)
+
+    def video(self) -> readings.Video:
+        """Utilization of video engines in percent: their rings, else ...Get...Utilization."""
+        queries = self._queries.begin()
+        rings = {name: ring.drain() for name, ring in self._engine_rings.items()}
+        silent = [name for name, ring in rings.items() if not ring]
+        answers = {name: queries.ask(_ENGINES[name][1]) for name in silent}
+        percents = {name: int(answer[0]) for name, answer in answers.items() if answer is not None}
+        known = {name: ring for name, ring in rings.items() if ring is not None}
+        queries.require(known, percents)
+        return readings.Video(known, percents)
 
     def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the driver was loaded."""
