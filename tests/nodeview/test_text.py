@@ -92,6 +92,10 @@ def test_the_worst_come_first_and_what_is_free_is_not_lost() -> None:
         (BUSY, "Kept busy"),
         (ENCODES, "Waiting for a video engine (video_engine)"),
         (gpu(6, busy=None), "Measuring"),
+        (
+            gpu(6, busy=None, counted_with="MIG-1"),
+            "counted with MIG-1, as both share a GPU instance",
+        ),
         (replace(BUSY, verdict=None), "What it waits for is unknown"),
         (DOWN, "down: it fell off the bus"),
     ],

@@ -37,6 +37,11 @@ class Identity:
     """The driver's id of the GPU instance on its parent."""
     minor: int | None = None
     """The number of the device node; for a MIG instance, its parent's."""
+    counted_with: str | None = None
+    """UUID of the first MIG device of the same GPU instance, which has the readings of all of them.
+
+    Compute instances of one GPU instance share its memory and its counters.
+    """
 
 
 class RingSample(NamedTuple):

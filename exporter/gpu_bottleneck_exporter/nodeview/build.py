@@ -148,7 +148,12 @@ def _gpu(
 ) -> model.Gpu:
     who, key = gpu.identity, _key(gpu)
     shown = model.Gpu(
-        gpu=key.gpu, uuid=key.uuid, name=who.name, mig_profile=who.mig_profile, up=gpu.up
+        gpu=key.gpu,
+        uuid=key.uuid,
+        name=who.name,
+        mig_profile=who.mig_profile,
+        counted_with=who.counted_with,
+        up=gpu.up,
     )
     with _isolated(shown):
         return replace(

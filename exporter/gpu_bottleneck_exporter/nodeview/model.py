@@ -58,6 +58,8 @@ class Gpu:
     uuid: str
     name: str | None = None
     mig_profile: str | None = None
+    counted_with: str | None = None
+    """UUID of the MIG instance that has the figures of both, as they share a GPU instance."""
     up: bool
     down_reason: str | None = None
     holder_pids: tuple[int, ...] | None = None

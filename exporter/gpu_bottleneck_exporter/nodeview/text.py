@@ -110,6 +110,8 @@ def headline(gpu: Gpu) -> str:
     """What it waits for and for how many minutes, or why nobody knows."""
     if not gpu.up:
         return f"down: {gpu.down_reason or 'see the log'}"
+    if gpu.counted_with:
+        return f"counted with {gpu.counted_with}, as both share a GPU instance"
     if not gpu.parts or gpu.verdict == MEASURING:
         return "Measuring"
     if not gpu.verdict:
@@ -128,7 +130,9 @@ def verdict(gpu: Gpu) -> str:
 
 def likely_cause(gpu: Gpu) -> str:
     """One word for a cell: the cause, `busy`, `measuring`, `down`, or a dash."""
-    return (gpu.verdict or (DASH if gpu.parts else MEASURING)) if gpu.up else "down"
+    if not gpu.up:
+        return "down"
+    return gpu.verdict or (DASH if gpu.parts or gpu.counted_with else MEASURING)
 
 
 def idle(gpu: Gpu) -> float:

@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, Device, DriverError
 from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
 
+_LISTS = (COMPUTE, GRAPHICS, MPS)
 _BASICS: tuple[tuple[Any, ...], ...] = (
     (pynvml.nvmlDeviceGetMemoryInfo,),
     (pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
@@ -38,9 +39,15 @@ class NvmlInstance(Device):
         self.identity = identity
         self._calls = calls
         self._queries = Queries(calls, handle)
+        self._further: list[Queries] = []
+        """Of further compute instances, whose processes hold the same memory and SMs."""
         self._whole = whole
         self._coherent = coherent
         self._gpm: GpmReader | None = None
+
+    def add_compute_instance(self, handle: object) -> None:
+        """List also the processes of another MIG device of the same GPU instance."""
+        self._further.append(Queries(self._calls, handle))
 
     @property
     def last_error(self) -> DriverError | None:
@@ -82,8 +89,13 @@ class NvmlInstance(Device):
     def processes(self) -> Processes:
         """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
         queries = self._queries.begin()
-        lists = [queries.ask_version(versions) for versions in (COMPUTE, GRAPHICS, MPS)]
+        lists = [queries.ask_version(versions) for versions in _LISTS]
         queries.require(*lists)
+        hidden = False
+        for further in self._further:
+            more = [further.begin().ask_version(versions) for versions in _LISTS]
+            hidden |= all(entries is None for entries in more)
+            lists = [[*(a or ()), *(b or ())] for a, b in zip(lists, more, strict=True)]
         compute, graphics, shared = (entries or () for entries in lists)
         computing = {process.pid for process in (*compute, *shared)}
         found: dict[int, int | None] = {}
@@ -91,4 +103,11 @@ class NvmlInstance(Device):
             if process.used_bytes is not None or process.pid not in found:
                 found[process.pid] = process.used_bytes
         listed = (Process(pid, used, pid not in computing) for pid, used in found.items())
-        return Processes(tuple(listed))
+        return Processes(tuple(listed), others_hidden=hidden)
+
+
+class NvmlComputeInstance(Device):
+    """A further MIG device of a GPU instance: it has a name, and no readings of its own."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
