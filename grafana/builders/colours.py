@@ -58,6 +58,8 @@ CAUSES: dict[str, str] = {
     "tensor_cores_idle": "#66C7AB",
     "low_parallelism": "#A3E7D5",
     "near_oom": "#D1FBF0",
+    # Its video engines
+    "video_engine_bound": WAITING_ON["video_engine"],
     # Without evidence
     "unexplained_low_utilization": WAITING_ON["unknown"],
 }

@@ -16,6 +16,8 @@ enum result {
   NVML_ERROR_UNKNOWN = 999,
 };
 
+enum power_scope { NVML_POWER_SCOPE_GPU = 0, NVML_POWER_SCOPE_MODULE = 1 };
+
 enum value_type {
   NVML_VALUE_TYPE_UNSIGNED_INT = 1,
   NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3,
@@ -54,6 +56,10 @@ enum pcie_counter { NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES };
 enum sample_type {
   NVML_GPU_UTILIZATION_SAMPLES = 1,
   NVML_MEMORY_UTILIZATION_SAMPLES = 2,
+  NVML_ENC_UTILIZATION_SAMPLES = 3,
+  NVML_DEC_UTILIZATION_SAMPLES = 4,
+  NVML_JPG_UTILIZATION_SAMPLES = 8,
+  NVML_OFA_UTILIZATION_SAMPLES = 9,
 };
 
 enum policy {
@@ -76,6 +82,8 @@ enum field_id {
   NVML_FI_DEV_MEMORY_TEMP = 82,
   NVML_FI_DEV_C2C_LINK_COUNT = 170,
   NVML_FI_DEV_POWER_AVERAGE = 185,
+  NVML_FI_DEV_POWER_INSTANT = 186,
+  NVML_FI_DEV_POWER_CURRENT_LIMIT = 190,
   NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT = 193,
   NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT = 196,
 };
@@ -165,6 +173,17 @@ struct field {
   unsigned valueType;
   int nvmlReturn;
   union value value;
+};
+
+struct process_info_v1 {
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+};
+
+struct process_info_v2 {
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+  unsigned gpuInstanceId, computeInstanceId;
 };
 
 struct process_info {

@@ -41,6 +41,8 @@ STRUCTURES = {
     "utilization": "nvmlUtilization_t",
     "ring_sample": "nvmlSample_t",
     "field": "nvmlFieldValue_t",
+    "process_info_v1": "nvmlProcessInfo_v1_t",
+    "process_info_v2": "nvmlProcessInfo_v2_t",
     "process_info": "nvmlProcessInfo_t",
     "event_data": "nvmlEventData_t",
     "metric": "nvmlGpmMetric_t",

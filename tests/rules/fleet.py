@@ -226,6 +226,8 @@ class Gpu:
     pipes: Mapping[str, Signal] | None = field(
         default_factory=lambda: {"tensor": 0.5, "fp32": 0.1, "fp64": 0.0, "fp16": 0.0, "int": 0.1}
     )
+    engines: Mapping[str, Signal] = field(default_factory=dict)
+    """Busy shares of its video engines."""
     memory_controller: Signal | None = counter(0.4, "gpu_memory_controller_busy_seconds_total")
     power_watts: Signal | None = gauge(560.0, "gpu_power_watts")
     energy_watts: Signal | None = counter(None, "gpu_energy_joules_total")
@@ -411,6 +413,8 @@ class _Writer:
             self._g("gpu_workload_info", 1, **owner)
 
     def _stalls(self) -> None:
+        for engine, share in self._gpu.engines.items():
+            self._c("gpu_video_engine_busy_seconds_total", share, engine=engine)
         idle = mapped(self._gpu.busy, lambda v: 1 - v)
         for waiting_on in WAITING_ON:
             rest = idle if waiting_on == "asleep" and not self._gpu.stalls else 0.0

@@ -57,7 +57,8 @@ _PROCESSES: Table[readings.Processes] = {
 _POWER: Table[readings.Power] = {
     gauge(
         "gpu_power_watts",
-        "Power drawn, in watts: mean of the last second; on GA100 and older instantaneous.",
+        "Power drawn, in watts: mean of the last second; instantaneous on GA100, older boards, and "
+        "where the driver averages none.",
     ): lambda power: power.watts,
     gauge("gpu_power_limit_watts", "Power limit in force, in watts."): lambda power: (
         power.limit_watts
@@ -65,6 +66,15 @@ _POWER: Table[readings.Power] = {
     gauge(
         "gpu_power_default_limit_watts", "Default power limit of the board, in watts."
     ): lambda power: power.default_limit_watts,
+    gauge(
+        "gpu_module_power_watts",
+        "Power drawn by the module of GPU and CPU, in watts (superchips such as GH200 and GB200).",
+    ): lambda power: power.module_watts,
+    gauge(
+        "gpu_module_power_limit_watts",
+        "Power limit of the module in force, in watts: it throttles the GPU while the CPU draws "
+        "much.",
+    ): lambda power: power.module_limit_watts,
     counter(
         "gpu_energy_joules_total",
         "Energy since the driver was loaded, in joules (Volta and later).",

@@ -5,7 +5,7 @@ Only what a driver was seen to return along with success; each bound names its s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -41,11 +41,15 @@ _ANYTHING = Range(-(2.0**63), 2.0**63)
 _RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes")
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
+    readings.Video: {"percents": _PERCENT},
     # NaN, as above: 1 PiB is far more than any link moves between two readings.
     readings.Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": Range(0, 2**50)},
     # 3.69 TW for one reading (intel/xpumanager#130).
     # 10 TJ are 16 years of that.
-    readings.Power: {"watts": Range(0, 20_000), "energy_joules": Range(0, 1e13)},
+    readings.Power: {
+        **dict.fromkeys(("watts", "module_watts"), Range(0, 20_000)),
+        "energy_joules": Range(0, 1e13),
+    },
     readings.Memory: dict.fromkeys(("total_bytes", "used_bytes", "reserved_bytes"), _BYTES),
     # PCI Express Base Specification: x1 to x32. One wrong width would be the most ever observed.
     readings.Link: dict.fromkeys(("width", "width_max"), Range(1, 32)),
@@ -65,13 +69,20 @@ def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
     ranges = _RANGES.get(type(reading), {})
     for item in fields(reading):
         reading = _fitted(reading, item.name, ranges.get(item.name, _ANYTHING), drop)
-    if isinstance(reading, readings.Utilization):
-        for sample in (*(reading.gpu or ()), *(reading.memory or ())):
+    for ring in _rings(reading):
+        for sample in ring:
             if sample.percent is None:
                 drop("samples", "not 0 to 100 %")
     if isinstance(reading, readings.Processes):
         return _of_known_pids(reading, drop)
     return reading
+
+
+def _rings(reading: readings.Reading) -> Iterable[readings.Ring]:
+    """The rings of samples in `reading`."""
+    if isinstance(reading, readings.Utilization):
+        return reading.gpu or (), reading.memory or ()
+    return reading.rings.values() if isinstance(reading, readings.Video) else ()
 
 
 def _fitted(reading: Any, name: str, possible: Range, drop: Drop) -> Any:  # noqa: ANN401 - any reading, the same comes back
@@ -81,7 +92,10 @@ def _fitted(reading: Any, name: str, possible: Range, drop: Drop) -> Any:  # noq
     parts = given if whole else {None: given}
     if not whole and not isinstance(given, int | float):
         return reading
-    kept = {key: one if one is None else possible.fit(one) for key, one in parts.items()}
+    kept = {
+        key: possible.fit(one) if isinstance(one, int | float) else one
+        for key, one in parts.items()
+    }
     for key, value in parts.items():
         if kept[key] is None and value is not None:
             drop(f"{name} {key}" if whole else name, value)

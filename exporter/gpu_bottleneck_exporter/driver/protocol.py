@@ -84,6 +84,10 @@ class Device(Protocol):
         """Utilization in percent, since the last call; empties the driver's rings."""
         raise Unsupported(NOT_GIVEN)
 
+    def video(self) -> readings.Video:
+        """Utilization of the video engines in percent, since the last call; empties their rings."""
+        raise Unsupported(NOT_GIVEN)
+
     def activity(self) -> readings.Activity | None:
         """Activity since the last call, ratios and bytes; None without an earlier call."""
         raise Unsupported(NOT_GIVEN)

@@ -39,6 +39,11 @@ class Identity:
     """The number of the device node; for a MIG instance, its parent's."""
     coherent: bool = False
     """Whether NVLink-C2C makes its memory a part of the host's, which the kernel uses, too."""
+    counted_with: str | None = None
+    """UUID of the first MIG device of the same GPU instance, which has the readings of all of them.
+
+    Compute instances of one GPU instance share its memory and its counters.
+    """
 
 
 class RingSample(NamedTuple):
@@ -79,6 +84,18 @@ class Utilization(Reading):
 
 
 @dataclass(frozen=True, slots=True)
+class Video(Reading):
+    """Utilization of the video engines (encoder, decoder, jpeg, ofa) since the last reading.
+
+    By engine that the GPU has, like `Utilization`: a ring, which may be empty, or the driver's
+    single reading where the ring returns nothing.
+    """
+
+    rings: Mapping[str, Ring] = field(default_factory=dict)
+    percents: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Activity(Reading):
     """Means over the `interval_ns` since the last reading (GPM, Hopper and later).
 
@@ -103,6 +120,9 @@ class Power(Reading):
     energy_joules: float | None = None
     default_limit_watts: float | None = None
     """The limit with which the board ships."""
+    module_watts: float | None = None
+    module_limit_watts: float | None = None
+    """Power and limit of a superchip's module, its CPU included; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ class Refusals:
         """Whether `key` was ever answered."""
         return key in self._answered
 
+    def is_unknown(self, key: Hashable) -> bool:
+        """Whether `key` was refused at its last try, and never answered."""
+        return key in self._refused and key not in self._answered
+
     def answered(self, key: Hashable) -> None:
         """Note that `key` was answered."""
         self._answered.add(key)

@@ -12,6 +12,13 @@ from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
 from gpu_bottleneck_exporter.driver.nvml.throttle import ThrottleCounters, active_reasons
 
+_ENGINES = {
+    "encoder": (pynvml.NVML_ENC_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetEncoderUtilization),
+    "decoder": (pynvml.NVML_DEC_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetDecoderUtilization),
+    "jpeg": (pynvml.NVML_JPG_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetJpgUtilization),
+    "ofa": (pynvml.NVML_OFA_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetOfaUtilization),
+}
+"""Ring and single reading of each video engine."""
 _CLOCKS = {
     "graphics": pynvml.NVML_CLOCK_GRAPHICS,
     "sm": pynvml.NVML_CLOCK_SM,
@@ -24,6 +31,11 @@ _LIMITS = {
     "max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
     "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
 }
+_POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
+"""In the order of preference."""
+_MODULE = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT)
+_MODULE_SCOPE = pynvml.NVML_POWER_SCOPE_MODULE
+"""Scope of field values that covers GPU and CPU of a superchip (GH200, GB200)."""
 _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
     "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -59,6 +71,9 @@ class NvmlDevice(NvmlInstance):
         super().__init__(calls, handle, identity, handle, coherent=coherent)
         self._gpu_ring = RingReader(self._queries, pynvml.NVML_GPU_UTILIZATION_SAMPLES)
         self._memory_ring = RingReader(self._queries, pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)
+        self._engine_rings = {
+            name: RingReader(self._queries, kind) for name, (kind, _) in _ENGINES.items()
+        }
         self._throttle = ThrottleCounters(self._queries, driver_version)
         self._supported_reasons: int | None = None
         self._default_limit: int | None = None
@@ -78,10 +93,21 @@ class NvmlDevice(NvmlInstance):
         percents = () if rates is None else (int(rates.gpu), int(rates.memory))
         return readings.Utilization(gpu, memory, *percents)
 
+    def video(self) -> readings.Video:
+        """Utilization of video engines in percent: their rings, else ...Get...Utilization."""
+        queries = self._queries.begin()
+        rings = {name: ring.drain() for name, ring in self._engine_rings.items()}
+        silent = [name for name, ring in rings.items() if not ring]
+        answers = {name: queries.ask(_ENGINES[name][1]) for name in silent}
+        percents = {name: int(answer[0]) for name, answer in answers.items() if answer is not None}
+        known = {name: ring for name, ring in rings.items() if ring is not None}
+        queries.require(known, percents)
+        return readings.Video(known, percents)
+
     def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the driver was loaded."""
         queries = self._queries.begin()
-        milliwatts = queries.field(pynvml.NVML_FI_DEV_POWER_AVERAGE)
+        milliwatts = queries.field(*_POWER)
         if milliwatts is None:  # on Turing and GA100
             milliwatts = queries.ask(pynvml.nvmlDeviceGetPowerUsage)
         limit = queries.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
@@ -89,7 +115,9 @@ class NvmlDevice(NvmlInstance):
         queries.require(milliwatts, limit, energy)
         if self._default_limit is None:
             self._default_limit = queries.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
-        values = (milliwatts, limit, energy, self._default_limit)
+        # Only asked where a CPU shares the module: drivers may ignore the scope elsewhere.
+        module = queries.fields(*_MODULE, scope=_MODULE_SCOPE) if self._coherent else {}
+        values = (milliwatts, limit, energy, self._default_limit, *map(module.get, _MODULE))
         return readings.Power(*(None if value is None else value / 1000 for value in values))
 
     def thermal(self) -> readings.Thermal:
