@@ -29,7 +29,7 @@ from support.states import PRESCRIBED, SCORED
 
 CHANGING = ("stalls", "throttle", "throttle_active", "pipes", "xids")
 """Fields with several signals."""
-TEXTS = ("architecture", "missing", "uuid", "parent_uuid")
+TEXTS = ("recovery_action", "fabric_state", "architecture", "missing", "uuid", "parent_uuid")
 
 
 OUTLOOKS = {

@@ -245,6 +245,8 @@ def _processes(gpu: GpuSnapshot, collectors: frozenset[str]) -> dict[str, Any]:
 
 def _trouble(gpu: GpuSnapshot) -> Iterator[str]:
     health, link = _reading(gpu, readings.Health), _reading(gpu, readings.Link)
+    for problem, remedy in _reading(gpu, readings.Condition).problems.items():
+        yield f"{problem}: {remedy}"
     if health.remap_failed:
         yield "a row remapping failed: replace the GPU"
     if health.remap_pending:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pynvml
 
 from gpu_bottleneck_exporter.driver import readings
+from gpu_bottleneck_exporter.driver.nvml import condition
 from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
@@ -44,6 +45,8 @@ _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
     "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
 }
+_HOTTEST = 1
+"""NVML_TEMPERATURE_GPU_MAX, the hottest part of the die (driver 615)."""
 _TEMPERATURE = (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature)
 _EVENT_REASONS = (
     pynvml.nvmlDeviceGetCurrentClocksEventReasons,
@@ -133,7 +136,8 @@ class NvmlDevice(NvmlInstance):
         memory = queries.field(pynvml.NVML_FI_DEV_MEMORY_TEMP)
         queries.require(gpu, memory)
         self._temperature_limits = self._temperature_limits or self._limits(gpu)
-        sensors = {"gpu": gpu, "memory": memory}
+        hottest = queries.ask(pynvml.nvmlDeviceGetTemperatureV, _HOTTEST)
+        sensors = {"gpu": gpu, "memory": memory, "hottest": hottest}
         return readings.Thermal(
             {name: degrees for name, degrees in sensors.items() if degrees is not None},
             self._temperature_limits,
@@ -187,6 +191,10 @@ class NvmlDevice(NvmlInstance):
         corrected, uncorrected, pending, failed = rows
         remapped = {"corrected": corrected, "uncorrected": uncorrected}
         return readings.Health(errors, remapped, bool(pending), bool(failed))
+
+    def condition(self) -> readings.Condition:
+        """Recovery action, fabric, NVLinks and repairs."""
+        return condition.read(self._queries)
 
     def link(self) -> readings.Link:
         """The PCIe link and its replays; no link if the GPU is not on PCIe."""
