@@ -13,6 +13,7 @@ CAUSES: dict[str, str] = {
     # Telemetry and hardware: reds
     "telemetry_lost": "#C42353",
     "gpu_fault": "#DD0117",
+    "fabric_unready": "#EE44FF",
     "hw_slowdown": "#CB4B54",
     "thermal_throttle": "#D9727A",
     "clock_limited": "#E699A0",

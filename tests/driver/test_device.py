@@ -292,6 +292,62 @@ def test_an_old_library_has_two_kinds_of_video_engines(nvml: Make) -> None:
     assert machine.device.video().percents == {"encoder": 0, "decoder": 0}
 
 
+# --- The GPU as a whole ---------------------------------------------------------------------------
+WITH_FABRIC = {"recovery_action": 4, "fabric_state": 3, "nvlinks": 18, "nvlinks_active": 17}
+WITH_FABRIC |= {"nvlink_replays": 2, "nvlink_recoveries": 1, "repairs_pending": 2}
+CONDITIONS: Mapping[str, tuple[str, Mapping[str, int], readings.Condition]] = {
+    "all of it": (
+        "615.71",
+        WITH_FABRIC | {"unrepairable_memory": 1},
+        readings.Condition(
+            *("drain_and_reset", "completed", 17, {"replay": 36, "recovery": 18}, True, True)
+        ),
+    ),
+    "nothing wrong, no fabric": (
+        "615.71",
+        {},
+        readings.Condition("none", repair_pending=False, memory_unrepairable=False),
+    ),
+    "an unknown action": ("570.10", {"recovery_action": 9}, readings.Condition("action_9")),
+    "a fabric, older": ("550.10", {"fabric_state": 2}, readings.Condition(None, "in_progress")),
+    "a fabric that failed": (
+        "575.10",
+        {"fabric_state": 3, "fabric_status": 999},
+        readings.Condition("none", "failed"),
+    ),
+    "links, old": (
+        "470.10",
+        {"nvlinks": 2, "nvlinks_active": 2},
+        readings.Condition(nvlinks_active=2, nvlink_errors={"replay": 0, "recovery": 0}),
+    ),
+}
+
+
+@rows("version, fields, condition", CONDITIONS)
+def test_what_the_driver_says_of_the_gpu_as_a_whole(
+    nvml: Make, version: str, fields: Mapping[str, int], condition: readings.Condition
+) -> None:
+    machine = nvml(driver_version=version)
+    check(machine, fields, condition)
+    assert machine.device.last_error is None
+
+
+def test_where_the_driver_says_nothing_of_it_that_is_no_condition(nvml: Make) -> None:
+    device = nvml(driver_version="470.10").device
+    with pytest.raises(Unsupported):
+        device.condition()
+
+
+@pytest.mark.parametrize(("version", "hottest"), [("615.71", 49), ("580.95", None)])
+def test_the_hottest_sensor_is_read_where_the_driver_has_it(
+    nvml: Make, version: str, hottest: int | None
+) -> None:
+    machine = nvml(driver_version=version)
+    machine.record.hottest_above = 8
+    assert machine.device.thermal().sensors.get("hottest") == hottest
+    assert machine.device.last_error is None
+
+
 # --- Means and sums -------------------------------------------------------------------------------
 MEANS = {"sm_active": 0.8, "sm_occupancy": 0.4, "dram": 0.6}
 PIPES = {"tensor": 0.2, "fp64": 0.1, "fp32": 0.3, "fp16": 0.05}

@@ -47,6 +47,27 @@ static int memory_temperature_field(const struct target *target, struct field *f
   return put_uint(field, (unsigned)target->gpu->memory_temperature);
 }
 
+static int nvlink_count_field(const struct target *target, struct field *field)
+{
+  return put_uint(field, target->gpu->nvlinks);
+}
+
+/* Of each link alike; those of links that the GPU does not have are refused. */
+static int nvlink_errors_field(const struct target *target, struct field *field)
+{
+  if (field->scopeId >= target->gpu->nvlinks)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  bool replays = field->fieldId == NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY;
+  return put_ull(field, replays ? target->gpu->nvlink_replays : target->gpu->nvlink_recoveries);
+}
+
+static int recovery_action_field(const struct target *target, struct field *field)
+{
+  if (target->header->driver_branch < 570)
+    return NVML_ERROR_NOT_SUPPORTED;
+  return put_uint(field, target->gpu->recovery_action);
+}
+
 static int c2c_links_field(const struct target *target, struct field *field)
 {
   return put_uint(field, target->gpu->c2c_links);
@@ -148,6 +169,11 @@ static const struct {
 } readers[] = {
     {NVML_FI_DEV_PERF_POLICY_POWER, NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS, policy_field},
     {NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_MEMORY_TEMP, memory_temperature_field},
+    {NVML_FI_DEV_NVLINK_LINK_COUNT, NVML_FI_DEV_NVLINK_LINK_COUNT, nvlink_count_field},
+    {NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+     nvlink_errors_field},
+    {NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+     recovery_action_field},
     {NVML_FI_DEV_C2C_LINK_COUNT, NVML_FI_DEV_C2C_LINK_COUNT, c2c_links_field},
     {NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_INSTANT, power_field},
     {NVML_FI_DEV_POWER_CURRENT_LIMIT, NVML_FI_DEV_POWER_CURRENT_LIMIT, power_limit_field},

@@ -265,6 +265,10 @@ class Gpu:
     """Counter values, not rates: by code."""
     row_remap_failed: Signal = gauge(0, "gpu_row_remap_failed")
     row_remap_pending: Signal = gauge(0, "gpu_row_remap_pending")
+    repair_pending: Signal | None = gauge(None, "gpu_repair_pending")
+    memory_unrepairable: Signal | None = gauge(None, "gpu_memory_unrepairable")
+    recovery_action: str | None = None
+    fabric_state: str | None = None
     up: Signal = gauge(1, "gpu_up")
     feeders: bool = True
     """Whether the exporter sees who feeds the GPU."""
@@ -358,6 +362,7 @@ class _Writer:
             self._g(family, value)
         self._fields()
         self._device()
+        self._condition()
         if self._gpu.feeders:
             self._stalls()
             self._feeders()
@@ -411,6 +416,12 @@ class _Writer:
             self._g("gpu_xid_errors_total", value, xid=xid)
         for owner in (*([gpu.owner] if gpu.owner else []), *gpu.owners):
             self._g("gpu_workload_info", 1, **owner)
+
+    def _condition(self) -> None:
+        if self._gpu.recovery_action is not None:
+            self._g("gpu_recovery_action", 1, action=self._gpu.recovery_action)
+        if self._gpu.fabric_state is not None:
+            self._g("gpu_fabric_state", 1, state=self._gpu.fabric_state)
 
     def _stalls(self) -> None:
         for engine, share in self._gpu.engines.items():

@@ -90,7 +90,7 @@ def whole_gpu_readings() -> dict[type[object], object]:
             module_limit_watts=1000.0,
         ),
         kinds.Thermal(
-            sensors={"gpu": 61.0, "memory": 74.0},
+            sensors={"gpu": 61.0, "memory": 74.0, "hottest": 68.0},
             limits={"slowdown": 87.0, "shutdown": 92.0, "max_operating": 85.0}
             | {"memory_max_operating": 95.0},
             margin=21.0,
@@ -109,6 +109,14 @@ def whole_gpu_readings() -> dict[type[object], object]:
             remapped_rows={"corrected": 1, "uncorrected": 0},
             remap_pending=True,
             remap_failed=False,
+        ),
+        kinds.Condition(
+            recovery_action="none",
+            fabric_state="completed",
+            nvlinks_active=18,
+            nvlink_errors={"replay": 4, "recovery": 0},
+            repair_pending=False,
+            memory_unrepairable=False,
         ),
         kinds.Link(replays=2, generation=4, generation_max=5, width=16, width_max=16),
         kinds.Processes((kinds.Process(4711, 50 * 2**30), kinds.Process(4712))),

@@ -120,6 +120,10 @@ class Device(Protocol):
         """The PCIe link: generation, lanes, replayed packets."""
         raise Unsupported(NOT_GIVEN)
 
+    def condition(self) -> readings.Condition:
+        """What the driver says of the GPU as a whole: recovery, fabric, NVLinks, repairs."""
+        raise Unsupported(NOT_GIVEN)
+
     def processes(self) -> readings.Processes:
         """Processes with a context. Costly: holds the driver's global lock for milliseconds."""
         raise Unsupported(NOT_GIVEN)

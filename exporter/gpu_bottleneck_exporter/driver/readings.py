@@ -179,6 +179,27 @@ class Health(Reading):
 
 
 @dataclass(frozen=True, slots=True)
+class Condition(Reading):
+    """What the driver says of the GPU as a whole."""
+
+    recovery_action: str | None = None
+    """What it asks for: none, gpu_reset, node_reboot and so on; action_N for an unknown number."""
+    fabric_state: str | None = None
+    """Registration with the NVLink fabric: not_started, in_progress, completed, failed.
+
+    None where there is no fabric. CUDA does not start before it is completed.
+    """
+    nvlinks_active: int | None = None
+    nvlink_errors: Mapping[str, int] = field(default_factory=dict)
+    """Over all links, since the driver was loaded: replay, recovery."""
+    repair_pending: bool | None = None
+    """Whether a repair of memory or of an SM cluster awaits a reset."""
+    memory_unrepairable: bool | None = None
+    problems: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What of this is wrong, in words, and the remedy for each."""
+
+
+@dataclass(frozen=True, slots=True)
 class Link(Reading):
     """The PCIe link now, the chip's maximum, and the count of replayed packets.
 

@@ -251,6 +251,8 @@ def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
     sources = {readings.Utilization, readings.Activity}
     if "utilization" in state.collectors and gpu.readings and sources.isdisjoint(gpu.readings):
         yield "the driver gives no busy time: check says why"
+    for problem, remedy in _reading(gpu, readings.Condition).problems.items():
+        yield f"{problem}: {remedy}"
     yield from _memory_trouble(gpu)
     yield from _link_trouble(gpu, state.gpus)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-MAGIC = 0x4852414F42555047
-"""`GPUBOARH`; another one for each layout."""
+MAGIC = 0x4952414F42555047
+"""`GPUBOARI`; another one for each layout."""
 SLOT_NS = 10_000_000
 """10 ms: a utilization window has 17 of them."""
 SLOTS = 2048
@@ -88,6 +88,10 @@ class GpuRecord(ctypes.Structure):
         *_each(ctypes.c_uint32, "pcie_width", "pcie_width_max", "pcie_replays"),
         *_each(ctypes.c_uint32, "remapped_corrected", "remapped_uncorrected"),
         *_each(ctypes.c_uint32, "remap_pending", "remap_failed"),
+        # What the driver says of the GPU as a whole, which only tests set
+        *_each(ctypes.c_uint32, "recovery_action", "fabric_state", "fabric_status"),
+        *_each(ctypes.c_uint32, "nvlinks", "nvlinks_active", "nvlink_replays", "nvlink_recoveries"),
+        *_each(ctypes.c_uint32, "unrepairable_memory", "repairs_pending", "hottest_above"),
         *_each(ctypes.c_uint64, "ecc_corrected", "ecc_uncorrected", "event_reasons"),
         *_each(ctypes.c_uint64, "memory_total", "memory_reserved"),
         # Throttling by reason, which only tests set and read

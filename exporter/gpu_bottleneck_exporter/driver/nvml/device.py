@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pynvml
 
 from gpu_bottleneck_exporter.driver import readings
+from gpu_bottleneck_exporter.driver.nvml import condition
 from gpu_bottleneck_exporter.driver.nvml.instance import PLACEHOLDER, NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
@@ -40,6 +41,8 @@ _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
     "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
 }
+_HOTTEST = 1
+"""NVML_TEMPERATURE_GPU_MAX, the hottest part of the die (driver 615)."""
 _TEMPERATURE = (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature)
 _EVENT_REASONS = (
     pynvml.nvmlDeviceGetCurrentClocksEventReasons,
@@ -137,7 +140,8 @@ class NvmlDevice(NvmlInstance):
             limits = {name: float(degrees) for name, degrees in thresholds.items() if degrees}
             if limits or (margin is not None and not queries.last_error):
                 self._temperature_limits = limits  # most GPUs with a margin have no limits
-        sensors = {"gpu": gpu, "memory": memory}
+        hottest = queries.ask(pynvml.nvmlDeviceGetTemperatureV, _HOTTEST)
+        sensors = {"gpu": gpu, "memory": memory, "hottest": hottest}
         temperatures = {name: degrees for name, degrees in sensors.items() if degrees is not None}
         return readings.Thermal(temperatures, limits, margin)
 
@@ -176,6 +180,10 @@ class NvmlDevice(NvmlInstance):
         corrected, uncorrected, pending, failed = rows
         remapped = {"corrected": corrected, "uncorrected": uncorrected}
         return readings.Health(errors, remapped, bool(pending), bool(failed))
+
+    def condition(self) -> readings.Condition:
+        """Recovery action, fabric, NVLinks and repairs."""
+        return condition.read(self._queries)
 
     def link(self) -> readings.Link:
         """The PCIe link and its replays; no link if the GPU is not on PCIe."""

@@ -94,6 +94,20 @@ class Queries:
         values = (self.fields(number).get(number) for number in ids)
         return next((value for value in values if value is not None), None)
 
+    def structure(self, name: str, layout: struct.Struct, version: int = 0) -> tuple[int, ...]:
+        """The members of the structure that the C function `name` fills in; empty without one.
+
+        `version`: preset as the first member. For functions that older bindings lack.
+        """
+
+        def read() -> tuple[int, ...]:
+            buffer = ctypes.create_string_buffer(layout.size)
+            struct.pack_into("=I", buffer, 0, version)
+            self.calls.call(name, self.handle, buffer)
+            return layout.unpack(buffer)
+
+        return self.attempt((name, version), read) or ()
+
     def attempt(self, key: tuple[object, ...], read: Callable[[], T]) -> T | None:
         """The result of `read`, like `ask`; `key` identifies it."""
         if self.refusals.stands(key):
