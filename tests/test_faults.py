@@ -40,6 +40,8 @@ COSTS = {
     "clocks": "ClockInfo",
     "throttle": "FieldValues CurrentClocksEventReasons",
     "memory": "MemoryInfo",
+    "video": "Samples EngineUtilization",
+    "condition": "FieldValues GpuFabricInfoV RepairStatus NvLinkState",
     "health": "TotalEccErrors RemappedRows",
     "link": "PcieReplayCounter CurrPcieLinkGeneration CurrPcieLinkWidth MaxPcieLinkGeneration "
     "MaxPcieLinkWidth",
