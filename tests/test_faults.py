@@ -34,15 +34,15 @@ CODES = (1, 2, 3, 4, 6, 10, 13, 15, 16, 18, 25, 26, 999)
 COSTS = {
     # The second is asked where the ring has nothing newer, as it may be after a late tick.
     "utilization": "Samples UtilizationRates",
-    "video": "Samples EncoderUtilization DecoderUtilization JpgUtilization OfaUtilization",
     "power": "FieldValues TotalEnergyConsumption PowerUsage EnforcedPowerLimit "
     "PowerManagementDefaultLimit",
     "thermal": "FieldValues Temperature TemperatureV MarginTemperature MemoryTemperature",
     "clocks": "ClockInfo",
     "throttle": "FieldValues CurrentClocksEventReasons",
     "memory": "MemoryInfo",
+    "video": "Samples EngineUtilization",
+    "condition": "FieldValues GpuFabricInfoV RepairStatus NvLinkState UnrepairableMemoryFlag_v1",
     "health": "TotalEccErrors RemappedRows",
-    "condition": "FieldValues GpuFabricInfoV NvLinkState RepairStatus UnrepairableMemoryFlag_v1",
     "link": "PcieReplayCounter CurrPcieLinkGeneration CurrPcieLinkWidth MaxPcieLinkGeneration "
     "MaxPcieLinkWidth",
     "processes": "ComputeRunningProcesses GraphicsRunningProcesses MPSComputeRunningProcesses",
