@@ -191,12 +191,11 @@ def missing_signals(
     state: SamplerState, forbidden: Mapping[int, Mapping[str, str]]
 ) -> Iterator[Gap]:
     """Signals that are not available; `forbidden`: what GPUs refused, by index and reader."""
-    boards = [gpu for gpu in state.gpus if own.is_board(gpu)]
     for signal, remedy in sorted(signal_remedies(state).items()):
         if signal == "own_cpu":
             yield Gap(signal, "the exporter itself is starved of CPU", remedy)
         elif signal in own.OF_GPUS:
-            lacking = [gpu.identity.index for gpu in boards if not own.gives(gpu, signal)]
+            lacking = [gpu.identity.index for gpu in own.lacking(state.gpus, signal)]
             reader, *_ = own.OF_GPUS[signal]
             answers = (forbidden.get(index, {}).get(reader) for index in lacking)
             said = next(filter(None, answers), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.driver import readings
@@ -131,28 +131,36 @@ def signals(state: SamplerState) -> dict[str, bool]:
     whole = [gpu for gpu in state.gpus if is_board(gpu)]
     for signal, (reader, _, _) in OF_GPUS.items():
         if whole and reader in state.collectors:
-            found[signal] = all(gives(gpu, signal) for gpu in whole)
+            found[signal] = not lacking(state.gpus, signal)
     if whole and state.error_events is not None:
         found["xid_events"] = state.error_events
     return found
 
 
-def gives(gpu: GpuSnapshot, signal: str) -> bool:
-    """Whether a GPU that is up provides `signal`, one of `OF_GPUS`."""
+def lacking(gpus: Iterable[GpuSnapshot], signal: str) -> list[GpuSnapshot]:
+    """The boards that are up and do not provide `signal`, one of `OF_GPUS`.
+
+    Under MIG, a board provides what any of its instances does, which have its index.
+    """
+    gpus = [gpu for gpu in gpus if gpu.up]
+    given = {gpu.identity.index for gpu in gpus if _gives(gpu, signal)}
+    return [gpu for gpu in gpus if is_board(gpu) and gpu.identity.index not in given]
+
+
+def _gives(gpu: GpuSnapshot, signal: str) -> bool:
     if signal == BUSY_TIME:
         return gpu.totals.observed_ns is not None
     _, kind, part = OF_GPUS[signal]
     return _has(gpu, kind, part)
 
 
-def substitutes(signal: str, gpus: Iterable[GpuSnapshot]) -> tuple[str, ...]:
+def substitutes(signal: str, gpus: Collection[GpuSnapshot]) -> tuple[str, ...]:
     """What stands in for `signal` on those of the GPUs that are up and lack it, each once."""
-    lacking = [gpu for gpu in gpus if is_board(gpu) and not gives(gpu, signal)]
-    choices = INSTEAD.get(signal, ())
-    phrases = (
-        next((text for kind, part, text in choices if _has(gpu, kind, part)), None)
-        for gpu in lacking
-    )
+    choices, phrases = INSTEAD.get(signal, ()), []
+    for board in lacking(gpus, signal):
+        parts = [gpu for gpu in gpus if gpu.up and gpu.identity.index == board.identity.index]
+        usable = (text for kind, part, text in choices if any(_has(g, kind, part) for g in parts))
+        phrases.append(next(usable, None))
     return tuple(dict.fromkeys(filter(None, phrases)))
 
 

@@ -249,7 +249,10 @@ def _processes(gpu: GpuSnapshot, collectors: frozenset[str]) -> dict[str, Any]:
 
 def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
     sources = {readings.Utilization, readings.Activity}
-    if "utilization" in state.collectors and gpu.readings and sources.isdisjoint(gpu.readings):
+    # Under MIG, instances have it, and the index of their board.
+    given = {one.identity.index for one in state.gpus if not sources.isdisjoint(one.readings)}
+    wanted = "utilization" in state.collectors and gpu.readings
+    if wanted and gpu.identity.index not in given:
         yield "the driver gives no busy time: check says why"
     for problem, remedy in _reading(gpu, readings.Condition).problems.items():
         yield f"{problem}: {remedy}"
