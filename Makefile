@@ -109,11 +109,12 @@ soak: $(VENV)/.tested-wheel programs  ## Run the exporter for 100 000 ticks in a
 grafana-check: $(VENV)/.developer programs $(DRAWING)  ## Draw the dashboards with Grafana's own packages and check what is seen
 	$(BIN)/python -m pytest tests/grafana_check $(PYTEST_ARGS)
 
-generate: $(VENV)/.developer  ## Rewrite what is generated: the tables in the documents, the dashboards, the golden exposition
+generate: $(VENV)/.developer  ## Rewrite what is generated: the tables in the documents, the dashboards, the golden exposition, the expectations of captures
 	PYTHONPATH=tests $(BIN)/python -m tables
 	cp helm/gpu-bottleneck-exporter/values.yaml tests/helm/values-$(VERSION).yaml
 	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
+	PYTHONPATH=tests $(BIN)/python -m replay
 
 pictures: $(VENV)/.developer programs $(DRAWING)  ## Take the READMEs' pictures of the status page, of top and of the dashboards, on a quiet machine
 	PYTHONPATH=tests:grafana $(BIN)/python tests/pictures.py exporter/pictures

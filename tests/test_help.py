@@ -18,7 +18,7 @@ from support.command import run
 from support.options import options_of
 
 NAMES = (
-    *("serve", "check", "diagnose", "top", "once", "report", "demo"),
+    *("serve", "check", "diagnose", "top", "once", "report", "capture", "demo"),
     *("rules", "dashboards", "runbook", "completion"),
 )
 LISTED = re.compile(r"^  (?:-\w, )?(--[\w.-]+)", re.MULTILINE)

@@ -401,6 +401,48 @@ def report(
     sys.exit(reporting.report(Wanted(**wanted), addresses, prometheus))
 
 
+@commands.command
+@click.argument("seconds", type=_WATCHED, default=60.0)
+@flag(
+    "output FILE",
+    "-o",
+    "path",
+    type=click.Path(path_type=Path),
+    default="gpu-capture.jsonl",
+    help="The file to write; it must not exist.",
+)
+@flag("unmasked", is_flag=True, help="Keep UUIDs and bus addresses as they are.")
+@settings_flags()
+def capture(settings: Settings, seconds: float, path: Path, *, unmasked: bool) -> None:
+    """Write what the driver answers to a file, for tests of the exporter.
+
+    Reads for SECONDS, 60 if omitted, without root; changes nothing and sends nothing. The file has
+    at most 5 MiB. Attach it to an issue: replayed, it becomes a test.
+
+    \b
+    Capture all GPUs for a minute:
+      $ gpu-bottleneck-exporter capture
+    For two minutes, of which one is busy, into a file of your choice:
+      $ gpu-bottleneck-exporter capture 2m -o l40s.jsonl
+
+    \b
+    Exit status:
+      0  written
+      1  no GPU, or the file cannot be written
+      2  an option or a setting is wrong
+    """
+    from gpu_bottleneck_exporter.commands import capture as capturing  # noqa: PLC0415
+    from gpu_bottleneck_exporter.driver.open import open_recording  # noqa: PLC0415
+
+    opened = partial(
+        open_recording,
+        settings.sysfs,
+        wake_suspended=settings.wake_suspended,
+        masked=not unmasked,
+    )
+    capturing.capture(opened, seconds, path)
+
+
 @commands.command(context_settings={"default_map": {"listen_address": "127.0.0.1:10170"}})
 @flag(
     "alerts",

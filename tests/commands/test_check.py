@@ -296,3 +296,29 @@ def test_what_the_driver_finds_wrong_with_a_gpu_is_a_gap(on: On) -> None:
         "NVLink fabric in progress: CUDA cannot start",
     ]
     assert all(gap["remedy"] for gap in gaps)
+
+
+@pytest.mark.parametrize(
+    ("names", "version", "unseen"),
+    [
+        ((b"NVIDIA H100 80GB HBM3", b"Tesla T4"), "580.95.05", []),
+        ((b"NVIDIA H100 80GB HBM3", b"NVIDIA Z1", b"NVIDIA Z1"), "580.95.05", ["NVIDIA Z1"]),
+        ((b"NVIDIA H100 80GB HBM3",), "999.1", ["NVIDIA H100 80GB HBM3"]),
+    ],
+)
+def test_a_model_or_driver_without_findings_ends_the_report(
+    make_board: Callable[..., Board],
+    libraries: Libraries,
+    names: tuple[bytes, ...],
+    version: str,
+    unseen: list[str],
+) -> None:
+    board = make_board(gpus=[replace(H100, name=name) for name in names], driver_version=version)
+    report = check(FAST, lambda: libraries.open(board), full=True)
+    assert report.document["not_yet_seen"] == unseen
+    line = f"untested        {', '.join(unseen)}, driver {version}: not yet seen on this GPU; "
+    assert [text for text in report.lines if text.startswith("untested")] == (
+        [f"{line}`capture` helps"] if unseen else []
+    )
+    assert not unseen or report.lines[-1].startswith("untested")
+    assert not any("not yet seen" in f"{gap}" for gap in report.document["gaps"])

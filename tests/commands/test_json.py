@@ -131,7 +131,7 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
     assert (document["status"], document["gaps"]) == (0, [])
     assert len(document["gpus"]) == GPUS
     known = documented("`check`, also") | documented("the node")
-    assert document.keys() == known - {"driver", "switched_off"}
+    assert document.keys() == known - {"driver", "switched_off", "not_yet_seen"}
     for gpu in document["gpus"]:
         more = documented("`diagnose`, also in each of `gpus`")
         assert gpu.keys() == documented("each of `gpus`") | more

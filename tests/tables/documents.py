@@ -7,7 +7,7 @@ from pathlib import Path
 
 from faults import abuses_table, events_table
 from rules import causes_table
-from tables import commands, metrics, refusals, tested
+from tables import commands, metrics, refusals, seen, tested
 
 _ROOT = Path(__file__).parents[2]
 DOCUMENTS = tuple(
@@ -15,6 +15,7 @@ DOCUMENTS = tuple(
     for name in (
         "exporter/REFERENCE.md",
         "exporter/OPERATIONS.md",
+        "exporter/gpu_bottleneck_exporter/driver/nvml/FINDINGS.md",
         "rules/README.md",
         "tests/README.md",
     )
@@ -31,5 +32,6 @@ def tables(path: Path) -> dict[str, str]:
         "events": events_table.table(),
         "abuses": abuses_table.table(),
         "refusals": refusals.table(),
+        "findings": seen.table(),
         "tested": tested.table(),
     }

@@ -86,8 +86,12 @@ def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool =
         return _none_found(node)
     gaps = [*_down(node), *_conditions(state), *missing, *_failures(state)]
     off = sorted(settings.without)
+    unseen = _unseen(state)
     lines = [*_lines(node, gaps, off), *(_details(state) if full else ())]
-    return _report(lines, node, gaps, driver=_driver(state), switched_off=off)
+    if unseen:
+        what = f"{', '.join(unseen)}, driver {state.system.driver_version}"
+        lines.append(f"untested        {what}: not yet seen on this GPU; `capture` helps")
+    return _report(lines, node, gaps, driver=_driver(state), switched_off=off, not_yet_seen=unseen)
 
 
 def diagnose(
@@ -146,6 +150,16 @@ def _lines(node: Node, gaps: Sequence[Gap], off: Sequence[str]) -> Iterator[str]
         yield from gap.lines
     if off:
         yield f"switched off    {', '.join(off)} (--without)"
+
+
+def _unseen(state: SamplerState) -> list[str]:
+    """Models whose answers, or whose driver's, were not seen before, in the order of GPUs."""
+    if state.about.simulated:
+        return []
+    boards = (gpu.identity for gpu in state.gpus if gpu.identity.parent_uuid is None)
+    models = dict.fromkeys(board.name for board in boards)
+    version = state.system.driver_version
+    return [name or "unknown" for name in models if not state.about.seen(name, version)]
 
 
 def _details(state: SamplerState) -> Iterator[str]:

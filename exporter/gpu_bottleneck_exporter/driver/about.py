@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 DOWN = "look for the driver's errors in the kernel log; reset the GPU or reboot the node"
@@ -39,6 +39,8 @@ class About:
     """The remedy for readings that raise Forbidden."""
     signals: Mapping[str, str] = field(default_factory=dict)
     """By missing signal of the GPU: what is lost without it, or the remedy."""
+    seen: Callable[[str | None, str | None], bool] = lambda _model, _version: True
+    """Whether this model and driver version were seen before; the capture of others helps."""
 
 
 UNKNOWN = About("unknown")

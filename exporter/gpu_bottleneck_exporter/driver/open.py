@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.driver.protocol import Driver, Recording
 
 
 def open_driver(sysfs: Path, *, wake_suspended: bool) -> Driver:
@@ -17,3 +17,13 @@ def open_driver(sysfs: Path, *, wake_suspended: bool) -> Driver:
     from gpu_bottleneck_exporter.driver.nvml.open import open_nvml  # noqa: PLC0415
 
     return open_nvml(sysfs, wake_suspended=wake_suspended)
+
+
+def open_recording(sysfs: Path, *, wake_suspended: bool, masked: bool) -> Recording:
+    """A capture of the driver that `open_driver` opens; `masked`: without what identifies a GPU.
+
+    Raises as `open_driver`.
+    """
+    from gpu_bottleneck_exporter.driver.nvml.open import open_recording  # noqa: PLC0415
+
+    return open_recording(sysfs, wake_suspended=wake_suspended, masked=masked)

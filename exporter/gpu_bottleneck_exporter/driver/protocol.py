@@ -8,11 +8,12 @@ A driver that derives from these classes inherits that for everything it does no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import NOT_GIVEN, About
+from gpu_bottleneck_exporter.jsontext import Document
 
 
 class DriverError(Exception):
@@ -183,3 +184,15 @@ class Driver(Protocol):
         Raises Unsupported if the driver has no events.
         """
         raise Unsupported(NOT_GIVEN)
+
+
+class Recording(Protocol):
+    """A capture of an open driver's answers, to be replayed in tests."""
+
+    holds: str
+    """What the capture contains."""
+    identities: str
+    """What of it identifies a GPU, and what does not."""
+
+    def write(self, write: Callable[[Document], bool], seconds: float) -> None:
+        """Capture for `seconds`; `write` takes one line, and is false once there is no room."""

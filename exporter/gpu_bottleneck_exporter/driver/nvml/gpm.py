@@ -45,19 +45,19 @@ _RATES = {
     pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: "nvlink_receive",
     pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: "nvlink_transmit",
 }
-_C2C_RATES = {
+C2C_RATES = {
     100: "c2c_transmit",
     101: "c2c_receive",
     102: "c2c_data_transmit",
     103: "c2c_data_receive",
 }
 """Older bindings have no names for these."""
-_IDS = (*_RATIOS, *_PIPES, *_RATES)
+IDS = (*_RATIOS, *_PIPES, *_RATES)
 """Read in one call into an array of our own: the binding's has room for all metrics, 19 kB."""
 _MIB = 1024 * 1024
-_HEAD = struct.Struct("=II2Q")
+HEAD = struct.Struct("=II2Q")
 """nvmlGpmMetricsGet_t: version, number of metrics, two samples; the metrics follow."""
-_METRIC = struct.Struct("=IId24x")
+METRIC = struct.Struct("=IId24x")
 """nvmlGpmMetric_t: metric id, return code, value, and three names that are not used."""
 
 
@@ -100,10 +100,10 @@ class GpmReader:
         if interval < MINIMUM_INTERVAL_NS:
             return None
         self._calls.ask(*self._get, self._new)
-        values = self._compare(_IDS)
+        values = self._compare(IDS)
         if coherent:
             with contextlib.suppress(Unsupported):
-                values |= self._compare(tuple(_C2C_RATES))
+                values |= self._compare(tuple(C2C_RATES))
         self._old, self._new = self._new, self._old
         self._old_at_ns = now
         # After a series of failures: minutes booked at once would look like a rate above one.
@@ -111,12 +111,12 @@ class GpmReader:
 
     def _compare(self, ids: tuple[int, ...]) -> dict[int, float]:
         samples = map(address, (self._old, self._new))
-        head = _HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), *samples)
+        head = HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), *samples)
         buffer = ctypes.create_string_buffer(head + _unanswered(ids))
         self._calls.call("nvmlGpmMetricsGet", buffer)
         return {
             metric: value
-            for metric, result, value in _METRIC.iter_unpack(buffer.raw[_HEAD.size : -1])
+            for metric, result, value in METRIC.iter_unpack(buffer.raw[HEAD.size : -1])
             if result == pynvml.NVML_SUCCESS
         }
 
@@ -124,7 +124,7 @@ class GpmReader:
 @cache
 def _unanswered(ids: tuple[int, ...]) -> bytes:
     """Entries preset to an error: one that the driver leaves untouched is no value."""
-    return b"".join(_METRIC.pack(metric, pynvml.NVML_ERROR_UNKNOWN, math.nan) for metric in ids)
+    return b"".join(METRIC.pack(metric, pynvml.NVML_ERROR_UNKNOWN, math.nan) for metric in ids)
 
 
 def _activity(values: dict[int, float], interval_ns: int) -> Activity:
@@ -133,7 +133,7 @@ def _activity(values: dict[int, float], interval_ns: int) -> Activity:
     return Activity(
         interval_ns=interval_ns,
         pipes=_named(_PIPES, ratios),
-        traffic_bytes=_named(_RATES | _C2C_RATES, amounts),
+        traffic_bytes=_named(_RATES | C2C_RATES, amounts),
         **_named(_RATIOS, ratios),
     )
 

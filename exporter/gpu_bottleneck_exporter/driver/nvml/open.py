@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.nvml.remedies import remedy
-from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
+from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing, Recording
 from gpu_bottleneck_exporter.host.files import read
 
 OLDEST_BINDING = "12.570.86"
@@ -21,6 +21,22 @@ def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
     Raises DriverMissing (no library, no driver, or all GPUs suspended and not to be woken),
     DriverUnusable, or another DriverError.
     """
+    _check(sysfs, wake_suspended=wake_suspended)
+    from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver  # noqa: PLC0415
+
+    return NvmlDriver()
+
+
+def open_recording(sysfs: Path, *, wake_suspended: bool, masked: bool) -> Recording:
+    """A capture of what NVIDIA's library answers. Raises as `open_nvml`."""
+    _check(sysfs, wake_suspended=wake_suspended)
+    from gpu_bottleneck_exporter.driver.nvml.recording import NvmlRecording  # noqa: PLC0415
+
+    return NvmlRecording(masked=masked)
+
+
+def _check(sysfs: Path, *, wake_suspended: bool) -> None:
+    """Raise DriverMissing if GPUs are not to be woken, or the binding is not ours."""
     if not wake_suspended and all_suspended(sysfs):
         raise DriverMissing(
             "all GPUs are runtime-suspended; --driver.wake-suspended wakes them",
@@ -34,9 +50,6 @@ def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
             f"{pynvml.__file__} is not of nvidia-ml-py {OLDEST_BINDING} or later",
             remedy("binding"),
         )
-    from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver  # noqa: PLC0415
-
-    return NvmlDriver()
 
 
 def all_suspended(sysfs: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.driver.about import About
+from gpu_bottleneck_exporter.driver.nvml.findings import seen
 from gpu_bottleneck_exporter.pod import in_a_pod
 
 OF_DOWN = "look for XIDs in the kernel log; reset the GPU or reboot the node"
@@ -76,6 +77,7 @@ NVIDIA = About(
     down=OF_DOWN,
     hung=OF_ERRORS["hung"],
     forbidden=OF_ERRORS["no_permission"],
+    seen=seen,
     signals={
         "busy_time": "A100 and A30 under MIG, Orin and some vGPU have neither utilization nor GPM: "
         "busy and idle time, and what a GPU waits for, are unknown; turn MIG off on A100 and A30, "

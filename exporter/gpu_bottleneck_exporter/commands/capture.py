@@ -1,0 +1,60 @@
+"""`capture`: a file of the driver's answers, with which its owner can improve the exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from gpu_bottleneck_exporter.driver.protocol import DriverError, Recording
+from gpu_bottleneck_exporter.errors import ExporterError
+from gpu_bottleneck_exporter.jsontext import Document, dumps
+
+MAX_BYTES = 5 * 1024 * 1024
+"""The largest file: an issue's attachment may have 25 MB, and a reviewer reads it."""
+_RESERVED_BYTES = 128 * 1024
+"""Room for the last line, which holds the time of all calls."""
+
+
+def capture(open_recording: Callable[[], Recording], seconds: float, path: Path) -> None:
+    """Capture for `seconds` into the new file `path`. Raises ExporterError."""
+    if path.exists():
+        raise ExporterError(f"--output: {path} exists; name another file")
+    try:
+        recording = open_recording()
+    except DriverError as error:
+        raise ExporterError(f"no GPU to capture: {error}") from error
+    click.echo(f"captures for {seconds:g} s into {path}, and sends nothing", err=True)
+    click.echo(f"holds: {recording.holds}", err=True)
+    click.echo(recording.identities, err=True)
+    try:
+        with path.open("x", encoding="ascii") as stream:
+            file = _BoundedFile(stream)
+            recording.write(file.write, seconds)
+    except OSError as error:
+        raise ExporterError(f"--output: cannot write {path}: {error.strerror}") from error
+    cut = ", ended early: the file is full" if file.full else ""
+    click.echo(f"wrote {path}: {file.size / 1e6:.1f} MB{cut}", err=True)
+
+
+class _BoundedFile:
+    """A file of JSON lines of at most `MAX_BYTES`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.size = 0
+        self.full = False
+        self._stream = stream
+
+    def write(self, document: Document) -> bool:
+        """Write one line if there is room; returns whether there is room for more."""
+        line = f"{dumps(document)}\n"
+        limit = MAX_BYTES - (0 if "end" in document else _RESERVED_BYTES)
+        if self.size + len(line) > limit:
+            self.full = True
+            return False
+        self._stream.write(line)
+        self._stream.flush()
+        self.size += len(line)
+        return True

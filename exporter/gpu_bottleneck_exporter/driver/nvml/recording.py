@@ -1,0 +1,546 @@
+"""Records the answers of the driver's library, so that the tests can replay a GPU.
+
+Everything is read without root and nothing is set. A thread per GPU makes the calls, as any call
+may hang with its GPU. An answer that equals the last one to the same call is not written again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import os
+import re
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, product
+from pathlib import Path
+from typing import TypeVar
+
+import pynvml
+
+from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter.driver.nvml import gpm, signatures
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, address, load
+from gpu_bottleneck_exporter.driver.nvml.queries import FIELD, VALUES
+from gpu_bottleneck_exporter.driver.nvml.rings import CAPACITY
+from gpu_bottleneck_exporter.driver.nvml.signatures import TEXT, Signature
+from gpu_bottleneck_exporter.driver.protocol import Recording
+from gpu_bottleneck_exporter.jsontext import Document
+
+FORMAT = 1
+"""Version of the file's format."""
+HOLDS = (
+    "versions, symbols and checksum of the driver's library; model and firmware of each GPU; the "
+    "answer, error code and time of each call for utilization, power, temperature, clocks, "
+    "throttling, memory, errors, links and MIG; number, kind and memory of the processes on each "
+    "GPU"
+)
+MASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are masked."
+UNMASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are real."
+_POLL_SECONDS = 0.5
+"""Time between two readings of the rings: a ring of 10 s cannot overflow."""
+_REPEAT_SECONDS = 10.0
+"""Time between the two readings of all fields, which distinguishes counters from settings; a
+shorter capture reads them at its end."""
+_GPM_SECONDS = (0.2, 1.0, 5.0)
+"""Intervals over which all GPM metrics are read."""
+_HANG_SECONDS = 20.0
+"""Time beyond the capture's end after which a call counts as hung."""
+_CHUNK = 32
+"""Fields and GPM metrics per call: a driver that refuses an id may refuse the whole call."""
+_UNTOUCHED = 998
+"""Not an NVML code: marks fields that the driver did not fill in."""
+_SLACK_BYTES = 64
+"""Room after each output, for drivers whose structure is longer than its version says."""
+_MAX_PROCESSES = 256
+_LONG_PROCESS_BRANCHES = ((530, 0), (535, 99))
+"""First and last driver version whose v3 process entries have eight bytes more."""
+
+T = TypeVar("T")
+Value = object
+Write = Callable[[Document], bool]
+"""Writes one line; returns whether there is room for more."""
+
+
+class NvmlRecording(Recording):
+    """A capture of all GPUs, whose library is open."""
+
+    holds = HOLDS
+
+    def __init__(self, *, masked: bool) -> None:
+        """Load and initialise the library. Raises DriverError."""
+        self.identities = MASKED if masked else UNMASKED
+        self._masked = masked
+        load()
+        Calls().ask(pynvml.nvmlInit)
+
+    def write(self, write: Write, seconds: float) -> None:
+        """Capture for `seconds`, line by line."""
+        facts = {"exporter": __version__, "machine": os.uname().machine}
+        write({"capture": FORMAT, **facts, **_library_facts()})
+        log = _Log(write)
+        try:
+            hung = self._capture(log, seconds)
+        finally:
+            log.close()  # a call that hangs may return after the file is closed
+        for gpu in hung:
+            write({"device": gpu.label, "hung_in": log.calling(gpu.label)})
+        write({"timing_us": log.timing(), "end": log.seconds()})
+
+    def _capture(self, log: _Log, seconds: float) -> list[_GpuCapture]:
+        """Capture all GPUs; returns those whose calls hang. Raises OSError."""
+        system = _Reader(log, "", None, masked=self._masked)
+        system.call_all(signatures.OF_SYSTEM)
+        count = system.last("nvmlDeviceGetCount_v2")
+        indices = range(count if isinstance(count, int) else 0)
+        gpus = [_GpuCapture(log, index, seconds, masked=self._masked) for index in indices]
+        threads = [threading.Thread(target=gpu.run, daemon=True) for gpu in gpus]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + seconds + _HANG_SECONDS
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        if log.failure:
+            raise log.failure
+        return [gpu for thread, gpu in zip(threads, gpus, strict=True) if thread.is_alive()]
+
+
+class _Log:
+    """The lines of a capture; any thread may add one."""
+
+    def __init__(self, write: Write) -> None:
+        self._began_ns = time.monotonic_ns()
+        self._began_us = {
+            "realtime": time.time_ns() // 1000,
+            "boottime": time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
+        }
+        self.full = False
+        """Whether to write nothing more."""
+        self.failure: OSError | None = None
+        self._write = write
+        self._lock = threading.Lock()
+        self._last: dict[object, tuple[int, Value]] = {}
+        self._calling: dict[str, str] = {}
+        self._took_us: dict[str, int] = {}
+        self._timing: dict[str, dict[str, list[int]]] = defaultdict(dict)
+
+    def seconds(self) -> float:
+        """Seconds since the capture's begin."""
+        return round((time.monotonic_ns() - self._began_ns) / 1e9, 3)
+
+    def clock_of(self, timestamp_us: int) -> tuple[str, int]:
+        """The clock of a ring's timestamp, and the capture's begin on it in microseconds."""
+        passed = (time.monotonic_ns() - self._began_ns) // 1000
+        distance = {c: abs(us + passed - timestamp_us) for c, us in self._began_us.items()}
+        clock = min(distance, key=lambda c: distance[c])
+        return clock, self._began_us[clock]
+
+    def calling(self, label: str) -> str | None:
+        """The function that a device's thread called last."""
+        return self._calling.get(label.partition(":")[0])
+
+    def invoke(self, label: str, name: str, *arguments: object) -> int:
+        """Call the C function `name`; returns its code."""
+        self._calling[label.partition(":")[0]] = name
+        began = time.perf_counter_ns()
+        try:
+            # pynvml's lookup has the library handle, a cache, and no public name.
+            code = int(pynvml._nvmlGetFunctionPointer(name)(*arguments))  # noqa: SLF001
+        except pynvml.NVMLError as error:
+            code = error.value
+        took = (time.perf_counter_ns() - began) // 1000
+        self._took_us[label] = took
+        count, total, longest = self._timing[label].get(name, (0, 0, 0))
+        self._timing[label][name] = [count + 1, total + took, max(longest, took)]
+        return code
+
+    def add(
+        self, label: str, name: str, arguments: Sequence[float], code: int, value: Value = None
+    ) -> None:
+        """Write an answer, unless it equals the last one to the same call."""
+        key = (label, name, *arguments)
+        if self.full or self._last.get(key) == (code, value):
+            return
+        self._last[key] = code, value
+        line: dict[str, object] = {"s": self.seconds()}
+        line |= {"device": label} if label else {}
+        line |= {"call": name, "args": [*arguments], "code": code}
+        line |= {} if value is None else {"value": value}
+        line["us"] = self._took_us.get(label, 0)
+        with self._lock:
+            try:
+                self.full = self.full or not self._write(line)
+            except OSError as error:
+                self.full, self.failure = True, error
+
+    def close(self) -> None:
+        """Write nothing more."""
+        with self._lock:
+            self.full = True
+
+    def last(self, label: str, name: str) -> Value:
+        """The last value of a call without arguments."""
+        return self._last.get((label, name), (0, None))[1]
+
+    def timing(self) -> Document:
+        """Number of calls, total and longest time in microseconds, by device and function."""
+        return {label: dict(calls) for label, calls in self._timing.items()}
+
+
+class _Reader:
+    """Records the calls on one GPU or MIG instance."""
+
+    def __init__(self, log: _Log, label: str, handle: object, *, masked: bool) -> None:
+        """`label`: the GPU's index; for an instance also its position, such as 0:2."""
+        self.log = log
+        self.label = label
+        self.handle = handle
+        self._masked = masked
+        self._marks: dict[int, int] = {}
+        self._links = 0
+
+    def call_all(self, functions: Sequence[Signature], *, polled: bool = False) -> None:
+        """Record `functions` with all their arguments; `polled`: those to poll only."""
+        for function in functions:
+            for arguments, preset in product(function.arguments, function.presets):
+                if function.polled or not polled:
+                    self.call(function, arguments, preset)
+
+    def call(
+        self, function: Signature, arguments: tuple[int, ...] = (), preset: tuple[int, ...] = ()
+    ) -> None:
+        """Record one call; `preset`: first members of its output."""
+        sizes = [struct.calcsize(f"={output}") for output in function.outputs]
+        buffers = [ctypes.create_string_buffer(size + _SLACK_BYTES) for size in sizes]
+        struct.pack_into(f"={len(preset)}I", buffers[0], 0, *preset)
+        passed = [*self._target(), *map(ctypes.c_uint, arguments), *buffers]
+        if function.outputs == (TEXT,):
+            passed.append(ctypes.c_uint(sizes[0]))
+        code = self.log.invoke(self.label, function.name, *passed)
+        value = None
+        if code == pynvml.NVML_SUCCESS:
+            parts = zip(function.outputs, buffers, strict=True)
+            flat = [*chain.from_iterable(struct.unpack_from(f"={f}", part) for f, part in parts)]
+            members = [_text(member) for member in flat[len(preset) :]]
+            if self._masked:
+                members = _masked(function.name, self.label, members)
+            value = members if len(members) > 1 else members[0]
+        self.log.add(self.label, function.name, (*arguments, *preset), code, value)
+
+    def last(self, name: str) -> Value:
+        """The last value of a call without arguments."""
+        return self.log.last(self.label, name)
+
+    def fields(self, ids: Sequence[int]) -> None:
+        """Record field values of the GPU and, of some fields, of its module."""
+        scopes = [(i, scope) for i, scope in signatures.SCOPES.items() if i in ids]
+        self._record_fields([*((i, 0) for i in ids), *scopes])
+
+    def links(self) -> None:
+        """Record state and fields of each NVLink, once all fields were read."""
+        for link in range(min(self._links, signatures.MAX_LINKS)):
+            self.call(signatures.LINK_STATE, (link,))
+            self._record_fields([(i, link) for i in signatures.LINK_FIELDS])
+
+    def _record_fields(self, scoped: Sequence[tuple[int, int]]) -> None:
+        """Record id, scope, code and, if given, type and value of each field."""
+        rows = [row for some in _chunks(scoped) for row in self._fields(some)]
+        self.log.add(self.label, signatures.FIELDS, (), pynvml.NVML_SUCCESS, rows)
+        counts = [row[-1] for row in rows if row[:3] == [signatures.LINK_COUNT, 0, 0]]
+        self._links = next((count for count in counts if isinstance(count, int)), self._links)
+
+    def _fields(self, ids: Sequence[tuple[int, int]]) -> Iterator[list[Value]]:
+        # NVML may touch one entry past the requested count.
+        packed = (
+            FIELD.pack(i, scope, 0, 0, 0, _UNTOUCHED, bytes(8)) for i, scope in (*ids, (0, 0))
+        )
+        buffer = ctypes.create_string_buffer(b"".join(packed))
+        count = ctypes.c_int32(len(ids))
+        code = self.log.invoke(self.label, signatures.FIELDS, *self._target(), count, buffer)
+        entries = memoryview(buffer)[: len(ids) * FIELD.size]
+        for (i, scope), entry in zip(ids, FIELD.iter_unpack(entries), strict=True):
+            *_, kind, result, raw = entry
+            result = code or result
+            given = result == pynvml.NVML_SUCCESS and kind in VALUES
+            yield [i, scope, result, *([kind, _number(kind, raw)] if given else [])]
+
+    def rings(self) -> None:
+        """Record the samples of all rings since the last call; at first, all that they hold."""
+        for kind in range(signatures.RING_KINDS):
+            self._ring(kind)
+
+    def _ring(self, kind: int) -> None:
+        value_type, count = ctypes.c_uint(), ctypes.c_uint(CAPACITY)
+        buffer = ctypes.create_string_buffer(CAPACITY * 16)
+        code = self.log.invoke(
+            self.label,
+            signatures.SAMPLES,
+            *self._target(),
+            ctypes.c_uint(kind),
+            ctypes.c_ulonglong(self._marks.get(kind, 0)),
+            ctypes.byref(value_type),
+            ctypes.byref(count),
+            buffer,
+        )
+        value = None
+        if code == pynvml.NVML_SUCCESS:
+            rows = [*struct.iter_unpack("=Q8s", memoryview(buffer)[: count.value * 16])]
+            clock, begin_us = self.log.clock_of(rows[-1][0] if rows else 0)
+            value = {
+                "type": value_type.value,
+                "clock": clock,
+                "samples": [[at - begin_us, _number(value_type.value, raw)] for at, raw in rows],
+            }
+            self._marks[kind] = max((at for at, _ in rows), default=self._marks.get(kind, 0))
+        self.log.add(self.label, signatures.SAMPLES, (kind,), code, value)
+
+    def processes(self) -> None:
+        """Record the process lists: memory and instance ids of each process, without its pid."""
+        for name in signatures.PROCESS_LISTS:
+            count = ctypes.c_uint(_MAX_PROCESSES)
+            buffer = ctypes.create_string_buffer(_MAX_PROCESSES * 40)
+            passed = (*self._target(), ctypes.byref(count), buffer)
+            code = self.log.invoke(self.label, name, *passed)
+            value = None
+            if code == pynvml.NVML_SUCCESS:
+                layout = self._process_layout(name)
+                filled = memoryview(buffer)[: min(count.value, _MAX_PROCESSES) * layout.size]
+                value = [[*entry] for entry in layout.iter_unpack(filled)]
+            self.log.add(self.label, name, (), code, value)
+
+    def _process_layout(self, name: str) -> struct.Struct:
+        """The members of a process entry after its pid: memory, GPU and compute instance."""
+        if not name.endswith(("_v2", "_v3")):
+            return struct.Struct("=8xQ")
+        version = tuple(map(int, re.findall(r"\d+", f"{self._driver_version()}")[:2]))
+        first, last = _LONG_PROCESS_BRANCHES
+        longer = name.endswith("_v3") and first <= version < last
+        return struct.Struct("=8xQII8x" if longer else "=8xQII")
+
+    def _driver_version(self) -> Value:
+        return self.log.last("", "nvmlSystemGetDriverVersion")
+
+    def events(self) -> None:
+        """Record whether the device can report errors."""
+        handle = ctypes.c_void_p()
+        created, registered = signatures.EVENTS
+        code = self.log.invoke(self.label, created, ctypes.byref(handle))
+        self.log.add(self.label, created, (), code)
+        if code == pynvml.NVML_SUCCESS:
+            kinds = ctypes.c_ulonglong(pynvml.nvmlEventTypeXidCriticalError)
+            code = self.log.invoke(self.label, registered, *self._target(), kinds, handle)
+            self.log.add(self.label, registered, (), code)
+            self.log.invoke(self.label, "nvmlEventSetFree", handle)
+
+    def _target(self) -> tuple[object, ...]:
+        return () if self.handle is None else (self.handle,)
+
+
+class _GpmCapture:
+    """GPM metrics of one GPU or MIG instance."""
+
+    def __init__(self, reader: _Reader, whole: _Reader) -> None:
+        """`whole`: the instance's GPU, or the GPU itself."""
+        self._reader = reader
+        self._whole = whole
+        self._samples = [ctypes.c_void_p() for _ in range(3)]
+        """The first one, the last one, and a new one."""
+        self._times = [0.0, 0.0, 0.0]
+        self._intervals = [*_GPM_SECONDS]
+        self._works = all(self._allocated(s) for s in self._samples) and self._take(0)
+        self._works = self._works and self._take(1)
+
+    def _allocated(self, sample: ctypes.c_void_p) -> bool:
+        name = "nvmlGpmSampleAlloc"
+        code = self._reader.log.invoke(self._reader.label, name, ctypes.byref(sample))
+        return bool(code == pynvml.NVML_SUCCESS)
+
+    def poll(self) -> None:
+        """Take a sample, and record the means since the first one and since the last one."""
+        if not self._works or not self._take(2):
+            return
+        first, last, new = self._times
+        if self._intervals and new - first >= self._intervals[0]:
+            interval = self._intervals.pop(0)
+            self._compare(0, interval, _chunks(range(1, signatures.LAST_METRIC + 1)))
+        if new - last >= 1.0:
+            self._compare(1, 1.0, [gpm.IDS, tuple(gpm.C2C_RATES)])
+            self._samples[1:] = reversed(self._samples[1:])
+            self._times[1] = new
+
+    def free(self) -> None:
+        """Free the samples."""
+        for sample in self._samples:
+            if sample.value:
+                self._reader.log.invoke(self._reader.label, "nvmlGpmSampleFree", sample)
+
+    def _take(self, position: int) -> bool:
+        of_gpu, of_instance = signatures.GPM_SAMPLES
+        instance = self._reader.last("nvmlDeviceGetGpuInstanceId")
+        whole, log = self._whole, self._reader.log
+        sample = self._samples[position]
+        self._times[position] = time.monotonic()
+        if self._reader is whole:
+            code = log.invoke(whole.label, of_gpu, whole.handle, sample)
+            log.add(whole.label, of_gpu, (), code)
+        elif isinstance(instance, int):
+            number = ctypes.c_uint(instance)
+            code = log.invoke(whole.label, of_instance, whole.handle, number, sample)
+            log.add(whole.label, of_instance, (instance,), code)
+        else:
+            return False
+        return bool(code == pynvml.NVML_SUCCESS)
+
+    def _compare(self, earlier: int, interval: float, ids: Iterable[Sequence[int]]) -> None:
+        """Record id, code and, if given, mean of each metric since sample `earlier`."""
+        rows: list[list[Value]] = []
+        for some in ids:
+            samples = map(address, (self._samples[earlier], self._samples[2]))
+            head = gpm.HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(some), *samples)
+            unanswered = b"".join(gpm.METRIC.pack(i, _UNTOUCHED, math.nan) for i in some)
+            buffer = ctypes.create_string_buffer(head + unanswered)
+            code = self._reader.log.invoke(self._reader.label, signatures.GPM_METRICS, buffer)
+            entries = memoryview(buffer)[gpm.HEAD.size : -1]
+            for metric, result, value in gpm.METRIC.iter_unpack(entries):
+                given = [value] if (code or result) == pynvml.NVML_SUCCESS else []
+                rows.append([metric, code or result, *given])
+        self._reader.log.add(self._reader.label, signatures.GPM_METRICS, (interval,), 0, rows)
+
+
+class _GpuCapture:
+    """The capture of one GPU and its MIG instances, by a thread of its own."""
+
+    def __init__(self, log: _Log, index: int, seconds: float, *, masked: bool) -> None:
+        self._log = log
+        self._index = index
+        self._seconds = seconds
+        self._masked = masked
+        self.label = f"{index}"
+
+    def run(self) -> None:
+        """Capture until the time is over or the file is full."""
+        whole = self._reader(self.label, signatures.GPU_HANDLE, self.label, self._index)
+        if whole is None:
+            return
+        readers = [whole, *self._instances(whole)]
+        for reader in readers:
+            reader.call_all(signatures.OF_DEVICES)
+            reader.rings()
+            reader.processes()
+        self._all_fields(readers)
+        whole.links()
+        whole.events()
+        gpm_captures = [_GpmCapture(reader, whole) for reader in readers]
+        self._poll(readers, gpm_captures)
+        for reader in readers:
+            reader.call_all(signatures.OF_DEVICES)
+            reader.processes()
+        whole.links()
+        for capture in gpm_captures:
+            capture.free()
+
+    def _poll(self, readers: Sequence[_Reader], gpm_captures: Sequence[_GpmCapture]) -> None:
+        polls, repeated = 0, False
+        while (now := self._log.seconds()) < self._seconds and not self._log.full:
+            for reader, capture in zip(readers, gpm_captures, strict=True):
+                reader.rings()
+                capture.poll()
+                if polls % 2 == 0:
+                    reader.call_all(signatures.OF_DEVICES, polled=True)
+                    reader.fields(signatures.POLLED_FIELDS)
+            if now >= _REPEAT_SECONDS and not repeated:
+                repeated = True
+                self._all_fields(readers)
+            polls += 1
+            time.sleep(max(min(_POLL_SECONDS, self._seconds - self._log.seconds()), 0.0))
+        if not repeated:
+            self._all_fields(readers)
+
+    @staticmethod
+    def _all_fields(readers: Sequence[_Reader]) -> None:
+        for reader in readers:
+            reader.fields(range(1, signatures.LAST_FIELD + 1))
+
+    def _instances(self, whole: _Reader) -> Iterator[_Reader]:
+        whole.call(Signature("nvmlDeviceGetMigMode", ("I", "I")))
+        whole.call(Signature("nvmlDeviceGetMaxMigDeviceCount"))
+        mode, count = map(whole.last, ("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"))
+        if not isinstance(mode, list) or not mode[0] or not isinstance(count, int):
+            return
+        for position in range(count):
+            label = f"{self.label}:{position}"
+            name = signatures.INSTANCE_HANDLE
+            reader = self._reader(label, name, whole.label, position, whole.handle)
+            if reader:
+                yield reader
+
+    def _reader(
+        self, label: str, name: str, asked: str, position: int, *whole: object
+    ) -> _Reader | None:
+        """The device at `position` that function `name` gives."""
+        handle = ctypes.c_void_p()
+        number = ctypes.c_uint(position)
+        code = self._log.invoke(asked, name, *whole, number, ctypes.byref(handle))
+        self._log.add(asked, name, (position,), code)
+        if code != pynvml.NVML_SUCCESS:
+            return None
+        return _Reader(self._log, label, handle, masked=self._masked)
+
+
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK))
+
+
+def _text(member: Value) -> Value:
+    """Text up to its end; numbers as they are."""
+    if isinstance(member, bytes):
+        return member.partition(b"\0")[0].decode(errors="replace")
+    return member
+
+
+def _number(kind: int, raw: bytes) -> float:
+    """A value of nvmlValue_t; one of unknown type as an integer."""
+    number: float = struct.unpack(f"={VALUES.get(kind, 'Q')}", raw)[0]
+    return number
+
+
+def _masked(name: str, label: str, members: list[Value]) -> list[Value]:
+    """`members` without what identifies a GPU or a cluster; distinct for each device."""
+    gpu, _, position = label.partition(":")
+    if name == "nvmlDeviceGetUUID":
+        kind = "MIG" if position else "GPU"
+        return [f"{kind}-00000000-0000-0000-{int(gpu):04}-{int(position or 0):012}"]
+    if name == "nvmlDeviceGetPciInfo_v3":
+        _, _, _, _, device, subsystem, _ = members
+        bus = int(gpu)
+        return [f"0000:{bus:02X}:00.0", 0, bus, 0, device, subsystem, f"00000000:{bus:02X}:00.0"]
+    if name == "nvmlDeviceGetGpuFabricInfoV":
+        return [0, 0, 0, 0, *members[4:]]
+    return members
+
+
+def _library_facts() -> dict[str, object]:
+    """Checksum and NVML symbols of the loaded library."""
+    content = b""
+    with suppress(OSError, pynvml.NVMLError):
+        content = _library_file().read_bytes()
+    names = sorted(set(re.findall(rb"(?<=\0)nvml[A-Z]\w+(?=\0)", content)))
+    symbols = [name.decode() for name in names if hasattr(pynvml.nvmlLib, name.decode())]
+    return {"sha256": hashlib.sha256(content).hexdigest() if content else None, "symbols": symbols}
+
+
+def _library_file() -> Path:
+    """The file that the library was mapped from. Raises OSError or NVMLError."""
+    function = pynvml._nvmlGetFunctionPointer("nvmlInit_v2")  # noqa: SLF001 - as in _Log.invoke
+    at = ctypes.cast(function, ctypes.c_void_p).value or 0
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        area, *_, path = line.split(maxsplit=5)
+        begin, end = (int(number, 16) for number in area.split("-"))
+        if begin <= at < end:
+            return Path(path)
+    raise FileNotFoundError("the library is not mapped from a file")

@@ -1,0 +1,247 @@
+"""A capture of the virtual board, replayed: the exporter must see the same GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from gpu_bottleneck_exporter.commands import capture as capturing
+from gpu_bottleneck_exporter.commands.capture import capture
+from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.driver.nvml import signatures
+from gpu_bottleneck_exporter.driver.nvml.recording import NvmlRecording
+from gpu_bottleneck_exporter.driver.nvml.signatures import Signature
+from gpu_bottleneck_exporter.driver.protocol import DriverError
+from support.board import Board, VirtualGpu
+from support.command import run
+from support.drivers import Libraries
+from support.models import A100
+from support.rights import as_user
+from support.waiting import until
+
+from .build import build
+from .judged import judged, load
+
+pytestmark = pytest.mark.processes
+BUS_ID = re.compile(r'pci_bus_id="[^"]*"')
+Make = Callable[..., Board]
+
+
+@contextmanager
+def busy(gpu: VirtualGpu) -> Iterator[None]:
+    """A GPU that always has work queued."""
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            gpu.launch(0.5)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def captured(board: Board, libraries: Libraries, path: Path, seconds: float = 3.0) -> None:
+    libraries.open(board)
+    capture(lambda: NvmlRecording(masked=True), seconds, path)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def replayed(path: Path, folder: Path) -> str:
+    return BUS_ID.sub("", judged(load(build(path, folder))))
+
+
+def test_a_replay_gives_the_metrics_of_what_was_captured(
+    make_board: Make, libraries: Libraries, tmp_path: Path
+) -> None:
+    board = make_board(gpus=[H100, H100, A100], mig=[(1, 2), (1, 3)])
+    path = tmp_path / "board.jsonl"
+    board.gpus[2].fail("DeviceGetEnforcedPowerLimit", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    board.gpus[2].record.event_reasons = 0x4
+    board.gpus[2].record.pcie_width = 8
+    with busy(board.gpus[0]), busy(board.gpus[3]):
+        power = libraries.open(board).open(0)[0].power
+        until(lambda: (power().watts or 0) > 491, "a second of full load")
+        captured(board, libraries, path)
+        expected = BUS_ID.sub("", judged(libraries.open(board)))
+    assert 'gpu gpu_busy_seconds_total{gpu="0"} 1.00 of the time' in expected
+    assert 'gpu_power_limit_watts{gpu="1"} 700' in expected
+    assert 'gpu_power_limit_watts{gpu="2"}' not in expected
+    assert "instance 0 gpu_sm_active_seconds_total{" in expected
+    assert replayed(path, tmp_path / "replay") == expected
+
+
+def numbers(signature: Signature, arguments: tuple[Any, ...]) -> Iterator[int]:
+    """Arguments of a call after its device, and the members of its structure that are set."""
+    count, presets = len(signature.arguments[0]), len(signature.presets[0])
+    yield from (int(getattr(number, "value", number)) for number in arguments[:count])
+    if presets:
+        structure = getattr(arguments[count], "_obj", arguments[count])
+        yield from struct.unpack_from(f"={presets}I", bytes(structure))
+
+
+def test_each_call_of_the_driver_layer_is_captured_with_its_arguments(
+    make_board: Make, libraries: Libraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: set[tuple[object, ...]] = set()
+    look_up = pynvml._nvmlGetFunctionPointer
+    plain = {s.name: s for s in (*signatures.OF_DEVICES, signatures.LINK_STATE)}
+
+    def noted(name: str) -> Callable[..., int]:
+        function = look_up(name)
+
+        def call(*arguments: Any) -> int:  # noqa: ANN401 - of ctypes
+            called.add((name, *(numbers(plain[name], arguments[1:]) if name in plain else ())))
+            return int(function(*arguments))
+
+        return call
+
+    board = make_board(gpus=[H100, A100], mig=[(0, 2)])
+    board.gpus[0].hold(1, 2**20)
+    driver = libraries.open(board)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", noted)
+    judged(driver)
+    monkeypatch.undo()
+    path = tmp_path / "board.jsonl"
+    captured(board, libraries, path, seconds=1.0)
+    lines = [line for line in lines_of(path) if "call" in line]
+    recorded = {(line["call"], *(line["args"] if line["call"] in plain else ())) for line in lines}
+    unrecorded = ("nvmlInit", "nvmlEventSet", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree")
+    assert ("nvmlDeviceGetTemperatureV", 0x100000C, 0) in called
+    fields = [line["value"] for line in lines if line["call"] == signatures.FIELDS]
+    assert sum(len(rows) > signatures.LAST_FIELD for rows in fields) == 2 * len(board.gpus)
+    assert {call for call in called if not f"{call[0]}".startswith(unrecorded)} <= recorded
+
+
+def test_refusals_are_captured_and_replayed_as_they_were(
+    make_board: Make, libraries: Libraries, tmp_path: Path
+) -> None:
+    board = make_board(gpus=[H100])
+    codes = {
+        "DeviceGetPowerUsage": pynvml.NVML_ERROR_NO_PERMISSION,
+        "DeviceGetMemoryInfo": pynvml.NVML_ERROR_UNKNOWN,
+        "DeviceGetSamples": pynvml.NVML_ERROR_NOT_SUPPORTED,
+        "GpmSampleGet": pynvml.NVML_ERROR_NO_PERMISSION,
+    }
+    for call, code in codes.items():
+        board.gpus[0].fail(call, code)
+    path = tmp_path / "board.jsonl"
+    captured(board, libraries, path, seconds=1.0)
+    device = load(build(path, tmp_path / "replay")).open(0)[0]
+    for read, code in ((device.memory, "999"), (device.activity, "(4)")):
+        with pytest.raises(DriverError, match=re.escape(code)):
+            read()
+    assert device.utilization().gpu is None
+    assert device.power().limit_watts == 700
+
+
+def test_a_capture_holds_nothing_that_identifies_a_gpu(
+    make_board: Make, libraries: Libraries, tmp_path: Path
+) -> None:
+    board = make_board(gpus=[H100, A100], mig=[(0, 2)])
+    board.gpus[0].hold(1, 2**20)
+    path = tmp_path / "board.jsonl"
+    captured(board, libraries, path, seconds=1.0)
+    text = path.read_text()
+    for gpu in board.gpus:
+        assert gpu.record.uuid.decode() not in text
+    assert ":10:00.0" not in text
+    listing = "nvmlDeviceGetComputeRunningProcesses_v2"
+    lists = [line["value"] for line in lines_of(path) if line.get("call") == listing]
+    assert [[2**20, 0xFFFFFFFF, 0xFFFFFFFF]] in lists
+
+
+def test_a_full_file_ends_the_capture_with_its_last_line(
+    make_board: Make,
+    libraries: Libraries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(capturing, "MAX_BYTES", 150_000)
+    path = tmp_path / "board.jsonl"
+    captured(make_board(gpus=[H100] * 2), libraries, path, seconds=600.0)
+    assert path.stat().st_size <= 150_000
+    assert "end" in lines_of(path)[-1]
+    assert "the file is full" in capsys.readouterr().err
+
+
+def test_a_gpu_that_hangs_is_named_and_costs_only_itself(
+    make_board: Make, libraries: Libraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_bottleneck_exporter.driver.nvml.recording._HANG_SECONDS", 0.5)
+    board = make_board(gpus=[H100] * 2)
+    board.gpus[0].record.hang = 1
+    path = tmp_path / "board.jsonl"
+    try:
+        captured(board, libraries, path, seconds=1.0)
+    finally:
+        board.gpus[0].record.hang = 0
+    (hung,) = [line for line in lines_of(path) if "hung_in" in line]
+    assert hung == {"device": "0", "hung_in": "nvmlDeviceGetHandleByIndex_v2"}
+    named = {line["device"] for line in lines_of(path) if line.get("call") == "nvmlDeviceGetName"}
+    assert named == {"1"}
+
+
+def test_the_command_says_what_it_holds_and_overwrites_nothing(
+    make_board: Make, libraries: Libraries, tmp_path: Path
+) -> None:
+    board = make_board(gpus=[H100])
+    way = as_user(0) if os.geteuid() == 0 else ()
+    variables = {
+        "FAKE_NVML_BOARD": f"{board.path}",
+        "LD_LIBRARY_PATH": f"{libraries.path(580).parent}",
+    }
+
+    def command(file: str) -> tuple[int, list[str]]:
+        done = run(tmp_path, "capture", "1s", "-o", file, way=way, **variables)
+        assert done.stdout == ""
+        return done.returncode, done.stderr.splitlines()
+
+    status, (first, holds, identities, last) = command("gpu.jsonl")
+    assert status == 0
+    assert first == "captures for 1 s into gpu.jsonl, and sends nothing"
+    assert holds.startswith("holds: versions, symbols and checksum of the driver's library; ")
+    assert "UUIDs and bus addresses are masked" in identities
+    assert last.startswith("wrote gpu.jsonl: ")
+    written = (tmp_path / "gpu.jsonl").read_bytes()
+    exists = "gpu-bottleneck-exporter: --output: gpu.jsonl exists; name another file"
+    assert command("gpu.jsonl") == (1, [exists])
+    assert (tmp_path / "gpu.jsonl").read_bytes() == written
+    status, errors = command("none/gpu.jsonl")
+    assert status == 1
+    assert errors[-1].endswith("--output: cannot write none/gpu.jsonl: No such file or directory")
+
+
+def test_without_a_driver_no_file_is_left(tmp_path: Path) -> None:
+    done = run(tmp_path, "capture", "1s")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpu-bottleneck-exporter: no GPU to capture: nvmlInit: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "gpu-capture.jsonl").exists()
+
+
+def test_what_identifies_a_gpu_is_kept_only_on_request(
+    make_board: Make, libraries: Libraries, tmp_path: Path
+) -> None:
+    board = make_board(gpus=[H100])
+    libraries.open(board)
+    capture(lambda: NvmlRecording(masked=False), 1.0, tmp_path / "gpu.jsonl")
+    assert board.gpus[0].record.uuid.decode() in (tmp_path / "gpu.jsonl").read_text()
