@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from fake_nvml.c_header import c_header
@@ -16,18 +17,23 @@ _FLAGS = ("-std=c11", "-O1", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-We
 
 def build(folder: Path, branch: int = 580) -> Path:
     """Compile `libnvidia-ml.so.1` into `folder`, with the symbols driver `branch` has."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise RuntimeError("no C compiler to build the fake NVML: apt-get install gcc libc6-dev")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "board.h").write_text(c_header())
+    flags = (*_FLAGS, "-pthread", f"-DDRIVER_BRANCH={branch}", f"-I{_SOURCES}")
+    return compiled("the fake NVML", folder, sorted(_SOURCES.glob("*.c")), flags)
+
+
+def compiled(what: str, folder: Path, sources: Iterable[Path], flags: Iterable[str]) -> Path:
+    """The library of C `sources`, in `folder`, whose headers they may include."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise RuntimeError(f"no C compiler to build {what}: apt-get install gcc libc6-dev")
     library = folder / SONAME
-    command = [compiler, "-shared", *_FLAGS, "-pthread", f"-Wl,-soname,{SONAME}"]
-    command += [f"-DDRIVER_BRANCH={branch}", f"-I{folder}", f"-I{_SOURCES}", "-o", str(library)]
-    command += [str(source) for source in sorted(_SOURCES.glob("*.c"))]
+    command = [compiler, "-shared", *flags, f"-Wl,-soname,{SONAME}", f"-I{folder}"]
+    command += ["-o", f"{library}", *map(str, sources)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise RuntimeError(f"the fake NVML does not compile:\n{result.stderr}")
+        raise RuntimeError(f"{what} does not compile:\n{result.stderr}")
     return library
 
 

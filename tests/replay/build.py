@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fake_nvml.build import SONAME
+from fake_nvml.build import compiled
 from gpu_bottleneck_exporter.driver.nvml import signatures
 from gpu_bottleneck_exporter.driver.nvml.queries import VALUES
 from gpu_bottleneck_exporter.driver.nvml.signatures import TEXT, Signature
@@ -45,20 +43,11 @@ class Answer(NamedTuple):
 def build(capture: Path, folder: Path) -> Path:
     """Compile a `libnvidia-ml.so.1` that answers as `capture` into `folder`."""
     lines = [json.loads(line) for line in capture.read_text(encoding="utf-8").splitlines()]
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise RuntimeError("no C compiler to build the replay: apt-get install gcc libc6-dev")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "answers.h").write_text(_tables(lines), encoding="ascii")
-    source, library = folder / "replay.c", folder / SONAME
+    source = folder / "replay.c"
     source.write_text(f"{_SOURCE.read_text()}\n{_functions(lines)}", encoding="ascii")
-    command = [compiler, "-shared", *_FLAGS, f"-Wl,-soname,{SONAME}", f"-I{folder}"]
-    done = subprocess.run(
-        [*command, "-o", f"{library}", f"{source}"], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"the replay of {capture} does not compile:\n{done.stderr}")
-    return library
+    return compiled(f"the replay of {capture}", folder, [source], _FLAGS)
 
 
 def _tables(lines: Sequence[Line]) -> str:

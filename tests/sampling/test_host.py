@@ -178,7 +178,7 @@ def test_connections_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_is_sought_in_vain(watch: HostSampler, monkeypatch: pytest.MonkeyPatch) -> None:
     sought: list[object] = []
     monkeypatch.setattr(watch._discovery.strangers, "search", lambda *asked: sought.append(asked))
-    watch._discovery.find_strangers([], time.monotonic_ns())
+    watch._discovery.find_strangers({}, time.monotonic_ns())
     assert not sought
 
 

@@ -26,6 +26,21 @@ ready(); told()
 os.execv("/bin/sleep", ["sleep", "600"])
 """
 LIVES = "ready(); told()"
+SERVES = (
+    """
+server = socket.socket(socket.AF_UNIX)
+server.bind(f"\\0test-{os.getpid()}")
+server.listen()
+server.set_inheritable(True)
+"""
+    + EXECUTES
+)
+ASKS = """
+client = socket.socket(socket.AF_UNIX)
+client.connect(f"\\0test-{sys.argv[1]}")
+ready()
+client.recv(1)
+"""
 LOOKS = 20
 
 
@@ -86,6 +101,37 @@ def test_an_execve_that_does_not_end_costs_its_own_gpu(watch: HostSampler, tmp_p
             server.tell("answer")
         until(lambda: not watch._hangs("bad"), "the end of the thread that hung")
         assert watch.silent_seconds(time.monotonic_ns()) < watching._HANG_NS
+
+
+def test_a_server_that_hangs_in_an_execve_is_not_watched(
+    watch: HostSampler, tmp_path: Path
+) -> None:
+    """The kernel names the peer of a UNIX socket, which may be any user's, without asking it."""
+    with (
+        unanswering(tmp_path, FLUSH) as server,
+        program(SERVES, tmp_path / "file") as peer,
+        program(ASKS, peer.pid) as bad,
+        program(LIVES) as good,
+    ):
+        peer.tell()
+        until(lambda: server.ask("?"), "that it closes the file")
+        watch.hold("bad", frozenset({bad.pid}))
+        watch.hold("good", frozenset({good.pid}))
+        finder = watch._discovery.strangers
+
+        def is_found() -> bool:
+            idle(watch)
+            return any(peer.pid in one.pids for one in finder._found.values())
+
+        try:
+            until(is_found, "that it is found")
+            began_ns = time.monotonic_ns()
+            until(lambda: looks(watch, "good", began_ns) >= LOOKS, "looks at the other GPU")
+            feed = watch.feed("bad")
+            assert feed is not None
+            assert peer.pid not in feed.family.related
+        finally:
+            server.tell("answer")
 
 
 def test_feeders_that_block_a_pass_are_sampled_less_often(

@@ -92,7 +92,7 @@ OF_GPUS: dict[str, tuple[str, type[readings.Reading], str | None]] = {
     "processes": ("processes", readings.Processes, None),
 }
 """By signal: the collector that reads it, the reading, and the part of it that must be there."""
-INSTEAD: dict[str, tuple[tuple[type[readings.Reading], str, str], ...]] = {
+_INSTEAD: dict[str, tuple[tuple[type[readings.Reading], str, str], ...]] = {
     "utilization_samples": (
         (readings.Utilization, "gpu_percent", "one reading per tick counts, which is coarser"),
         (readings.Activity, "graphics", "busy time comes from GPM"),
@@ -128,7 +128,7 @@ def signals(state: SamplerState) -> dict[str, bool]:
         found["own_cpu"] = not state.starved
     if state.kubelet.given is not None:
         found["kubelet"] = state.kubelet.given
-    whole = [gpu for gpu in state.gpus if is_board(gpu)]
+    whole = [gpu for gpu in state.gpus if _is_board(gpu)]
     for signal, (reader, _, _) in OF_GPUS.items():
         if whole and reader in state.collectors:
             found[signal] = not lacking(state.gpus, signal)
@@ -144,7 +144,7 @@ def lacking(gpus: Iterable[GpuSnapshot], signal: str) -> list[GpuSnapshot]:
     """
     gpus = [gpu for gpu in gpus if gpu.up]
     given = {gpu.identity.index for gpu in gpus if _gives(gpu, signal)}
-    return [gpu for gpu in gpus if is_board(gpu) and gpu.identity.index not in given]
+    return [gpu for gpu in gpus if _is_board(gpu) and gpu.identity.index not in given]
 
 
 def _gives(gpu: GpuSnapshot, signal: str) -> bool:
@@ -156,7 +156,9 @@ def _gives(gpu: GpuSnapshot, signal: str) -> bool:
 
 def substitutes(signal: str, gpus: Collection[GpuSnapshot]) -> tuple[str, ...]:
     """What stands in for `signal` on those of the GPUs that are up and lack it, each once."""
-    choices, phrases = INSTEAD.get(signal, ()), []
+    if signal not in _INSTEAD:
+        return ()
+    choices, phrases = _INSTEAD[signal], []
     for board in lacking(gpus, signal):
         parts = [gpu for gpu in gpus if gpu.up and gpu.identity.index == board.identity.index]
         usable = (text for kind, part, text in choices if any(_has(g, kind, part) for g in parts))
@@ -164,7 +166,7 @@ def substitutes(signal: str, gpus: Collection[GpuSnapshot]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, phrases)))
 
 
-def is_board(gpu: GpuSnapshot) -> bool:
+def _is_board(gpu: GpuSnapshot) -> bool:
     """Whether a GPU is up, and no MIG instance."""
     return gpu.up and gpu.identity.parent_uuid is None
 

@@ -112,6 +112,9 @@ class Family:
             self.related.pop(pid).close()
         for pid in kin | strangers:
             if pid not in self.related:
+                # The kernel names peers without asking them: one may hang in an execve.
+                if stat_of(self._proc, pid) is None:
+                    continue
                 self.related[pid] = Process(self._proc, pid, self._timeouts)
             one = self.related[pid]
             one.stranger = None if pid in kin else one.stranger or StrangerRecord()

@@ -124,7 +124,7 @@ def signal_remedies(state: SamplerState) -> dict[str, str]:
 
 
 def _of_gpus(signal: str, state: SamplerState) -> str:
-    instead = own.substitutes(signal, state.gpus) if signal in own.INSTEAD else ()
+    instead = own.substitutes(signal, state.gpus)
     reason = state.about.signals.get(signal, NOT_GIVEN)
     return ": ".join(filter(None, (reason, "; ".join(instead))))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from gpu_bottleneck_exporter.feeders.crowd import share_of
@@ -61,38 +61,42 @@ class Discovery:
             feed.family.share = share_of(len(held))
             with self._isolated(f"finding the feeders of {uuid}", uuid):
                 feed.adopt(living, descendants - self._we, mains | self._we)
-        with self._isolated("looking for kin"):
-            self._find_kin(feeds.values(), mains)
+        self._find_kin(feeds, mains)
         return feeds
 
     def _new_group(self) -> FeederGroup:
         timeouts = AnswerTimeouts(self._longest_answer_ms) if self.connected else None
         return FeederGroup(self._proc, self._cgroups, timeouts, self._units)
 
-    def _find_kin(self, feeds: Collection[FeederGroup], mains: frozenset[int]) -> None:
+    def _find_kin(self, feeds: Mapping[str, FeederGroup], mains: frozenset[int]) -> None:
         """Find the kin of idle GPUs, none of them among the `mains` of all.
 
         A busy one needs no explanation.
         """
         now = time.monotonic_ns()
         finder = KinFinder(self._proc, mains, self._units)
-        for feed in feeds:
+        for uuid, feed in feeds.items():
             if not self.connected or not feed.idles(now):
                 feed.family.forget_related()
             elif feed.family.is_kin_search_due(now, mains):
-                kin = [finder.of(pid, feed.workers) for pid in feed.mains]
-                feed.family.adopt_kin(set().union(*kin))
+                with self._isolated(f"looking for kin of {uuid}", uuid):
+                    kin = [finder.of(pid, feed.workers) for pid in feed.mains]
+                    feed.family.adopt_kin(set().union(*kin))
 
     def lacks_kin(self, feed: FeederGroup, now_ns: int) -> bool:
         """Whether kin of a GPU that idles have never been sought."""
         return self.connected and feed.family.searched_ns is None and feed.idles(now_ns)
 
-    def find_strangers(self, feeds: Collection[FeederGroup], now_ns: int) -> None:
+    def find_strangers(self, feeds: Mapping[str, FeederGroup], now_ns: int) -> None:
         """Find who is connected with the feeders of GPUs that idle for a reason not yet known."""
-        idle = [feed for feed in feeds if feed.mains and feed.idles(now_ns)]
+        uuids = {feed: uuid for uuid, feed in feeds.items()}
+        idle = [feed for feed in uuids if feed.mains and feed.idles(now_ns)]
         wanted = [feed for feed in idle if not feed.states.explained]
         if self.connected and self.strangers.is_due(now_ns, idle, wanted):
-            mains = [pid for feed in feeds for pid in feed.mains]
+            mains = [pid for feed in uuids for pid in feed.mains]
+            strangers: Mapping[FeederGroup, set[int]] = {}
             with self._isolated("looking for strangers that feed"):
-                for feed, found in self.strangers.search(wanted, mains, now_ns).items():
+                strangers = self.strangers.search(wanted, mains, now_ns)
+            for feed, found in strangers.items():
+                with self._isolated(f"watching strangers that feed {uuids[feed]}", uuids[feed]):
                     feed.family.adopt_strangers(found)

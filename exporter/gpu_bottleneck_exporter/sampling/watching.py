@@ -348,7 +348,7 @@ class HostSampler:
                 self._let_rest(feed, seconds - (_cpu_seconds() - cpu) - (self._waited - before))
         if inspects and self._discovery.connected:
             inspect_connections(feeds, time.monotonic_ns())
-        self._discovery.find_strangers(feeds, time.monotonic_ns())
+        self._discovery.find_strangers(found, time.monotonic_ns())
         return stale
 
     def _let_rest(self, feed: FeederGroup, seconds: float) -> None:

@@ -11,13 +11,14 @@ import ctypes
 import math
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, address
+from gpu_bottleneck_exporter.driver.nvml.queries import UNTOUCHED
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity
 
@@ -55,9 +56,9 @@ C2C_RATES = {
 IDS = (*_RATIOS, *_PIPES, *_RATES)
 """Read in one call into an array of our own: the binding's has room for all metrics, 19 kB."""
 _MIB = 1024 * 1024
-HEAD = struct.Struct("=II2Q")
+_HEAD = struct.Struct("=II2Q")
 """nvmlGpmMetricsGet_t: version, number of metrics, two samples; the metrics follow."""
-METRIC = struct.Struct("=IId24x")
+_METRIC = struct.Struct("=IId24x")
 """nvmlGpmMetric_t: metric id, return code, value, and three names that are not used."""
 
 
@@ -110,21 +111,30 @@ class GpmReader:
         return None if interval > MAXIMUM_INTERVAL_NS else _activity(values, interval)
 
     def _compare(self, ids: tuple[int, ...]) -> dict[int, float]:
-        samples = map(address, (self._old, self._new))
-        head = HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), *samples)
-        buffer = ctypes.create_string_buffer(head + _unanswered(ids))
-        self._calls.call("nvmlGpmMetricsGet", buffer)
+        question = request(self._old, self._new, ids)
+        self._calls.call("nvmlGpmMetricsGet", question)
         return {
             metric: value
-            for metric, result, value in METRIC.iter_unpack(buffer.raw[HEAD.size : -1])
+            for metric, result, value in answers(question)
             if result == pynvml.NVML_SUCCESS
         }
+
+
+def request(old: object, new: object, ids: tuple[int, ...]) -> ctypes.Array[ctypes.c_char]:
+    """The argument of nvmlGpmMetricsGet: two samples, and an entry to fill in for each metric."""
+    head = _HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), address(old), address(new))
+    return ctypes.create_string_buffer(head + _unanswered(ids))
+
+
+def answers(question: ctypes.Array[ctypes.c_char]) -> Iterator[tuple[Any, ...]]:
+    """Id, return code and value of each metric, once the call has filled them in."""
+    return _METRIC.iter_unpack(question.raw[_HEAD.size : -1])
 
 
 @cache
 def _unanswered(ids: tuple[int, ...]) -> bytes:
     """Entries preset to an error: one that the driver leaves untouched is no value."""
-    return b"".join(METRIC.pack(metric, pynvml.NVML_ERROR_UNKNOWN, math.nan) for metric in ids)
+    return b"".join(_METRIC.pack(metric, UNTOUCHED, math.nan) for metric in ids)
 
 
 def _activity(values: dict[int, float], interval_ns: int) -> Activity:

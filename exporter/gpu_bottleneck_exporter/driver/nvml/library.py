@@ -114,13 +114,19 @@ class Calls:
         self.ask(_direct(name), *arguments)
 
 
+def c_function(name: str) -> Callable[..., int]:
+    """The C function `name`, which returns its code. Raises NVMLError if it is missing."""
+    # pynvml's lookup has the library handle, a cache, and no public name.
+    function: Callable[..., int] = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001
+    return function
+
+
 @cache
 def _direct(name: str) -> Callable[..., None]:
     """The C function `name` in the manner of pynvml, which raises its return code."""
 
     def function(*arguments: object) -> None:
-        # pynvml's lookup has the library handle, a cache, and no public name.
-        code = pynvml._nvmlGetFunctionPointer(name)(*arguments)  # noqa: SLF001
+        code = c_function(name)(*arguments)
         if code != pynvml.NVML_SUCCESS:
             raise pynvml.NVMLError(code)
 

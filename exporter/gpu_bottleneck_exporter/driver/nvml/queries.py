@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import NoReturn, TypeVar
 
@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.driver.refusals import Refusals
 T = TypeVar("T")
 FIELD = struct.Struct("=IIqqII8s")
 """nvmlFieldValue_t: field id, scope id, timestamp, latency, value type, return code, value."""
-_UNTOUCHED = 998
+UNTOUCHED = 998
 """Not an NVML code: marks entries that the driver did not fill in, as it does with ECC off."""
 VALUES = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "d",
@@ -149,7 +149,15 @@ class Queries:
         return values
 
 
+def unanswered(fields: Iterable[tuple[int, int]]) -> bytes:
+    """Entries for the driver to fill in, of fields by id and scope.
+
+    There is one more, as NVML may touch one past the requested count.
+    """
+    entries = (*fields, (0, 0))
+    return b"".join(FIELD.pack(i, scope, 0, 0, 0, UNTOUCHED, bytes(8)) for i, scope in entries)
+
+
 @cache
 def _unanswered(ids: tuple[int, ...], scope: int) -> bytes:
-    # NVML may touch one entry past the requested count.
-    return b"".join(FIELD.pack(i, scope, 0, 0, 0, _UNTOUCHED, bytes(8)) for i in (*ids, 0))
+    return unanswered((i, scope) for i in ids)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import math
 import os
 import re
 import struct
@@ -25,8 +24,8 @@ import pynvml
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.driver.nvml import gpm, signatures
-from gpu_bottleneck_exporter.driver.nvml.library import Calls, address, load
-from gpu_bottleneck_exporter.driver.nvml.queries import FIELD, VALUES
+from gpu_bottleneck_exporter.driver.nvml.library import Calls, address, c_function, load
+from gpu_bottleneck_exporter.driver.nvml.queries import FIELD, VALUES, unanswered
 from gpu_bottleneck_exporter.driver.nvml.rings import CAPACITY
 from gpu_bottleneck_exporter.driver.nvml.signatures import TEXT, Signature
 from gpu_bottleneck_exporter.driver.protocol import Recording
@@ -53,8 +52,6 @@ _HANG_SECONDS = 20.0
 """Time beyond the capture's end after which a call counts as hung."""
 _CHUNK = 32
 """Fields and GPM metrics per call: a driver that refuses an id may refuse the whole call."""
-_UNTOUCHED = 998
-"""Not an NVML code: marks fields that the driver did not fill in."""
 _SLACK_BYTES = 64
 """Room after each output, for drivers whose structure is longer than its version says."""
 _MAX_PROCESSES = 256
@@ -149,8 +146,7 @@ class _Log:
         self._calling[label.partition(":")[0]] = name
         began = time.perf_counter_ns()
         try:
-            # pynvml's lookup has the library handle, a cache, and no public name.
-            code = int(pynvml._nvmlGetFunctionPointer(name)(*arguments))  # noqa: SLF001
+            code = c_function(name)(*arguments)
         except pynvml.NVMLError as error:
             code = error.value
         took = (time.perf_counter_ns() - began) // 1000
@@ -255,11 +251,7 @@ class _Reader:
         self._links = next((count for count in counts if isinstance(count, int)), self._links)
 
     def _fields(self, ids: Sequence[tuple[int, int]]) -> Iterator[list[Value]]:
-        # NVML may touch one entry past the requested count.
-        packed = (
-            FIELD.pack(i, scope, 0, 0, 0, _UNTOUCHED, bytes(8)) for i, scope in (*ids, (0, 0))
-        )
-        buffer = ctypes.create_string_buffer(b"".join(packed))
+        buffer = ctypes.create_string_buffer(unanswered(ids))
         count = ctypes.c_int32(len(ids))
         code = self.log.invoke(self.label, signatures.FIELDS, *self._target(), count, buffer)
         entries = memoryview(buffer)[: len(ids) * FIELD.size]
@@ -400,13 +392,9 @@ class _GpmCapture:
         """Record id, code and, if given, mean of each metric since sample `earlier`."""
         rows: list[list[Value]] = []
         for some in ids:
-            samples = map(address, (self._samples[earlier], self._samples[2]))
-            head = gpm.HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(some), *samples)
-            unanswered = b"".join(gpm.METRIC.pack(i, _UNTOUCHED, math.nan) for i in some)
-            buffer = ctypes.create_string_buffer(head + unanswered)
-            code = self._reader.log.invoke(self._reader.label, signatures.GPM_METRICS, buffer)
-            entries = memoryview(buffer)[gpm.HEAD.size : -1]
-            for metric, result, value in gpm.METRIC.iter_unpack(entries):
+            question = gpm.request(self._samples[earlier], self._samples[2], tuple(some))
+            code = self._reader.log.invoke(self._reader.label, signatures.GPM_METRICS, question)
+            for metric, result, value in gpm.answers(question):
                 given = [value] if (code or result) == pynvml.NVML_SUCCESS else []
                 rows.append([metric, code or result, *given])
         self._reader.log.add(self._reader.label, signatures.GPM_METRICS, (interval,), 0, rows)
@@ -536,8 +524,7 @@ def _library_facts() -> dict[str, object]:
 
 def _library_file() -> Path:
     """The file that the library was mapped from. Raises OSError or NVMLError."""
-    function = pynvml._nvmlGetFunctionPointer("nvmlInit_v2")  # noqa: SLF001 - as in _Log.invoke
-    at = ctypes.cast(function, ctypes.c_void_p).value or 0
+    at = address(c_function("nvmlInit_v2"))
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         area, *_, path = line.split(maxsplit=5)
         begin, end = (int(number, 16) for number in area.split("-"))
