@@ -9,7 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED
+from pynvml import (
+    NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NO_PERMISSION,
+    NVML_ERROR_NOT_FOUND,
+    NVML_ERROR_NOT_SUPPORTED,
+)
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
@@ -278,6 +283,17 @@ def test_video_engines_are_those_that_the_gpu_has(nvml: Make, *, no_rings: bool)
         assert video.rings.keys() == {"decoder", "jpeg", "ofa"}
         assert video.rings["decoder"][-1].percent == 60
         assert not any(sample.percent for sample in video.rings["ofa"])
+    assert machine.device.last_error is None
+
+
+def test_an_empty_answer_makes_no_video_engine_of_a_ring_that_is_refused(nvml: Make) -> None:
+    machine = nvml()
+    machine.gpu.fail("DeviceGetSamples", NVML_ERROR_NOT_FOUND)
+    has = {"decoder", "jpeg", "ofa"}
+    assert machine.device.video().rings.keys() == has
+    machine.gpu.fail("DeviceGetSamples", 0)
+    video = machine.device.video()
+    assert video.rings.keys() | video.percents.keys() == has
     assert machine.device.last_error is None
 
 

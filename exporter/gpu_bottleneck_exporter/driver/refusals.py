@@ -42,6 +42,11 @@ class Refusals:
         self._answered.add(key)
         self._refused.pop(key, None)
 
+    def clear(self, key: Hashable) -> None:
+        """Drop what is recorded of `key`: its answer does not say whether it is supported."""
+        self._answered.discard(key)
+        self._refused.pop(key, None)
+
     def refused(self, key: Hashable) -> bool:
         """Note that `key` was refused; returns whether it failed, as it was answered before."""
         now, failed = self._clock(), key in self._answered

@@ -103,9 +103,14 @@ class NvmlDevice(NvmlInstance):
         silent = [name for name, ring in rings.items() if not ring]
         answers = {name: queries.ask(_ENGINES[name][1]) for name in silent}
         percents = {name: int(answer[0]) for name, answer in answers.items() if answer is not None}
-        known = {name: ring for name, ring in rings.items() if ring is not None}
-        queries.require(known, percents)
-        return readings.Video(known, percents)
+        queries.require(percents, *rings.values())
+        # An empty ring alone does not prove that there is an engine.
+        proven = {
+            name: ring
+            for name, ring in rings.items()
+            if ring or (ring is not None and name in percents)
+        }
+        return readings.Video(proven, percents)
 
     def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the driver was loaded."""

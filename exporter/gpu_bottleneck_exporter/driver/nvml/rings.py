@@ -48,6 +48,8 @@ class RingReader:
         if samples is None:  # a ring that answered before has failed, and is not unsupported
             return () if self._queries.refusals.was_answered(self._key) else None
         now = time.monotonic_ns()
+        if not samples and not self._mark:  # that does not prove that there is such a ring
+            self._queries.refusals.clear(self._key)
         if not samples and self._mark and now - self._last_answer_ns >= _SILENCE_BEFORE_PROBE_NS:
             self._last_answer_ns = now
             samples = self._after_clock_step()
