@@ -70,6 +70,19 @@ def test_the_time_of_video_engines_is_added_up_and_that_of_the_busiest_explains_
     assert ledger.snapshot(17 * SECOND).totals.engine_ns == {}
 
 
+def test_an_engine_that_starts_after_idle_readings_loses_no_time() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    for second in (10, 15):
+        ledger.add(second * SECOND, SECOND, Video({"encoder": ring(second, [0])}))
+        assert ledger.snapshot(second * SECOND).totals.engine_ns == {"encoder": 0}
+    ledger.add(20 * SECOND, SECOND, Video({"encoder": ring(16, [100] * 5)}))
+    assert ledger.snapshot(20 * SECOND).totals.engine_ns == {"encoder": 5 * SECOND}
+    ledger.add(25 * SECOND, SECOND, Video({"encoder": ring(25, [0])}))
+    ledger.add(30 * SECOND, SECOND, Video({"encoder": ring(26, [0, 0, 0, 0, 50])}))
+    assert ledger.snapshot(30 * SECOND).totals.engine_ns == {"encoder": 11 * SECOND // 2}
+    assert ledger.engine_share(30 * SECOND) == 0.1
+
+
 def test_an_engine_without_samples_is_added_up_by_its_readings() -> None:
     ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
     for second, percent in enumerate((100, 50, 100), 1):

@@ -88,7 +88,8 @@ class Video(Reading):
     """Utilization of the video engines (encoder, decoder, jpeg, ofa) since the last reading.
 
     By engine that the GPU has, like `Utilization`: a ring, which may be empty, or the driver's
-    single reading where the ring returns nothing.
+    single reading where the ring returns nothing. The ring of an engine that was idle may hold its
+    newest sample alone.
     """
 
     rings: Mapping[str, Ring] = field(default_factory=dict)

@@ -115,6 +115,8 @@ class GpuLedger:
         self._traffic_bytes = _Sums[float]()
         self._tick_ns = tick_ns
         self._engines: dict[str, Integrator] = {}
+        self._idle_engines: dict[str, tuple[int, Ring]] = {}
+        """Time and newest sample of the last reading, of engines that were idle then."""
         self._engine_ns = _Sums[int]()
         self._engine_share: tuple[int, float] = (0, 0.0)
         """Until when it is fresh, and what `engine_share` returns until then."""
@@ -219,16 +221,23 @@ class GpuLedger:
     def _add_video(self, now_ns: int, fresh_ns: int, reading: Video) -> None:
         until_ns, shares = now_ns + fresh_ns, [0.0]
         for engine in reading.rings.keys() | reading.percents.keys():
-            integrator = self._engines.setdefault(engine, Integrator(self._tick_ns))
-            ring = reading.rings.get(engine)
-            # The last sample stands for all of an idle engine: few engines ever work.
-            if ring and not any(sample.percent for sample in ring):
-                ring = ring[-1:]
-            windows = integrator.ring(now_ns, ring, reading.percents.get(engine))
-            observed, active = sums(windows)
+            ring, percent = reading.rings.get(engine), reading.percents.get(engine)
+            observed, active = sums(self._engine_windows(engine, now_ns, ring, percent))
             self._engine_ns.add(until_ns, {engine: active})
             shares.append(active / observed if observed else 0.0)
         self._engine_share = until_ns, max(shares)
+
+    def _engine_windows(
+        self, engine: str, now_ns: int, ring: Ring | None, percent: int | None
+    ) -> list[Window]:
+        """The windows of a video engine; none while it is idle, which saves their cost."""
+        if ring and len(ring) == 1 and ring[0].percent == 0:
+            self._idle_engines[engine] = now_ns, ring
+            return []
+        integrator = self._engines.setdefault(engine, Integrator(self._tick_ns))
+        if idle := self._idle_engines.pop(engine, None):
+            integrator.ring(*idle, None)
+        return integrator.ring(now_ns, ring, percent)
 
     def _is_current(self, integrator: Integrator, now_ns: int) -> bool:
         booked_ns = integrator.booked_at_ns

@@ -75,7 +75,8 @@ class NvmlDevice(NvmlInstance):
         self._gpu_ring = RingReader(self._queries, pynvml.NVML_GPU_UTILIZATION_SAMPLES)
         self._memory_ring = RingReader(self._queries, pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)
         self._engine_rings = {
-            name: RingReader(self._queries, kind) for name, (kind, _) in _ENGINES.items()
+            name: RingReader(self._queries, kind, merge_idle=True)
+            for name, (kind, _) in _ENGINES.items()
         }
         self._throttle = ThrottleCounters(self._queries, driver_version)
         self._supported_reasons: int | None = None
