@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from gpu_bottleneck_exporter.driver import readings
@@ -60,15 +61,17 @@ _RANGES: Mapping[type[object], Mapping[str, Range]] = {
         "margin": Range(-150, 200),
     },
 }
+_FIGURE = (int, float)
 _LARGEST_PID = 2**22
 """PID_MAX_LIMIT of the kernel's linux/threads.h; 0 and 4294967295 came (XuehaiPan/nvitop#75)."""
 
 
 def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
     """`reading` without impossible values; `drop` is called for each."""
-    ranges = _RANGES.get(type(reading), {})
-    for item in fields(reading):
-        reading = _fitted(reading, item.name, ranges.get(item.name, _ANYTHING), drop)
+    kind: Any = type(reading)
+    for name, possible in _ranges(kind).items():
+        if not _fits(getattr(reading, name), possible):
+            reading = _fitted(reading, name, possible, drop)
     for ring in _rings(reading):
         for sample in ring:
             if sample.percent is None:
@@ -76,6 +79,23 @@ def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
     if isinstance(reading, readings.Processes):
         return _of_known_pids(reading, drop)
     return reading
+
+
+@cache
+def _ranges(kind: type[readings.Reading]) -> Mapping[str, Range]:
+    """Range by name of each part of readings of type `kind`."""
+    special = _RANGES.get(kind, {})
+    return {item.name: special.get(item.name, _ANYTHING) for item in fields(kind)}
+
+
+def _fits(given: object, possible: Range) -> bool:
+    """Whether a part is within the range, as nearly all are: cheaper than `_fitted`."""
+    if isinstance(given, _FIGURE):
+        return possible.low <= given <= possible.high
+    if given is None or not isinstance(given, Mapping):
+        return True
+    low, high = possible.low, possible.high
+    return not any(isinstance(v, _FIGURE) and not low <= v <= high for v in given.values())
 
 
 def _rings(reading: readings.Reading) -> Iterable[readings.Ring]:
