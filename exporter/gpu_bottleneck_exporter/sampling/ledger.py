@@ -220,7 +220,7 @@ class GpuLedger:
 
     def _add_video(self, now_ns: int, fresh_ns: int, reading: Video) -> None:
         until_ns, shares = now_ns + fresh_ns, [0.0]
-        for engine in reading.rings.keys() | reading.percents.keys():
+        for engine in sorted({*reading.rings, *reading.percents}):
             ring, percent = reading.rings.get(engine), reading.percents.get(engine)
             observed, active = sums(self._engine_windows(engine, now_ns, ring, percent))
             self._engine_ns.add(until_ns, {engine: active})
