@@ -71,8 +71,41 @@ def test_a_tenant_that_hangs_costs_itself_four_threads(beside: Aside) -> None:
     until(lambda: beside.call(100, lambda: "asked again"), "that it is asked again")
 
 
-def test_a_tenant_whose_answers_are_late_runs_out_of_its_time(beside: Aside) -> None:
-    """Each of its many processes answers in time, which would hold up callers for ever."""
+def test_many_tenants_that_hang_leave_room_for_others(beside: Aside) -> None:
+    """As a user's jobs, or pods: each has little time and one thread once there are many."""
+    beside.share_by(lambda pid: pid // 100)
+    gate = threading.Event()
+    calls = [pid for tenant in range(1, 17) for pid in range(100 * tenant, 100 * tenant + 50)]
+    assert {beside.call(pid, gate.wait) for pid in calls} == {None}
+    waited = sum(patience for *_, patience in beside._held_up.values())
+    assert waited < 0.5 * module.MOST_LEFT_BEHIND * 0.01
+    beside._patience = PATIENCE_SECONDS
+    assert beside.call(9_900, lambda: "another tenant") == "another tenant"
+    gate.set()
+    until(lambda: not beside._held_up, "the end of those left behind")
+
+
+def test_a_tenant_that_held_up_none_keeps_its_time() -> None:
+    """A process whose stat is not read in time counts as ended."""
+    beside = Aside(4 * module.PATIENCE_SECONDS)
+    late = dict.fromkeys(range(100, 120), 0.9 * module._MAX_BLOCKED_SECONDS)
+    for tenant, seconds in late.items():
+        beside._charge(tenant, seconds)
+    assert beside._allowed(1) >= module.PATIENCE_SECONDS
+    beside._charge(1, 0.001)
+    assert 0 < beside._allowed(1) < module.PATIENCE_SECONDS
+    assert {beside._allowed(tenant) for tenant in late} == {0.0}
+
+
+def test_debts_of_milliseconds_leave_others_their_time() -> None:
+    """Answers of honest processes are late on a busy machine, too."""
+    beside = Aside(4 * module.PATIENCE_SECONDS)
+    for tenant in range(100, 150):
+        beside._charge(tenant, 0.01)
+    assert beside._allowed(100) == 4 * module.PATIENCE_SECONDS
+
+
+def test_many_tenants_whose_answers_are_late_take_a_bounded_time(beside: Aside) -> None:
     beside._patience = PATIENCE_SECONDS
     beside.share_by(lambda pid: pid // 100)
     asked: list[int] = []
@@ -81,9 +114,30 @@ def test_a_tenant_whose_answers_are_late_runs_out_of_its_time(beside: Aside) -> 
         time.sleep(0.1)
         asked.append(pid)
 
-    for pid in [*range(100, 200), *range(100, 200)]:
+    for pid in (100 * tenant + n for tenant in range(1, 17) for n in range(20)):
         beside.call(pid, partial(answer_late, pid))
     seconds = 0.1 * len(asked)
+    assert seconds <= 8 * module._MAX_BLOCKED_SECONDS
+    assert beside.call(9_900, lambda: "another tenant") == "another tenant"
+
+
+@pytest.mark.parametrize("late_seconds", [0.1, 0.019])
+def test_a_tenant_whose_answers_are_late_runs_out_of_its_time(
+    beside: Aside, late_seconds: float
+) -> None:
+    """Each of its many processes answers in time, which would hold up callers for ever."""
+    beside._patience = PATIENCE_SECONDS
+    beside.share_by(lambda pid: pid // 100)
+    asked: list[int] = []
+
+    def answer_late(pid: int) -> None:
+        time.sleep(late_seconds)
+        asked.append(pid)
+
+    for pid in [*range(100, 200), *range(100, 200)]:
+        beside.call(pid, partial(answer_late, pid))
+    seconds = (late_seconds - module._LATE_SECONDS) * len(asked)
+    assert len(asked) < 150
     assert seconds <= module._MAX_BLOCKED_SECONDS + 0.2, "and what it regained meanwhile"
     assert beside.call(200, lambda: "another tenant") == "another tenant"
     beside._paid_at = {one: at - 100 for one, at in beside._paid_at.items()}  # time goes by

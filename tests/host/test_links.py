@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.host import links as module
 from gpu_bottleneck_exporter.host.links import End, Links, TcpNetworks, find, inode_of, links
 from gpu_bottleneck_exporter.host.sockets import Endpoint, Ends
 from support import trees
@@ -52,6 +53,15 @@ ready(); a, _ = server.accept(); ready(); told()
         server.hear()
         assert links(PROC, client.pid).peers == {server.pid}
         assert links(PROC, server.pid).peers == {client.pid}
+
+
+def test_a_search_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where one process after the other, of many users, hangs in an execve."""
+    with program("r, w = os.pipe(); ready(os.readlink(f'/proc/self/fd/{w}')); told()") as one:
+        end = End(one.words[0])
+        assert find(PROC, [end], [one.pid]) == {end: {one.pid}}
+        monkeypatch.setattr(module, "_MAX_SEARCH_SECONDS", 0.0)
+        assert find(PROC, [end], [one.pid]) == {end: set()}
 
 
 @rows(

@@ -15,16 +15,11 @@ from gpu_bottleneck_exporter.host import aside
 from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
-from support.hangs import ANSWERS_LATE, FLUSH, unanswering
+from support.hangs import ANSWERS_LATE, EXECUTES, FLUSH, unanswering
 from support.programs import program
 from support.tools import missing
 from support.waiting import until
 
-EXECUTES = """
-kept = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
-ready(); told()
-os.execv("/bin/sleep", ["sleep", "600"])
-"""
 LIVES = "ready(); told()"
 SERVES = (
     """
@@ -40,6 +35,10 @@ client = socket.socket(socket.AF_UNIX)
 client.connect(f"\\0test-{sys.argv[1]}")
 ready()
 client.recv(1)
+"""
+PARENT = """
+child = subprocess.Popen(["sleep", "600"])
+ready(child.pid); told(); child.kill()
 """
 LOOKS = 20
 
@@ -154,6 +153,39 @@ def test_feeders_that_block_a_pass_are_sampled_less_often(
         began_ns = time.monotonic_ns()
         until(lambda: looks(watch, "good", began_ns) >= LOOKS, "looks at the other")
         assert 4 * looks(watch, "bad", began_ns) <= LOOKS
+
+
+def test_feeders_that_rest_are_not_discovered_either(watch: HostSampler) -> None:
+    with program(LIVES) as bad, program(LIVES) as good:
+        watch.hold("bad", frozenset({bad.pid}))
+        until(lambda: looks(watch, "bad", 0), "a look")
+        feed = watch.feed("bad")
+        assert feed is not None
+        feed.rests_until = time.monotonic() + 10_000
+        watch.hold("bad", frozenset({bad.pid, good.pid}))
+        watch.hold("good", frozenset({good.pid}))
+        until(lambda: looks(watch, "good", 0), "a look at the other GPU")
+        assert feed.mains.keys() == {bad.pid}
+        feed.rests_until = 0.0
+        watch.hold("good", frozenset())
+        until(lambda: feed.mains.keys() == {bad.pid, good.pid}, "its new main")
+
+
+def test_a_main_of_a_gpu_that_rests_is_no_worker_of_another(watch: HostSampler) -> None:
+    with program(PARENT) as parent, program(LIVES) as new:
+        child = int(parent.words[0])
+        watch.hold("bad", frozenset({child}))
+        watch.hold("good", frozenset({parent.pid}))
+        until(lambda: looks(watch, "bad", 0) and looks(watch, "good", 0), "looks at both")
+        bad, good = watch.feed("bad"), watch.feed("good")
+        assert bad is not None
+        assert good is not None
+        bad.rests_until = time.monotonic() + 10_000
+        watch.hold("good", frozenset({parent.pid, new.pid}))
+        until(lambda: new.pid in good.mains and looks(watch, "good", 0), "its new main")
+        assert child in bad.mains
+        assert child not in good.workers
+        parent.tell()
 
 
 def test_pages_that_answer_late_take_a_small_share_of_the_time(watch: HostSampler) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import struct
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpu_bottleneck_exporter.host.aside import proc_reads
+from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.stacktraces.code import MOST_KEPT, Codes
 from gpu_bottleneck_exporter.stacktraces.interpreter import Interpreter
 from gpu_bottleneck_exporter.stacktraces.layouts import LAYOUTS, Layout
@@ -21,7 +24,8 @@ from gpu_bottleneck_exporter.stacktraces.memory import (
     NoMemoryError,
     UnreadableError,
 )
-from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
+from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, looking
+from support.hangs import EXECUTES, FLUSH, unanswering
 from support.linetables import CODE_WITH_TABLE, entry
 from support.programs import program, started
 from support.rights import NOBODY, as_user
@@ -289,3 +293,26 @@ become(33, 33, 33)
             pid, ticks = started(one.pid)
             assert reader.read([(pid, (ticks or 0) - 1)], ()) == {pid: "it has ended"}
             assert reader.read([(pid, ticks)], ())[pid] != "it has ended"
+
+    def test_one_that_hangs_in_an_execve_does_not_hold_up_the_reader(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for one in (looking, proc_reads):
+            monkeypatch.setattr(one, "_patience", 0.25)
+        found: dict[int, object] = {}
+
+        def read(mains: Sequence[Started]) -> None:
+            with StackReader(PROC, PATIENCE_SECONDS) as reader:
+                found.update(reader.read(mains, ()))
+
+        with unanswering(tmp_path, FLUSH) as server, program(EXECUTES, tmp_path / "file") as bad:
+            mains = [started(bad.pid)]
+            bad.tell()
+            until(lambda: server.ask("?"), "that it closes the file")
+            reading = threading.Thread(target=read, args=(mains,), daemon=True)
+            reading.start()
+            try:
+                until(lambda: not reading.is_alive(), "the end of the read")
+                assert found == {bad.pid: "its memory does not answer"}
+            finally:
+                server.tell("answer")

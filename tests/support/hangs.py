@@ -50,6 +50,12 @@ libc.poll(ctypes.c_void_p(address), 1, -1)
 
 Each line is answered by how often the page was read.
 """
+EXECUTES = """
+kept = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
+ready(); told()
+os.execv("/bin/sleep", ["sleep", "600"])
+"""
+"""A program that closes the file that it is given in an execve: a lock is held meanwhile."""
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _SERVER = Path(__file__).with_name("unflushed.py")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -20,15 +20,20 @@ from gpu_bottleneck_exporter.host.files import NoRoomError, read
 PATIENCE_SECONDS = 0.25
 """A read takes microseconds unless it hangs; meanwhile two passes over the feeders are missed."""
 MOST_LEFT_BEHIND = 64
-"""Threads that hang; with this many, no process is asked."""
+"""Threads that hang; with this many, no process is asked, with half of them no tenant with one."""
 MOST_OF_A_TENANT = 4
 """Threads that hang in reads of one tenant's processes; with this many, none of them is asked."""
-_LATE_SECONDS = 0.02
-"""Blocked time of a call that is not charged: it may have waited for Python's lock."""
+_LATE_SECONDS = 0.005
+"""Blocked time of a call that is not charged: the time for which a thread keeps Python's lock."""
 _MAX_BLOCKED_SHARE = 0.02
 """Share of the time for which one tenant may block callers in the long run."""
 _MAX_BLOCKED_SECONDS = 1.0
 """Blocked time that a tenant may run up at once: four calls that hang."""
+_FULL_SHARES = 5
+"""Tenants with the full share; more of them divide the sum of these, a tenth of the time."""
+_MIN_PART = 1 / 8
+"""Smallest part of its patience and of its time at once that a tenant keeps, as others hold callers
+up, too; who owes more than this part of the time at once holds them up."""
 _MAX_IDLE_SECONDS = 10.0
 """Time after which a helper thread without a call ends."""
 T = TypeVar("T")
@@ -71,38 +76,53 @@ class Aside:
 
         Raises what `what` raises.
         """
-        if (self._held_up or self._paid_at) and self._refuses(pid):
+        patience = self._allowed(pid) if self._held_up or self._paid_at else self._patience
+        if not patience:
             return None
         answers: SimpleQueue[_Answer] = SimpleQueue()
         calls = self._helper()
         calls.put((what, answers))
         try:
-            answer, error, blocked = answers.get(timeout=self._patience)
+            answer, error, blocked = answers.get(timeout=patience)
         except Empty:
             # The thread ends if the call ever returns.
-            self._held_up[calls] = pid, self._tenant_of(pid), self._patience
+            self._held_up[calls] = pid, self._tenant_of(pid), patience
             calls.put(None)
             return None
         self._idle.append(calls)
         if blocked > _LATE_SECONDS:
-            self._charge(self._tenant_of(pid), blocked)
+            self._charge(self._tenant_of(pid), blocked - _LATE_SECONDS)
         if error is not None:
             raise error
         return answer  # type: ignore[no-any-return]
 
-    def _refuses(self, pid: int) -> bool:
-        tenant, now, held_up = self._tenant_of(pid), time.monotonic(), [*self._held_up.values()]
+    def _allowed(self, pid: int) -> float:
+        """Patience with a call that asks process `pid`; 0 if none is to be made."""
+        tenant, held_up = self._tenant_of(pid), [*self._held_up.values()]
         with self._lock:
-            self._paid_at = {one: at for one, at in self._paid_at.items() if at > now}
-            owed = (self._paid_at.get(tenant, now) - now) * _MAX_BLOCKED_SHARE
-        pids, tenants = [one for one, *_ in held_up], [one for _, one, _ in held_up]
-        full = len(pids) >= MOST_LEFT_BEHIND or tenants.count(tenant) >= MOST_OF_A_TENANT
-        return full or pid in pids or owed > _MAX_BLOCKED_SECONDS
+            owed = self._owed()
+        pids, tenants = [held for held, *_ in held_up], [holder for _, holder, _ in held_up]
+        most = MOST_OF_A_TENANT if 2 * len(pids) < MOST_LEFT_BEHIND else 1
+        if len(pids) >= MOST_LEFT_BEHIND or tenants.count(tenant) >= most or pid in pids:
+            return 0.0
+        part = max(1 / (1 + len({*tenants, *_late(owed)} - {tenant})), _MIN_PART)
+        if owed.get(tenant, 0.0) > part * _MAX_BLOCKED_SECONDS:
+            return 0.0
+        # A call of a tenant that held up none must not be given up as it waits for a CPU.
+        first = tenant not in owed and tenant not in tenants
+        return max(part * self._patience, min(self._patience, PATIENCE_SECONDS) if first else 0.0)
+
+    def _owed(self) -> dict[Hashable, float]:
+        """Blocked seconds that each tenant has not made up for."""
+        now = time.monotonic()
+        self._paid_at = {tenant: at for tenant, at in self._paid_at.items() if at > now}
+        return {tenant: (at - now) * _MAX_BLOCKED_SHARE for tenant, at in self._paid_at.items()}
 
     def _charge(self, tenant: Hashable, seconds: float) -> None:
         with self._lock:
+            share = _MAX_BLOCKED_SHARE / max(1, len(_late(self._owed())) / _FULL_SHARES)
             since = max(self._paid_at.get(tenant, 0.0), time.monotonic())
-            self._paid_at[tenant] = since + seconds / _MAX_BLOCKED_SHARE
+            self._paid_at[tenant] = since + seconds / share
 
     def _helper(self) -> _Calls:
         """The queue of an idle helper thread, or of a new one."""
@@ -114,7 +134,8 @@ class Aside:
             return calls
 
     def _serve(self, calls: _Calls) -> None:
-        clock, cpu, waited = time.pthread_getcpuclockid(threading.get_ident()), 0.0, 0.0
+        clock = time.pthread_getcpuclockid(threading.get_ident())
+        cpu = waited = blocked = 0.0
         with self._lock:
             self._clocks.add(clock)
         while call := self._next(calls):
@@ -135,7 +156,8 @@ class Aside:
             self._ended_seconds += time.thread_time()
         # Its last call may have been abandoned, but has returned after all.
         if held_up := self._held_up.pop(calls, None):
-            self._charge(*held_up[1:])
+            _, tenant, patience = held_up
+            self._charge(tenant, min(blocked, patience))
 
     def _next(self, calls: _Calls) -> _Call | None:
         """The next call of a helper thread; None at the end."""
@@ -145,6 +167,11 @@ class Aside:
             self._idle.remove(calls)
             return None
         return calls.get()  # a caller has just taken it
+
+
+def _late(owed: Mapping[Hashable, float]) -> set[Hashable]:
+    """The tenants that hold callers up, given the blocked seconds that each has `owed`."""
+    return {tenant for tenant, due in owed.items() if due > _MIN_PART * _MAX_BLOCKED_SECONDS}
 
 
 def waited_seconds() -> float:

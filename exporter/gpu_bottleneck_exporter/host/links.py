@@ -17,6 +17,7 @@ import random
 import re
 import socket
 import struct
+import time
 from collections.abc import Collection, Iterable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -33,6 +34,8 @@ _INPUT, _OUTPUT, _ERRORS = range(3)
 """Numbers of the standard streams, which a shell gives to many: they join nobody."""
 _MOST_DESCRIPTORS = 32_768
 """Of all processes together, per search: 4 µs each."""
+_MAX_SEARCH_SECONDS = 2.0
+"""Time of a search: each process of the machine may take as long as its tenant's budget allows."""
 _WATCHED = re.compile(r"^tfd:\s*([0-9]+)\s", re.MULTILINE)
 _KEPT_NS = 60_000_000_000
 """A pod is new: its addresses are known by then."""
@@ -136,8 +139,8 @@ def find(
     """Pids that have each of `ends` open; of FIFOs and pipes, only those that may write.
 
     Looks at the processes of the machine, first those `known` to feed, then the youngest, until all
-    sockets are found or too many descriptors were looked at. `again`: in any order, as a connection
-    may have ended before it was the turn of who had it. Raises NoRoomError.
+    sockets are found, or too many descriptors or too much time were needed. `again`: in any order,
+    as a connection may have ended before it was the turn of who had it. Raises NoRoomError.
     """
     others = processes(proc)
     if again:
@@ -147,9 +150,9 @@ def find(
     for end in found:
         if not end.pid:
             names.setdefault(end.name, []).append(end)
-    left = _MOST_DESCRIPTORS
+    left, until = _MOST_DESCRIPTORS, time.monotonic() + _MAX_SEARCH_SECONDS
     for pid in dict.fromkeys([*known, *reversed(others)]):
-        if left <= 0 or not names:
+        if left <= 0 or not names or time.monotonic() > until:
             break
         for number, target in descriptors(proc, pid):
             left -= 1

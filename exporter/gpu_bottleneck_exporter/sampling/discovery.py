@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 
 from gpu_bottleneck_exporter.feeders.crowd import share_of
@@ -42,17 +42,25 @@ class Discovery:
         self._longest_answer_ms = int(settings.longest_answer_seconds * 1000)
 
     def discover(
-        self, held: Mapping[str, Holders], known: Mapping[str, FeederGroup]
+        self,
+        held: Mapping[str, Holders],
+        known: Mapping[str, FeederGroup],
+        left_out: Collection[str] = (),
     ) -> dict[str, FeederGroup]:
-        """The feeders of each GPU that is `held`; those `known` go on."""
+        """The feeders of each GPU that is `held`; those `known` go on.
+
+        Processes of the GPUs `left_out` are not read, but are mains of these all the same.
+        """
         self._units.forget()
         mains = frozenset(pid for one in held.values() for pid in one.pids or ())
-        seen = {pid for pid in mains if stat_of(self._proc, pid)}
+        read = {uuid: holders for uuid, holders in held.items() if uuid not in left_out}
+        asked = {pid for holders in read.values() for pid in holders.pids or ()}
+        seen = {pid for pid in asked if stat_of(self._proc, pid)}
         workers = {pid: one for feed in known.values() for pid, one in feed.workers.items()}
         found = trees(
             self._proc, seen, mains, lambda pid: workers[pid].children() if pid in workers else None
         )
-        feeds = {uuid: known.get(uuid) or self._new_group() for uuid in held}
+        feeds = {uuid: known.get(uuid) or self._new_group() for uuid in read}
         for uuid, feed in feeds.items():
             feed.holders = held[uuid]
             living = seen.intersection(feed.holders.pids or ())
@@ -79,9 +87,11 @@ class Discovery:
             if not self.connected or not feed.idles(now):
                 feed.family.forget_related()
             elif feed.family.is_kin_search_due(now, mains):
-                with self._isolated(f"looking for kin of {uuid}", uuid):
-                    kin = [finder.of(pid, feed.workers) for pid in feed.mains]
-                    feed.family.adopt_kin(set().union(*kin))
+                kin = feed.family.kin  # stays where the search fails
+                with self._isolated(f"looking for kin of {uuid}"):
+                    kin = set().union(*(finder.of(pid, feed.workers) for pid in feed.mains))
+                with self._isolated(f"watching kin of {uuid}", uuid):
+                    feed.family.adopt_kin(kin)
 
     def lacks_kin(self, feed: FeederGroup, now_ns: int) -> bool:
         """Whether kin of a GPU that idles have never been sought."""

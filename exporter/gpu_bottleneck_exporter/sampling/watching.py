@@ -371,9 +371,13 @@ class HostSampler:
         """Discover the trees; where the holders changed, publish that at once."""
         changed, self._changed = self._changed, False
         held, known = dict(self._held), self._feeds
-        hung = {uuid: feed for uuid, feed in known.items() if uuid in held and self._hangs(uuid)}
-        others = {uuid: one for uuid, one in held.items() if uuid not in hung}
-        self._feeds = feeds = self._discovery.discover(others, known) | hung
+        now = time.monotonic()
+        left_out = {  # reading these would hold up the others once more
+            uuid: feed
+            for uuid, feed in known.items()
+            if uuid in held and (self._hangs(uuid) or now < feed.rests_until)
+        }
+        self._feeds = feeds = self._discovery.discover(held, known, left_out) | left_out
         for uuid in known.keys() - held.keys():
             self._drop(uuid, known[uuid])
         few = len({pid for feed in feeds.values() for pid in feed.mains}) <= FEW

@@ -144,24 +144,37 @@ class StackReader(AbstractContextManager["StackReader"]):
     def _one(self, asked: Started, owner: _Owner, until: float) -> Stacks:
         if time.monotonic() > until:
             return Refusal("there was no time left for it")
-        pid, started_ticks = asked
-        known = self._remembered(pid)
-        found = _trouble(known.process, started_ticks) or (
-            _asked(known, until) if owner else _OTHERS
-        )
-        # What was read may be another's by now.
-        found = _trouble(known.process, started_ticks) or found
-        if not isinstance(found, str) and _shares(owner, self._owner(pid)):
-            return found
-        self._known.pop(pid).close()  # it may execute another program next
-        return Refusal(found if isinstance(found, str) else _OTHERS)
-
-    def _remembered(self, pid: int) -> _Known:
-        known = self._known.pop(pid, None) or _Known(self._proc, pid)
+        pid, _ = asked
+        known = self._known.pop(pid, None)
+        looked = looking.call(pid, lambda: self._look(known, asked, until, may_read=bool(owner)))
+        if looked is None:
+            return Refusal("its memory does not answer")
+        known, found = looked
+        if isinstance(found, Refusal) or not _shares(owner, self._owner(pid)):
+            known.close()  # it may execute another program next
+            return found if isinstance(found, Refusal) else Refusal(_OTHERS)
         self._known[pid] = known
         if len(self._known) > _MOST_KEPT:
             self._known.pop(next(iter(self._known))).close()  # not read for longest
-        return known
+        return found
+
+    def _look(
+        self, known: _Known | None, asked: Started, until: float, *, may_read: bool
+    ) -> tuple[_Known, Stacks]:
+        """Stacks of a process; called aside, as an execve may hold up each read of it."""
+        pid, started_ticks = asked
+        known = known or _Known(self._proc, pid)
+        found: Stacks
+        trouble = _trouble(known.process, started_ticks) or (None if may_read else _OTHERS)
+        try:
+            found = Refusal(trouble) if trouble else _stacks(known, until)
+        except NoMemoryError as error:
+            found = Refusal(error)
+        except UnreadableError:
+            found = Refusal("its memory makes no sense")
+        # What was read may be another's by now.
+        trouble = _trouble(known.process, started_ticks)
+        return known, Refusal(trouble) if trouble else found
 
 
 def _shares(owner: _Owner, other: _Owner) -> bool:
@@ -173,16 +186,6 @@ def _shares(owner: _Owner, other: _Owner) -> bool:
         return False
     user, place, job = owner
     return user == other[0] or place != "" or (job != "" and "0" not in (user, other[0]))
-
-
-def _asked(known: _Known, until: float) -> Sequence[ThreadStack] | str:
-    try:
-        found = looking.call(known.process.pid, lambda: _stacks(known, until))
-    except NoMemoryError as error:
-        return f"{error}"
-    except UnreadableError:
-        return "its memory makes no sense"
-    return "its memory does not answer" if found is None else found
 
 
 def _stacks(known: _Known, until: float) -> list[ThreadStack]:
