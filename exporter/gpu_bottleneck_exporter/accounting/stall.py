@@ -74,8 +74,8 @@ def split(
 
     `holders`: how many processes hold the GPU; None if that could not be read. `did`: what its
     feeders did. `carry` is kept from tick to tick of a GPU, and changed. `engine`: the share of the
-    time, 0-1, in which a video engine worked. The driver does not say how much of that was idle
-    time of the GPU: the same share of it, then. It counts like busy time for all other causes.
+    time, 0-1, in which a video engine worked. As the driver does not report how it overlaps with
+    kernels, the same share of the idle time is taken. It counts like busy time for other causes.
     """
     duration, active = sums(windows)
     video = round((duration - active) * min(engine, 1.0))

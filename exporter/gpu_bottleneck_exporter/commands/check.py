@@ -196,8 +196,8 @@ def _down(node: Node) -> Iterator[Gap]:
 def _conditions(state: SamplerState) -> Iterator[Gap]:
     for gpu in state.gpus:
         name = f"gpu {gpu.identity.index}"
-        found = gpu.reading(Condition) or Condition()
-        for problem, remedy in found.problems.items():
+        condition = gpu.reading(Condition) or Condition()
+        for problem, remedy in condition.problems.items():
             yield Gap(name, problem, remedy, (name,))
 
 

@@ -122,7 +122,7 @@ class Device(Protocol):
         raise Unsupported(NOT_GIVEN)
 
     def condition(self) -> readings.Condition:
-        """What the driver says of the GPU as a whole: recovery, fabric, NVLinks, repairs."""
+        """The condition of the GPU as a whole: recovery action, fabric, NVLinks, repairs."""
         raise Unsupported(NOT_GIVEN)
 
     def processes(self) -> readings.Processes:

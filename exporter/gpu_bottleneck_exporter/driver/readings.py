@@ -181,7 +181,7 @@ class Health(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Condition(Reading):
-    """What the driver says of the GPU as a whole."""
+    """The condition of a GPU as a whole, as its driver reports it."""
 
     recovery_action: str | None = None
     """What it asks for: none, gpu_reset, node_reboot and so on; action_N for an unknown number."""
@@ -197,7 +197,7 @@ class Condition(Reading):
     """Whether a repair of memory or of an SM cluster awaits a reset."""
     memory_unrepairable: bool | None = None
     problems: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """What of this is wrong, in words, and the remedy for each."""
+    """Each problem in words, with its remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU as a whole: recovery action, fabric, NVLinks, pending repairs."""
+"""The condition of a GPU as a whole: recovery action, fabric, NVLinks, pending repairs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ACTIONS = (
     *("none", "gpu_reset", "node_reboot", "drain_p2p"),
     *("drain_and_reset", "recover_imex_domain", "bus_reset", "system_reboot"),
 )
-"""By nvmlDeviceGpuRecoveryAction_t."""
+"""Names of the values of nvmlDeviceGpuRecoveryAction_t."""
 _FABRIC = ((struct.Struct("=I16xIIB3xIB3x"), 0x3000028), (struct.Struct("=I16xIIB3xI"), 0x2000024))
 """nvmlGpuFabricInfo_v3_t and _v2_t, and their versions, the newest first."""
 _STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
-"""By NVML_GPU_FABRIC_STATE_*; 0: the GPU is part of no fabric."""
+"""Names of NVML_GPU_FABRIC_STATE_*; 0: the GPU is part of no fabric."""
 _COMPLETED = 3
 _REPAIR = struct.Struct("=III"), 0x100000C
 """nvmlRepairStatus_v1_t: version, pending repairs of memory channels and of TPCs."""
@@ -45,7 +45,7 @@ def read(queries: Queries) -> Condition:
     repair = queries.structure("nvmlDeviceGetRepairStatus", *_REPAIR)
     memory = queries.structure("nvmlDeviceGetUnrepairableMemoryFlag_v1", _UNREPAIRABLE)
     queries.require(action, fabric, active, repair or None, memory or None)
-    found = Condition(
+    condition = Condition(
         recovery_action=None if action is None else _name(int(action)),
         fabric_state=fabric,
         nvlinks_active=active,
@@ -53,18 +53,18 @@ def read(queries: Queries) -> Condition:
         repair_pending=any(repair[1:]) if repair else None,
         memory_unrepairable=bool(memory[0]) if memory else None,
     )
-    return replace(found, problems=dict(_problems(found)))
+    return replace(condition, problems=dict(_problems(condition)))
 
 
-def _problems(found: Condition) -> Iterator[tuple[str, str]]:
-    action, fabric = found.recovery_action, found.fabric_state
+def _problems(condition: Condition) -> Iterator[tuple[str, str]]:
+    action, fabric = condition.recovery_action, condition.fabric_state
     if action is not None and action != _ACTIONS[0]:
         yield f"the driver asks for {action}", RECOVERY.get(action, RECOVERY_UNKNOWN)
     if fabric is not None and fabric != _STATES[_COMPLETED]:
         yield f"NVLink fabric {fabric.replace('_', ' ')}: CUDA cannot start", OF_FABRIC
-    if found.memory_unrepairable:
+    if condition.memory_unrepairable:
         yield "memory that cannot be repaired", "replace the GPU"
-    if found.repair_pending:
+    if condition.repair_pending:
         yield "a repair is pending", "reset the GPU once it is free"
 
 

@@ -33,7 +33,7 @@ _LIMITS = {
     "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
 }
 _POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
-"""In the order of preference."""
+"""Fields with the GPU's power, the preferred one first."""
 _MODULE = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT)
 _MODULE_SCOPE = pynvml.NVML_POWER_SCOPE_MODULE
 """Scope of field values that covers GPU and CPU of a superchip (GH200, GB200)."""

@@ -50,7 +50,7 @@ class NvmlInstance(Device):
         self._calls = calls
         self._queries = Queries(calls, handle)
         self._further: list[Queries] = []
-        """Of further compute instances, whose processes hold the same memory and SMs."""
+        """Queries of further compute instances, whose processes hold the same memory and SMs."""
         self._whole = whole
         self._coherent = coherent
         self._integrated = False
