@@ -36,10 +36,12 @@ COSTS = {
     "utilization": "Samples UtilizationRates",
     "power": "FieldValues TotalEnergyConsumption PowerUsage EnforcedPowerLimit "
     "PowerManagementDefaultLimit",
-    "thermal": "FieldValues Temperature MarginTemperature MemoryTemperature",
+    "thermal": "FieldValues Temperature TemperatureV MarginTemperature MemoryTemperature",
     "clocks": "ClockInfo",
     "throttle": "FieldValues CurrentClocksEventReasons",
     "memory": "MemoryInfo",
+    "video": "Samples EngineUtilization",
+    "condition": "FieldValues GpuFabricInfoV RepairStatus NvLinkState UnrepairableMemoryFlag_v1",
     "health": "TotalEccErrors RemappedRows",
     "link": "PcieReplayCounter CurrPcieLinkGeneration CurrPcieLinkWidth MaxPcieLinkGeneration "
     "MaxPcieLinkWidth",

@@ -21,6 +21,7 @@ WAITING_ON: dict[str, str] = {
     "network": "#56B4E9",
     "requests": "#D2D8FC",
     "peer": "#F0E442",
+    "video_engine": "#7744FF",
     "asleep": "#D9C68D",
     "unknown": "#6F6569",
 }

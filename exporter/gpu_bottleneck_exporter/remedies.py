@@ -22,6 +22,7 @@ WAITS_FOR: dict[str, str] = {
     stall.NETWORK: "the network",
     stall.REQUESTS: "requests",
     stall.PEER: "other GPUs",
+    stall.VIDEO_ENGINE: "a video engine",
     stall.ASLEEP: "a sleeping job",
     stall.UNKNOWN: "an unknown cause",
 }
@@ -37,6 +38,7 @@ MEANINGS: dict[str, str] = {
     stall.NETWORK: "data that the job asked for has not arrived yet",
     stall.REQUESTS: "a server without a request in flight",
     stall.PEER: "another GPU of the same job is still at work",
+    stall.VIDEO_ENGINE: "the encoder, decoder, JPEG or OFA engine works, and no kernel does",
     stall.ASLEEP: "nothing runs: a notebook left open, a pause between phases, or a deadlock",
     stall.UNKNOWN: "the signals could not be read",
 }
@@ -64,6 +66,8 @@ REMEDIES: dict[str, str] = {
     stall.REQUESTS: "scale it down when there is no traffic, or share the GPU (MIG, several "
     "models)",
     stall.PEER: "check that GPU: straggler or uneven work",
+    stall.VIDEO_ENGINE: "nothing for a GPU that transcodes; else decode on CPUs as well, or decode "
+    "fewer, smaller frames",
     stall.ASLEEP: "ask the owner; `diagnose --stacks` names the line in which it sleeps",
     stall.UNKNOWN: "run `check`: it names the missing permission",
 }
@@ -78,6 +82,7 @@ RUNBOOKS: dict[str, str] = {
     stall.NETWORK: "GpuNetworkStorageBound",
     stall.REQUESTS: "GpuWaitsForRequests",
     stall.PEER: "GpuImbalance",
+    stall.VIDEO_ENGINE: "GpuVideoEngineBound",
     stall.ASLEEP: "GpuAllocatedIdle",
     stall.UNKNOWN: "GpuUnexplainedLowUtilization",
 }

@@ -13,6 +13,7 @@ CAUSES: dict[str, str] = {
     # Telemetry and hardware: reds
     "telemetry_lost": "#C42353",
     "gpu_fault": "#DD0117",
+    "fabric_unready": "#EE44FF",
     "hw_slowdown": "#CB4B54",
     "thermal_throttle": "#D9727A",
     "clock_limited": "#E699A0",
@@ -58,6 +59,8 @@ CAUSES: dict[str, str] = {
     "tensor_cores_idle": "#66C7AB",
     "low_parallelism": "#A3E7D5",
     "near_oom": "#D1FBF0",
+    # Its video engines
+    "video_engine_bound": WAITING_ON["video_engine"],
     # Without evidence
     "unexplained_low_utilization": WAITING_ON["unknown"],
 }

@@ -30,6 +30,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     STORAGE,
     UNALLOCATED,
     UNKNOWN,
+    VIDEO_ENGINE,
     WAITING_ON,
     WORKER_CPU,
     Carry,
@@ -444,17 +445,18 @@ WINDOW = PAIRS.map(lambda pair: Window(0, pair[0], int(pair[0] * pair[1])))
 WINDOWS = st.lists(WINDOW, min_size=1, max_size=10)
 
 
-TICKS = st.tuples(WINDOWS, st.none() | st.integers(0, 4), st.none() | BUCKETS)
+ENGINE = st.floats(0, 1)
+TICKS = st.tuples(WINDOWS, st.none() | st.integers(0, 4), st.none() | BUCKETS, ENGINE)
 
 
 @given(st.lists(TICKS, min_size=1, max_size=5))
-@example([([Window(0, 2, 1)], HELD, None)])
+@example([([Window(0, 2, 1)], HELD, None, 0.0)])
 def test_idle_time_is_split_exactly(
-    ticks: list[tuple[list[Window], int | None, Bucket | None]],
+    ticks: list[tuple[list[Window], int | None, Bucket | None, float]],
 ) -> None:
     carry: Carry = {}
-    for of_tick, holders, feeders in ticks:
-        parts = split(of_tick, holders, feeders, carry)
+    for of_tick, holders, feeders, engine in ticks:
+        parts = split(of_tick, holders, feeders, carry, engine)
         idle = sum(window.duration_ns - window.active_ns for window in of_tick)
         assert sum(parts.values()) == idle
         assert all(part > 0 for part in parts.values())
@@ -478,3 +480,27 @@ def test_of_storage_that_nobody_was_seen_to_wait_for_no_file_system_is_known() -
     assert by_file_system({STORAGE: SECOND}, bucket()) == {}
     assert by_file_system({STORAGE: SECOND}, None) == {}
     assert by_file_system({HOST_CODE: SECOND}, bucket(places={Place.LOCAL: 1})) == {}
+
+
+@rows(
+    "holders, engine, split_as",
+    {
+        "an encoder that works all the time": (HELD, 1.0, {VIDEO_ENGINE: 0.9}),
+        "in part": (HELD, 0.5, {VIDEO_ENGINE: 0.45, ASLEEP: 0.45}),
+        "holders that may be hidden": (None, 0.5, {VIDEO_ENGINE: 0.45, UNKNOWN: 0.45}),
+        "a holder out of sight": (0, 0.5, {VIDEO_ENGINE: 0.45, UNKNOWN: 0.45}),
+        "none": (HELD, 0.0, {ASLEEP: 0.9}),
+    },
+)
+def test_time_in_which_a_video_engine_works_is_not_idle(
+    holders: int | None, engine: float, split_as: Mapping[str, float]
+) -> None:
+    tick = [Window(SECOND, SECOND, SECOND // 10)]
+    parts = split(tick, holders, bucket({SLEEP: 10}), {}, engine)
+    assert {name: ns / SECOND for name, ns in parts.items()} == pytest.approx(split_as)
+
+
+def test_a_main_that_sleeps_while_a_video_engine_works_waits_for_nothing_else() -> None:
+    tick = [Window(SECOND, SECOND, 0)]
+    parts = split(tick, HELD, bucket({SLEEP: 5, READS: 5}), {}, 0.5)
+    assert parts == {VIDEO_ENGINE: SECOND // 2, STORAGE: SECOND // 2}

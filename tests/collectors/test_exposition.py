@@ -29,7 +29,7 @@ from support.states import HOST, NO_DRIVER, SIGNALS, FixedSampler, feeding, hopp
 from support.states import state as of
 
 ASKS_OPENMETRICS = "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
-GPU_SERIES, HOST_SERIES = 139, 90
+GPU_SERIES, HOST_SERIES = 153, 90
 """Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C and one less for a job
 with one GPU; and per host with the exporter's own."""
 SECOND = 1_000_000_000
@@ -137,11 +137,36 @@ def families(name: str) -> str:
     return " ".join(family.name for one in ALL if one.name == name for family in one.families)
 
 
-KINDS = ("Power", "Thermal", "Clocks", "Throttle", "Memory", "Health", "Link", "Processes")
+KINDS = (
+    "Condition",
+    "Power",
+    "Thermal",
+    "Clocks",
+    "Throttle",
+    "Memory",
+    "Health",
+    "Link",
+    "Processes",
+)
 NO_NVLINK = {name: 1 for name in states.TRAFFIC if not name.startswith("nvlink")}
+CONDITION = readings.Condition(
+    *("none", "completed", 18, {"replay": 1}), repair_pending=True, memory_unrepairable=False
+)
 ABSENT: dict[str, tuple[GpuSnapshot, str]] = {
     **{kind: (without(getattr(readings, kind)), families(kind.lower())) for kind in KINDS},
-    "power now": (read(readings.Power(None, 1, 1, 1)), "gpu_power_watts"),
+    "power now": (read(readings.Power(None, 1, 1, 1, 1, 1)), "gpu_power_watts"),
+    "a fabric": (
+        read(replace(CONDITION, fabric_state=None)),
+        "gpu_fabric_state",
+    ),
+    "NVLinks": (
+        read(replace(CONDITION, nvlinks_active=None, nvlink_errors={})),
+        "gpu_nvlink_active_links gpu_nvlink_errors_total",
+    ),
+    "a module": (
+        read(readings.Power(1, 1, 1, 1)),
+        "gpu_module_power_watts gpu_module_power_limit_watts",
+    ),
     "limits": (read(readings.Thermal({"gpu": 1}, margin=1)), "gpu_temperature_limit_celsius"),
     "margin": (
         read(readings.Thermal({"gpu": 1}, {"slowdown": 1})),
@@ -155,6 +180,7 @@ ABSENT: dict[str, tuple[GpuSnapshot, str]] = {
         "gpu_remapped_rows",
     ),
     "generation": (read(readings.Link(1, None, 1, 1, 1)), "gpu_pcie_link_generation"),
+    "video engines": (summed(engine_ns={}), "gpu_video_engine_busy_seconds_total"),
     "memory busy": (summed(memory_busy_ns=None), "gpu_memory_controller_busy_seconds_total"),
     "last busy": (summed(last_busy_ratio=None), "gpu_utilization_ratio"),
     "last memory": (summed(last_memory_ratio=None), "gpu_memory_controller_utilization_ratio"),

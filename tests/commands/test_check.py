@@ -252,8 +252,8 @@ def test_where_one_gpu_has_busy_time_it_works(on: On) -> None:
 def test_power_stands_in_for_energy_only_where_it_can_be_read(on: On, *, power: bool) -> None:
     one = on(A100)
     one.fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    if not power:
-        one.fail("DeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for call in () if power else ("DeviceGetFieldValues", "DeviceGetPowerUsage"):
+        one.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
     assert ("gpu_power_watts" in remedies_of(one.report())["energy"]) is power
 
 
@@ -284,6 +284,18 @@ def test_what_somebody_does_without_is_no_gap(
 def test_one_can_do_without_each_signal_of_the_host_and_the_kubelet() -> None:
     hosts = set(_OF_THE_HOST) - {"all_threads", "all_sockets", "all_processes"}
     assert {*RENOUNCEABLE} == hosts | {"kubelet"}
+
+
+def test_what_the_driver_finds_wrong_with_a_gpu_is_a_gap(on: On) -> None:
+    machine = on(H100)
+    machine.board.gpus[0].record.recovery_action = 1
+    machine.board.gpus[0].record.fabric_state = 2
+    gaps = [gap for gap in machine.report().document["gaps"] if gap["subject"] == "gpu 0"]
+    assert [gap["problem"] for gap in gaps] == [
+        "the driver asks for gpu_reset",
+        "NVLink fabric in progress: CUDA cannot start",
+    ]
+    assert all(gap["remedy"] for gap in gaps)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED
+from pynvml import (
+    NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NO_PERMISSION,
+    NVML_ERROR_NOT_FOUND,
+    NVML_ERROR_NOT_SUPPORTED,
+)
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver import readings, refusals
-from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, Unsupported
+from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import Activity, Link, Memory, Process
 from support.board import GRAPHICS
 from support.children import Parent
@@ -164,6 +169,62 @@ def test_processes_are_listed_once_and_only_while_they_live(nvml: Make, start: S
     assert [process.pid for process in machine.device.processes().processes] == [other.pid]
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_processes_are_listed_whichever_version_the_driver_has(
+    nvml: Make, start: Start, version: int
+) -> None:
+    machine = nvml(gpus=[replace(H100, process_list_version=version)])
+    pids = [start().pid for _ in range(3)]
+    for pid in pids:
+        machine.gpu.hold(pid, 2**20)
+    machine.record.processes[2].kind = GRAPHICS
+    held = machine.device.processes()
+    assert {*held.processes} == {
+        *(Process(pid, 2**20) for pid in pids[:2]),
+        Process(pids[2], 2**20, draws_only=True),
+    }
+    assert machine.device.last_error is None
+
+
+def test_a_version_that_was_answered_is_the_only_one(nvml: Make, start: Start) -> None:
+    machine = nvml()
+    machine.gpu.hold(start().pid, 2**20)
+    assert machine.device.processes().count == 1
+    machine.record.process_list_version = 3
+    with pytest.raises(DriverError, match="RunningProcesses_v2"):
+        machine.device.processes()
+
+
+# --- Power ----------------------------------------------------------------------------------------
+@rows(
+    "model, refused",
+    {
+        "field 185": (H100, "DeviceGetPowerUsage"),
+        "field 186": (A100, "DeviceGetPowerUsage"),
+        "the call": (H100, "DeviceGetFieldValues"),
+    },
+)
+def test_power_is_read_from_what_the_driver_has(nvml: Make, model: Model, refused: str) -> None:
+    machine = nvml(gpus=[model])
+    machine.gpu.fail(refused, NVML_ERROR_NOT_SUPPORTED)
+    assert machine.device.power().watts == model.idle_mw / 1000
+
+
+def test_power_of_a_superchip_is_also_that_of_its_module(nvml: Make) -> None:
+    superchip = replace(GH200, module_limit_mw=1_000_000, module_cpu_mw=90_000)
+    power = nvml(gpus=[superchip]).device.power()
+    assert (power.watts, power.limit_watts) == (72, 700)
+    assert (power.module_watts, power.module_limit_watts) == (162, 1000)
+
+
+@rows("model", {"no module": GH200, "no superchip": replace(H100, module_limit_mw=1)})
+def test_there_is_no_module_but_of_a_superchip(nvml: Make, model: Model) -> None:
+    device = nvml(gpus=[model]).device
+    power = device.power()
+    assert power.module_watts is power.module_limit_watts is None
+    assert device.last_error is None
+
+
 # --- The ring of utilization ----------------------------------------------------------------------
 def test_ring_gives_each_window_once_in_order(both: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # As after a long silence: whether the clock was set back is asked at once.
@@ -207,6 +268,100 @@ def test_without_a_ring_the_single_reading_stays(nvml: Make) -> None:
     reading = machine.device.utilization()
     assert reading.gpu is None
     assert reading.gpu_percent is not None
+
+
+# --- Video engines --------------------------------------------------------------------------------
+@rows("no_rings", {"rings": False, "readings only": True})
+def test_video_engines_are_those_that_the_gpu_has(nvml: Make, *, no_rings: bool) -> None:
+    machine = nvml(gpus=[replace(H100, no_engine_rings=no_rings)])
+    machine.gpu.launch(LONG_SECONDS, Work(kernel=0.1, decoder=0.6))
+    time.sleep(0.4)
+    video = machine.device.video()
+    if no_rings:
+        assert video == readings.Video({}, {"decoder": 60, "jpeg": 0, "ofa": 0})
+    else:
+        assert video.rings.keys() == {"decoder", "jpeg", "ofa"}
+        assert video.rings["decoder"][-1].percent == 60
+        assert [sample.percent for sample in video.rings["ofa"]] == [0], "the newest stands for all"
+    assert machine.device.last_error is None
+
+
+def test_an_empty_answer_makes_no_video_engine_of_a_ring_that_is_refused(nvml: Make) -> None:
+    machine = nvml()
+    machine.gpu.fail("DeviceGetSamples", NVML_ERROR_NOT_FOUND)
+    has = {"decoder", "jpeg", "ofa"}
+    assert machine.device.video().rings.keys() == has
+    machine.gpu.fail("DeviceGetSamples", 0)
+    video = machine.device.video()
+    assert video.rings.keys() | video.percents.keys() == has
+    assert machine.device.last_error is None
+
+
+def test_a_gpu_without_video_engines_says_so(nvml: Make) -> None:
+    device = nvml(gpus=[replace(H100, engines=0)]).device
+    with pytest.raises(Unsupported):
+        device.video()
+
+
+def test_an_old_library_has_two_kinds_of_video_engines(nvml: Make) -> None:
+    machine = nvml(gpus=[replace(A100, engines=15, no_engine_rings=True)], driver_version="470.10")
+    assert machine.device.video().percents == {"encoder": 0, "decoder": 0}
+
+
+# --- The GPU as a whole ---------------------------------------------------------------------------
+WITH_FABRIC = {"recovery_action": 4, "fabric_state": 3, "nvlinks": 18, "nvlinks_active": 17}
+WITH_FABRIC |= {"nvlink_replays": 2, "nvlink_recoveries": 1, "repairs_pending": 2}
+CONDITIONS: Mapping[str, tuple[str, Mapping[str, int], readings.Condition]] = {
+    "all of it": (
+        "615.71",
+        WITH_FABRIC | {"unrepairable_memory": 1},
+        readings.Condition(
+            *("drain_and_reset", "completed", 17, {"replay": 36, "recovery": 18}, True, True)
+        ),
+    ),
+    "nothing wrong, no fabric": (
+        "615.71",
+        {},
+        readings.Condition("none", repair_pending=False, memory_unrepairable=False),
+    ),
+    "an unknown action": ("570.10", {"recovery_action": 9}, readings.Condition("action_9")),
+    "a fabric, older": ("550.10", {"fabric_state": 2}, readings.Condition(None, "in_progress")),
+    "a fabric that failed": (
+        "575.10",
+        {"fabric_state": 3, "fabric_status": 999},
+        readings.Condition("none", "failed"),
+    ),
+    "links, old": (
+        "470.10",
+        {"nvlinks": 2, "nvlinks_active": 2},
+        readings.Condition(nvlinks_active=2, nvlink_errors={"replay": 0, "recovery": 0}),
+    ),
+}
+
+
+@rows("version, fields, condition", CONDITIONS)
+def test_what_the_driver_says_of_the_gpu_as_a_whole(
+    nvml: Make, version: str, fields: Mapping[str, int], condition: readings.Condition
+) -> None:
+    machine = nvml(driver_version=version)
+    check(machine, fields, condition)
+    assert machine.device.last_error is None
+
+
+def test_where_the_driver_says_nothing_of_it_that_is_no_condition(nvml: Make) -> None:
+    device = nvml(driver_version="470.10").device
+    with pytest.raises(Unsupported):
+        device.condition()
+
+
+@pytest.mark.parametrize(("version", "hottest"), [("615.71", 49), ("580.95", None)])
+def test_the_hottest_sensor_is_read_where_the_driver_has_it(
+    nvml: Make, version: str, hottest: int | None
+) -> None:
+    machine = nvml(driver_version=version)
+    machine.record.hottest_above = 8
+    assert machine.device.thermal().sensors.get("hottest") == hottest
+    assert machine.device.last_error is None
 
 
 # --- Means and sums -------------------------------------------------------------------------------

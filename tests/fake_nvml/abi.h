@@ -16,6 +16,8 @@ enum result {
   NVML_ERROR_UNKNOWN = 999,
 };
 
+enum power_scope { NVML_POWER_SCOPE_GPU = 0, NVML_POWER_SCOPE_MODULE = 1 };
+
 enum value_type {
   NVML_VALUE_TYPE_UNSIGNED_INT = 1,
   NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3,
@@ -32,7 +34,8 @@ enum clock_type {
   NVML_CLOCK_COUNT,
 };
 
-enum sensor { NVML_TEMPERATURE_GPU = 0 };
+/* NVML_TEMPERATURE_GPU_MAX: since 615. */
+enum sensor { NVML_TEMPERATURE_GPU = 0, NVML_TEMPERATURE_GPU_MAX = 1 };
 
 enum threshold {
   NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
@@ -54,6 +57,10 @@ enum pcie_counter { NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES };
 enum sample_type {
   NVML_GPU_UTILIZATION_SAMPLES = 1,
   NVML_MEMORY_UTILIZATION_SAMPLES = 2,
+  NVML_ENC_UTILIZATION_SAMPLES = 3,
+  NVML_DEC_UTILIZATION_SAMPLES = 4,
+  NVML_JPG_UTILIZATION_SAMPLES = 8,
+  NVML_OFA_UTILIZATION_SAMPLES = 9,
 };
 
 enum policy {
@@ -74,10 +81,16 @@ enum field_id {
   NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS = 80,
   NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS = 81,
   NVML_FI_DEV_MEMORY_TEMP = 82,
+  NVML_FI_DEV_NVLINK_LINK_COUNT = 91,
+  NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY = 161,
+  NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY = 162,
   NVML_FI_DEV_C2C_LINK_COUNT = 170,
   NVML_FI_DEV_POWER_AVERAGE = 185,
+  NVML_FI_DEV_POWER_INSTANT = 186,
+  NVML_FI_DEV_POWER_CURRENT_LIMIT = 190,
   NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT = 193,
   NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT = 196,
+  NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230,
 };
 
 /* Software thermal, hardware thermal, power brake: from 575 on, and from 580.82 on. */
@@ -108,6 +121,9 @@ enum { NVML_GPM_METRICS_GET_VERSION = 1, NVML_GPM_SUPPORT_VERSION = 1 };
 
 #define nvmlTemperature_v1 0x100000Cu
 #define nvmlMarginTemperature_v1 0x1000008u
+#define nvmlGpuFabricInfo_v2 0x02000024u
+#define nvmlGpuFabricInfo_v3 0x03000028u
+#define nvmlRepairStatus_v1 0x0100000Cu
 #define nvmlMemory_v2 0x02000028u
 #define nvmlEventTypeXidCriticalError 8u
 /* Event reasons: those of every driver, and the two of branch 615. */
@@ -135,6 +151,25 @@ struct temperature_v1 {
 struct margin_temperature_v1 {
   unsigned version;
   int marginTemperature;
+};
+
+/* Version 2 ends before healthSummary. */
+struct fabric_info_v3 {
+  unsigned version;
+  unsigned char clusterUuid[16];
+  int status;
+  unsigned cliqueId;
+  unsigned char state;
+  unsigned healthMask;
+  unsigned char healthSummary;
+};
+
+struct repair_status {
+  unsigned version, bChannelRepairPending, bTpcRepairPending;
+};
+
+struct unrepairable_memory {
+  unsigned bUnrepairableMemory;
 };
 
 struct memory_v1 {
@@ -165,6 +200,17 @@ struct field {
   unsigned valueType;
   int nvmlReturn;
   union value value;
+};
+
+struct process_info_v1 {
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+};
+
+struct process_info_v2 {
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+  unsigned gpuInstanceId, computeInstanceId;
 };
 
 struct process_info {

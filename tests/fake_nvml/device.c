@@ -119,13 +119,18 @@ API int nvmlDeviceGetTemperatureV(struct device *device, struct temperature_v1 *
     return result;
   if (temperature->version != nvmlTemperature_v1)
     return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  if (temperature->sensorType != NVML_TEMPERATURE_GPU)
-    return NVML_ERROR_INVALID_ARGUMENT;
   struct target target;
   result = guard(device, CALL_DeviceGetTemperature, &target);
-  if (result == NVML_SUCCESS)
-    temperature->temperature = target.gpu->temperature;
-  return result;
+  if (result != NVML_SUCCESS)
+    return result;
+  bool hottest = temperature->sensorType == NVML_TEMPERATURE_GPU_MAX;
+  bool known = temperature->sensorType == NVML_TEMPERATURE_GPU ||
+               (hottest && target.header->driver_branch >= 615);
+  if (!known)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  temperature->temperature =
+      target.gpu->temperature + (hottest ? (int)target.gpu->hottest_above : 0);
+  return NVML_SUCCESS;
 }
 
 API int nvmlDeviceGetMarginTemperature(struct device *device, struct margin_temperature_v1 *margin)

@@ -47,16 +47,51 @@ static int memory_temperature_field(const struct target *target, struct field *f
   return put_uint(field, (unsigned)target->gpu->memory_temperature);
 }
 
+static int nvlink_count_field(const struct target *target, struct field *field)
+{
+  return put_uint(field, target->gpu->nvlinks);
+}
+
+/* Of each link alike; those of links that the GPU does not have are refused. */
+static int nvlink_errors_field(const struct target *target, struct field *field)
+{
+  if (field->scopeId >= target->gpu->nvlinks)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  bool replays = field->fieldId == NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY;
+  return put_ull(field, replays ? target->gpu->nvlink_replays : target->gpu->nvlink_recoveries);
+}
+
+static int recovery_action_field(const struct target *target, struct field *field)
+{
+  if (target->header->driver_branch < 570)
+    return NVML_ERROR_NOT_SUPPORTED;
+  return put_uint(field, target->gpu->recovery_action);
+}
+
 static int c2c_links_field(const struct target *target, struct field *field)
 {
   return put_uint(field, target->gpu->c2c_links);
 }
 
+/* Power of a superchip's module is that of its GPU and of its CPU. */
 static int power_field(const struct target *target, struct field *field)
 {
-  if (!averages_power(target))
+  bool module = field->scopeId == NVML_POWER_SCOPE_MODULE;
+  bool average = field->fieldId == NVML_FI_DEV_POWER_AVERAGE;
+  if (field->scopeId > NVML_POWER_SCOPE_MODULE || (module && target->gpu->module_limit_mw == 0) ||
+      (average && !averages_power(target)))
     return NVML_ERROR_NOT_SUPPORTED;
-  return put_uint(field, power_mw(target, SLOTS_PER_SECOND));
+  unsigned cpu_mw = module ? target->gpu->module_cpu_mw : 0;
+  return put_uint(field, cpu_mw + power_mw(target, average ? SLOTS_PER_SECOND : INSTANT_SLOTS));
+}
+
+static int power_limit_field(const struct target *target, struct field *field)
+{
+  if (field->scopeId == NVML_POWER_SCOPE_GPU)
+    return put_uint(field, target->gpu->power_limit_mw);
+  if (field->scopeId != NVML_POWER_SCOPE_MODULE || target->gpu->module_limit_mw == 0)
+    return NVML_ERROR_NOT_SUPPORTED;
+  return put_uint(field, target->gpu->module_limit_mw);
 }
 
 /* Thresholds as distances from the hottest allowed operation. */
@@ -134,8 +169,14 @@ static const struct {
 } readers[] = {
     {NVML_FI_DEV_PERF_POLICY_POWER, NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS, policy_field},
     {NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_MEMORY_TEMP, memory_temperature_field},
+    {NVML_FI_DEV_NVLINK_LINK_COUNT, NVML_FI_DEV_NVLINK_LINK_COUNT, nvlink_count_field},
+    {NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+     nvlink_errors_field},
+    {NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+     recovery_action_field},
     {NVML_FI_DEV_C2C_LINK_COUNT, NVML_FI_DEV_C2C_LINK_COUNT, c2c_links_field},
-    {NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_AVERAGE, power_field},
+    {NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_INSTANT, power_field},
+    {NVML_FI_DEV_POWER_CURRENT_LIMIT, NVML_FI_DEV_POWER_CURRENT_LIMIT, power_limit_field},
     {NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT,
      temperature_limit_field},
     {FIELD_575_SW_THERMAL, FIELD_575_POWER_BRAKE, event_times_575_field},

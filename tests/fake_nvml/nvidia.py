@@ -35,12 +35,17 @@ STRUCTURES = {
     "pci_info": "nvmlPciInfo_t",
     "temperature_v1": "nvmlTemperature_v1_t",
     "margin_temperature_v1": "nvmlMarginTemperature_v1_t",
+    "fabric_info_v3": "nvmlGpuFabricInfo_v3_t",
+    "repair_status": "nvmlRepairStatus_v1_t",
+    "unrepairable_memory": "nvmlUnrepairableMemoryStatus_v1_t",
     "memory_v1": "nvmlMemory_t",
     "memory_v2": "nvmlMemory_v2_t",
     "violation": "nvmlViolationTime_t",
     "utilization": "nvmlUtilization_t",
     "ring_sample": "nvmlSample_t",
     "field": "nvmlFieldValue_t",
+    "process_info_v1": "nvmlProcessInfo_v1_t",
+    "process_info_v2": "nvmlProcessInfo_v2_t",
     "process_info": "nvmlProcessInfo_t",
     "event_data": "nvmlEventData_t",
     "metric": "nvmlGpmMetric_t",
@@ -52,6 +57,7 @@ _STRUCTURE = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL
 _MEMBER = re.compile(r"(\w+)(?:\[\w*\])?(?=[,;])")
 HANDLES = {
     "device": "struct nvmlDevice_st",
+    "fabric_info": "nvmlGpuFabricInfoV_t",
     "event_set": "struct nvmlEventSet_st",
     "gpm_sample": "struct nvmlGpmSample_st",
 }

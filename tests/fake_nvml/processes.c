@@ -39,11 +39,10 @@ uint64_t processes_bytes(const struct target *target)
   return bytes;
 }
 
-#if DRIVER_BRANCH >= 450
-
-/* The entries that fit are written; `count` goes on. */
+/* Entries of version 1 or of the later ones; those that fit are written, `count` goes on. */
 struct process_list {
-  struct process_info *infos;
+  unsigned version;
+  void *entries;
   unsigned room, count;
 };
 
@@ -51,14 +50,19 @@ static void add_process(struct process_list *list, const struct board_gpu *gpu,
                         const struct board_process *process)
 {
   bool mig = gpu->kind == KIND_MIG;
-  if (list->count < list->room)
-    list->infos[list->count] = (struct process_info){
+  unsigned at = list->count++;
+  if (at >= list->room)
+    return;
+  if (list->version == 1)
+    ((struct process_info_v1 *)list->entries)[at] =
+        (struct process_info_v1){process->pid, process->used_bytes};
+  else
+    ((struct process_info *)list->entries)[at] = (struct process_info){
         .pid = process->pid,
         .usedGpuMemory = process->used_bytes,
         .gpuInstanceId = mig ? gpu->gpu_instance : NOT_IN_MIG,
         .computeInstanceId = mig ? gpu->compute_instance : NOT_IN_MIG,
     };
-  list->count++;
 }
 
 static void add_entity(struct process_list *list, const struct board_gpu *gpu, unsigned kind)
@@ -70,14 +74,23 @@ static void add_entity(struct process_list *list, const struct board_gpu *gpu, u
       add_process(list, gpu, &table[i]);
 }
 
-static int list_processes(const struct device *device, int call, unsigned kind, unsigned *count,
-                          struct process_info *infos)
+static bool answers(const struct target *target, unsigned version)
+{
+  unsigned only = target->gpu->process_list_version;
+  return only == 0 || only == version;
+}
+
+/* `kind` of no process: an empty list. */
+static int list_processes(const struct device *device, int call, unsigned kind, unsigned version,
+                          unsigned *count, void *entries)
 {
   struct target target;
   int result = guard(device, call, &target);
   if (result != NVML_SUCCESS)
     return result;
-  struct process_list list = {infos, infos == NULL ? 0 : *count, 0};
+  if (!answers(&target, version))
+    return NVML_ERROR_NOT_SUPPORTED;
+  struct process_list list = {version, entries, entries == NULL ? 0 : *count, 0};
   add_entity(&list, target.gpu, kind);
   for (unsigned index = 0; index < target.header->gpu_count; index++)
     if (is_instance_of(&target, index))
@@ -86,30 +99,67 @@ static int list_processes(const struct device *device, int call, unsigned kind, 
   return list.count > list.room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetComputeRunningProcesses_v2(struct device *device, unsigned *count,
-                                                struct process_info *infos)
+#define NO_PROCESS 0xFFFFFFFFu
+#define COMPUTE CALL_DeviceGetComputeRunningProcesses, PROCESS_COMPUTE
+#define DRAWS CALL_DeviceGetGraphicsRunningProcesses, PROCESS_GRAPHICS
+#define SHARES CALL_DeviceGetMPSComputeRunningProcesses, NO_PROCESS
+
+API int nvmlDeviceGetComputeRunningProcesses(struct device *device, unsigned *count,
+                                             struct process_info_v1 *infos)
 {
-  return list_processes(device, CALL_DeviceGetComputeRunningProcesses, PROCESS_COMPUTE, count,
-                        infos);
+  return list_processes(device, COMPUTE, 1, count, infos);
+}
+
+API int nvmlDeviceGetGraphicsRunningProcesses(struct device *device, unsigned *count,
+                                              struct process_info_v1 *infos)
+{
+  return list_processes(device, DRAWS, 1, count, infos);
+}
+
+#if DRIVER_BRANCH >= 450
+API int nvmlDeviceGetComputeRunningProcesses_v2(struct device *device, unsigned *count,
+                                                struct process_info_v2 *infos)
+{
+  return list_processes(device, COMPUTE, 2, count, infos);
 }
 
 API int nvmlDeviceGetGraphicsRunningProcesses_v2(struct device *device, unsigned *count,
-                                                 struct process_info *infos)
+                                                 struct process_info_v2 *infos)
 {
-  return list_processes(device, CALL_DeviceGetGraphicsRunningProcesses, PROCESS_GRAPHICS, count,
-                        infos);
+  return list_processes(device, DRAWS, 2, count, infos);
 }
 #endif
 
 #if DRIVER_BRANCH >= 470
+API int nvmlDeviceGetMPSComputeRunningProcesses(struct device *device, unsigned *count,
+                                                struct process_info_v1 *infos)
+{
+  return list_processes(device, SHARES, 1, count, infos);
+}
+
 API int nvmlDeviceGetMPSComputeRunningProcesses_v2(struct device *device, unsigned *count,
+                                                   struct process_info_v2 *infos)
+{
+  return list_processes(device, SHARES, 2, count, infos);
+}
+#endif
+
+#if DRIVER_BRANCH >= 510
+API int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *count,
+                                                struct process_info *infos)
+{
+  return list_processes(device, COMPUTE, 3, count, infos);
+}
+
+API int nvmlDeviceGetGraphicsRunningProcesses_v3(struct device *device, unsigned *count,
+                                                 struct process_info *infos)
+{
+  return list_processes(device, DRAWS, 3, count, infos);
+}
+
+API int nvmlDeviceGetMPSComputeRunningProcesses_v3(struct device *device, unsigned *count,
                                                    struct process_info *infos)
 {
-  struct target target;
-  int result = guard(device, CALL_DeviceGetMPSComputeRunningProcesses, &target);
-  (void)infos;
-  if (result == NVML_SUCCESS)
-    *count = 0;
-  return result;
+  return list_processes(device, SHARES, 3, count, infos);
 }
 #endif

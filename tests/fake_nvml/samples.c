@@ -81,17 +81,46 @@ static struct ring newer_than(const struct target *target, uint64_t last_seen_us
   return ring;
 }
 
-static void write_samples(const struct target *target, bool memory, const struct ring *ring,
+static unsigned lane_percent(const struct target *target, enum lane lane, uint64_t busy,
+                             const struct ring *ring)
+{
+  if (lane == LANE_busy_ns)
+    return gpu_percent(target, busy, ring);
+  return lane == LANE_memory_ns ? memory_percent(target, busy, ring) : percent(busy, ring);
+}
+
+static void write_samples(const struct target *target, enum lane lane, const struct ring *ring,
                           struct ring_sample *samples)
 {
   uint64_t sums[MAX_WINDOWS];
-  sums_of(target, memory ? LANE_memory_ns : LANE_busy_ns, ring, sums);
+  sums_of(target, lane, ring, sums);
   for (unsigned i = 0; i < ring->count; i++) {
     samples[i].timeStamp = timestamp_us(target->header, window_end_ns(ring, ring->first + i));
     samples[i].sampleValue.ull = 0;
-    samples[i].sampleValue.uint =
-        memory ? memory_percent(target, sums[i], ring) : gpu_percent(target, sums[i], ring);
+    samples[i].sampleValue.uint = lane_percent(target, lane, sums[i], ring);
   }
+}
+
+static bool has_engine(const struct target *target, enum lane lane)
+{
+  return (target->gpu->engines >> (lane - LANE_encoder_ns) & 1) != 0;
+}
+
+/* The lane of a ring's samples; LANE_index: there is no such ring. */
+static enum lane lane_of(const struct target *target, unsigned type)
+{
+  static const enum lane lanes[] = {
+      [NVML_GPU_UTILIZATION_SAMPLES] = LANE_busy_ns,
+      [NVML_MEMORY_UTILIZATION_SAMPLES] = LANE_memory_ns,
+      [NVML_ENC_UTILIZATION_SAMPLES] = LANE_encoder_ns,
+      [NVML_DEC_UTILIZATION_SAMPLES] = LANE_decoder_ns,
+      [NVML_JPG_UTILIZATION_SAMPLES] = LANE_jpeg_ns,
+      [NVML_OFA_UTILIZATION_SAMPLES] = LANE_ofa_ns,
+  };
+  enum lane lane = type < sizeof lanes / sizeof lanes[0] ? lanes[type] : LANE_index;
+  if (lane < LANE_encoder_ns)
+    return lane;
+  return has_engine(target, lane) && !target->gpu->no_engine_rings ? lane : LANE_index;
 }
 
 /* Oldest first. A buffer that is too small gets the newest samples that fit. */
@@ -102,8 +131,8 @@ API int nvmlDeviceGetSamples(struct device *device, unsigned type, unsigned long
   int result = guard(device, CALL_DeviceGetSamples, &target);
   if (result != NVML_SUCCESS)
     return result;
-  bool memory = type == NVML_MEMORY_UTILIZATION_SAMPLES;
-  if ((type != NVML_GPU_UTILIZATION_SAMPLES && !memory) || in_mig_mode(&target))
+  enum lane lane = lane_of(&target, type);
+  if (lane == LANE_index || in_mig_mode(&target))
     return NVML_ERROR_NOT_SUPPORTED;
   struct ring ring = newer_than(&target, last_seen_us);
   if (ring.count == 0)
@@ -117,7 +146,7 @@ API int nvmlDeviceGetSamples(struct device *device, unsigned type, unsigned long
     ring.first += ring.count - *count;
     ring.count = *count;
   }
-  write_samples(&target, memory, &ring, samples);
+  write_samples(&target, lane, &ring, samples);
   *count = ring.count;
   return NVML_SUCCESS;
 }
@@ -138,3 +167,47 @@ API int nvmlDeviceGetUtilizationRates(struct device *device, struct utilization 
   utilization->memory = memory_percent(&target, memory, &ring);
   return NVML_SUCCESS;
 }
+
+/* One window of a video engine, and its length in microseconds. */
+static int engine_utilization(const struct device *device, enum lane lane, unsigned *utilization,
+                              unsigned *period_us)
+{
+  struct target target;
+  int result = guard(device, CALL_DeviceGetEngineUtilization, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (!has_engine(&target, lane) || in_mig_mode(&target))
+    return NVML_ERROR_NOT_SUPPORTED;
+  struct ring ring = completed_windows(&target, 1);
+  uint64_t busy = 0;
+  sums_of(&target, lane, &ring, &busy);
+  *utilization = percent(busy, &ring);
+  *period_us = (unsigned)(ring.slots * (uint64_t)SLOT_NS / 1000);
+  return NVML_SUCCESS;
+}
+
+API int nvmlDeviceGetEncoderUtilization(struct device *device, unsigned *utilization,
+                                       unsigned *period_us)
+{
+  return engine_utilization(device, LANE_encoder_ns, utilization, period_us);
+}
+
+API int nvmlDeviceGetDecoderUtilization(struct device *device, unsigned *utilization,
+                                       unsigned *period_us)
+{
+  return engine_utilization(device, LANE_decoder_ns, utilization, period_us);
+}
+
+#if DRIVER_BRANCH >= 530
+API int nvmlDeviceGetJpgUtilization(struct device *device, unsigned *utilization,
+                                       unsigned *period_us)
+{
+  return engine_utilization(device, LANE_jpeg_ns, utilization, period_us);
+}
+
+API int nvmlDeviceGetOfaUtilization(struct device *device, unsigned *utilization,
+                                       unsigned *period_us)
+{
+  return engine_utilization(device, LANE_ofa_ns, utilization, period_us);
+}
+#endif

@@ -43,7 +43,8 @@ def words(path: Path) -> frozenset[str]:
 
 def unit(lines: Iterable[str], abi: str) -> str:
     """A C file in which our header and NVIDIA's meet."""
-    parts = ["#include <stddef.h>", nvidia.renamed(abi), '#include "nvml.h"', *lines, ""]
+    versions = "#define NVML_NO_UNVERSIONED_FUNC_DEFS"  # else macros rename the first ones
+    parts = ["#include <stddef.h>", versions, nvidia.renamed(abi), '#include "nvml.h"', *lines, ""]
     return "\n".join(parts)
 
 

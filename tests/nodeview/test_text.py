@@ -69,6 +69,8 @@ def test_a_temperature_has_its_limit_or_its_margin(fields: dict[str, Any], said:
 
 
 STARVED, SLEEPING = gpu(0, "worker_cpu", 0.4), gpu(1, "asleep", 0.0)
+ENCODES = gpu(7, "video_engine", 0.08, stall_ratios={"video_engine": 0.85, "asleep": 0.07})
+ENCODES_SOME = gpu(8, "video_engine", 0.1, stall_ratios={"video_engine": 0.5, "asleep": 0.4})
 BUSY, FREE = gpu(2, busy=0.98), gpu(3, "unallocated", 0.0)
 EARLY = gpu(4, verdict=MEASURING)
 DOWN = gpu(5, busy=None, up=False, down_reason="it fell off the bus")
@@ -81,6 +83,8 @@ DOWN = gpu(5, busy=None, up=False, down_reason="it fell off the bus")
         ((STARVED,), "1 of 1 GPU is starved; you lose 0.6"),
         ((STARVED, SLEEPING, BUSY), "2 of 3 GPUs are starved; you lose 1.6"),
         ((BUSY, FREE, DOWN), "No GPU is starved (1 free, 1 down)"),
+        ((ENCODES,), "No GPU is starved"),
+        ((ENCODES_SOME,), "1 of 1 GPU is starved; you lose 0.4"),
         ((EARLY, gpu(6, busy=None)), "No GPU is starved (2 measuring)"),
         ((BUSY, replace(STARVED, mig_profile="3g.40gb")), "No GPU is starved"),
     ],
@@ -100,13 +104,23 @@ def test_the_worst_come_first_and_what_is_free_is_not_lost() -> None:
     [
         (STARVED, "Waiting for loader workers (worker_cpu)"),
         (BUSY, "Kept busy"),
+        (ENCODES, "Waiting for a video engine (video_engine)"),
         (gpu(6, busy=None), "Measuring"),
+        (
+            gpu(6, busy=None, counted_with="MIG-1"),
+            "counted with MIG-1, as both share a GPU instance",
+        ),
         (replace(BUSY, verdict=None), "What it waits for is unknown"),
         (DOWN, "down: it fell off the bus"),
     ],
 )
 def test_the_verdict_in_a_sentence(found: Gpu, said: str) -> None:
     assert text.headline(found) == said
+
+
+def test_what_its_video_engines_do_is_worth_knowing() -> None:
+    engines = {"encoder": 0.72, "decoder": 0.0}
+    assert text.notices(replace(ENCODES, engine_ratios=engines)) == ["encoder 72 % busy"]
 
 
 def test_who_holds_it() -> None:

@@ -29,7 +29,10 @@ from support.states import PRESCRIBED, SCORED
 
 CHANGING = ("stalls", "throttle", "throttle_active", "pipes", "xids")
 """Fields with several signals."""
-TEXTS = ("architecture", "name", "missing", "uuid", "parent_uuid")
+TEXTS = (
+    *("recovery_action", "fabric_state", "architecture", "name"),
+    *("missing", "uuid", "parent_uuid"),
+)
 
 
 OUTLOOKS = {

@@ -226,6 +226,8 @@ class Gpu:
     pipes: Mapping[str, Signal] | None = field(
         default_factory=lambda: {"tensor": 0.5, "fp32": 0.1, "fp64": 0.0, "fp16": 0.0, "int": 0.1}
     )
+    engines: Mapping[str, Signal] = field(default_factory=dict)
+    """Busy shares of its video engines."""
     memory_controller: Signal | None = counter(0.4, "gpu_memory_controller_busy_seconds_total")
     power_watts: Signal | None = gauge(560.0, "gpu_power_watts")
     energy_watts: Signal | None = counter(None, "gpu_energy_joules_total")
@@ -263,6 +265,10 @@ class Gpu:
     """Counter values, not rates: by code."""
     row_remap_failed: Signal = gauge(0, "gpu_row_remap_failed")
     row_remap_pending: Signal = gauge(0, "gpu_row_remap_pending")
+    repair_pending: Signal | None = gauge(None, "gpu_repair_pending")
+    memory_unrepairable: Signal | None = gauge(None, "gpu_memory_unrepairable")
+    recovery_action: str | None = None
+    fabric_state: str | None = None
     up: Signal = gauge(1, "gpu_up")
     feeders: bool = True
     """Whether the exporter sees who feeds the GPU."""
@@ -356,6 +362,7 @@ class _Writer:
             self._g(family, value)
         self._fields()
         self._device()
+        self._condition()
         if self._gpu.feeders:
             self._stalls()
             self._feeders()
@@ -410,7 +417,15 @@ class _Writer:
         for owner in (*([gpu.owner] if gpu.owner else []), *gpu.owners):
             self._g("gpu_workload_info", 1, **owner)
 
+    def _condition(self) -> None:
+        if self._gpu.recovery_action is not None:
+            self._g("gpu_recovery_action", 1, action=self._gpu.recovery_action)
+        if self._gpu.fabric_state is not None:
+            self._g("gpu_fabric_state", 1, state=self._gpu.fabric_state)
+
     def _stalls(self) -> None:
+        for engine, share in self._gpu.engines.items():
+            self._c("gpu_video_engine_busy_seconds_total", share, engine=engine)
         idle = mapped(self._gpu.busy, lambda v: 1 - v)
         for waiting_on in WAITING_ON:
             rest = idle if waiting_on == "asleep" and not self._gpu.stalls else 0.0

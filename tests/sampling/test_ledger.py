@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
@@ -10,7 +12,9 @@ from gpu_bottleneck_exporter.driver.readings import (
     Link,
     Process,
     Processes,
+    RingSample,
     Utilization,
+    Video,
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.states import HOPPER, SYSTEM
@@ -46,6 +50,44 @@ def test_the_most_lanes_outlive_a_fall_and_gaps() -> None:
         ledger.add(at_ns, 0, Link(width=width))
         most.append(ledger.snapshot(at_ns + 1).most_lanes)
     assert most == [None, 8, 16, 16, 16]
+
+
+def ring(first: int, percents: Sequence[int]) -> tuple[RingSample, ...]:
+    """Samples of seconds `first` and later."""
+    return tuple(RingSample((first + at) * 10**6, one) for at, one in enumerate(percents))
+
+
+def test_the_time_of_video_engines_is_added_up_and_that_of_the_busiest_explains_idle_time() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    ledger.add(10 * SECOND, SECOND, Video({"encoder": ring(1, [0] * 10), "ofa": ring(1, [0] * 10)}))
+    assert ledger.snapshot(10 * SECOND).totals.engine_ns == {"encoder": 0, "ofa": 0}
+    assert ledger.engine_share(10 * SECOND) == 0
+    works = {"encoder": ring(11, [0, 50, 100, 90, 60]), "ofa": ring(11, [0] * 5)}
+    ledger.add(15 * SECOND, SECOND, Video(works))
+    assert ledger.snapshot(15 * SECOND).totals.engine_ns == {"encoder": 3 * SECOND, "ofa": 0}
+    assert ledger.engine_share(16 * SECOND) == 0.6
+    assert ledger.engine_share(16 * SECOND + 1) == 0, "an old reading"
+    assert ledger.snapshot(17 * SECOND).totals.engine_ns == {}
+
+
+def test_an_engine_that_starts_after_idle_readings_loses_no_time() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    for second in (10, 15):
+        ledger.add(second * SECOND, SECOND, Video({"encoder": ring(second, [0])}))
+        assert ledger.snapshot(second * SECOND).totals.engine_ns == {"encoder": 0}
+    ledger.add(20 * SECOND, SECOND, Video({"encoder": ring(16, [100] * 5)}))
+    assert ledger.snapshot(20 * SECOND).totals.engine_ns == {"encoder": 5 * SECOND}
+    ledger.add(25 * SECOND, SECOND, Video({"encoder": ring(25, [0])}))
+    ledger.add(30 * SECOND, SECOND, Video({"encoder": ring(26, [0, 0, 0, 0, 50])}))
+    assert ledger.snapshot(30 * SECOND).totals.engine_ns == {"encoder": 11 * SECOND // 2}
+    assert ledger.engine_share(30 * SECOND) == 0.1
+
+
+def test_an_engine_without_samples_is_added_up_by_its_readings() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    for second, percent in enumerate((100, 50, 100), 1):
+        ledger.add(second * SECOND, SECOND, Video({}, {"jpeg": percent}))
+    assert ledger.snapshot(3 * SECOND).totals.engine_ns == {"jpeg": 3 * SECOND // 2}
 
 
 @pytest.mark.parametrize(

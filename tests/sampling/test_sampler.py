@@ -18,6 +18,7 @@ from pynvml import NVML_ERROR_LIB_RM_VERSION_MISMATCH as MISMATCH
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.about import NO_GPU
 from gpu_bottleneck_exporter.driver.protocol import Device, Unsupported
@@ -37,6 +38,7 @@ from support.board import Board
 from support.drivers import Libraries
 from support.waiting import PATIENCE_SECONDS, until
 
+SECOND = 1_000_000_000
 MakeBoard = Callable[..., Board]
 Stage = Callable[..., tuple[Board, Sampler, list[str]]]
 
@@ -385,3 +387,31 @@ def test_stopping_does_not_wait_for_a_hung_gpu(
     sampler.stop(0.5)
     until(lambda: not sampler.alive, "the end of its own thread")
     board.gpus[0].record.hang = 0
+
+
+def test_a_gpu_whose_encoder_works_is_not_asleep(stage: Stage) -> None:
+    def encodes(board: Board) -> None:
+        board.gpus[0].hold(os.getpid(), 2**30)
+        board.gpus[0].launch(15.0, Work(kernel=0.05, encoder=0.9))
+
+    _, sampler, _ = stage(encodes, gpus=[replace(H100, engines=1)])
+    until(lambda: observed(sampler, 0), "samples")
+
+    def split() -> GpuTotals | None:
+        found = totals(sampler, 0)
+        return found if (found.stall_ns or {}).get("video_engine", 0) > SECOND else None
+
+    found = until(split, "time in which only the encoder works")
+    assert found.engine_ns["encoder"] > SECOND
+    stalls = found.stall_ns or {}
+    assert sum(stalls.values()) == (found.observed_ns or 0) - found.busy_ns
+    assert 'waiting_on="video_engine"' in text(sampler)
+
+
+def test_a_gpu_whose_video_engines_rest_has_no_series_for_them_among_stalls(stage: Stage) -> None:
+    _, sampler, _ = stage()
+    until(lambda: observed(sampler, 0), "samples")
+    until(lambda: totals(sampler, 0).engine_ns, "its engines")
+    shown = text(sampler)
+    assert 'waiting_on="video_engine"' not in shown
+    assert "gpu_video_engine_busy_seconds_total{" in shown

@@ -27,7 +27,8 @@ CALLS = (
     *("DeviceGetMaxPcieLinkGeneration", "DeviceGetMaxPcieLinkWidth"),
     *("DeviceGetComputeRunningProcesses", "DeviceGetGraphicsRunningProcesses"),
     *("DeviceGetMPSComputeRunningProcesses", "DeviceGetMigMode", "DeviceRegisterEvents"),
-    *("GpmSampleGet", "GpmMetricsGet"),
+    *("GpmSampleGet", "GpmMetricsGet", "DeviceGetEngineUtilization"),
+    *("DeviceGetGpuFabricInfoV", "DeviceGetRepairStatus", "DeviceGetNvLinkState"),
 )
 """Calls whose result and latency can be set per GPU; NVML's names without versions."""
 CALL = {name: position for position, name in enumerate(CALLS)}

@@ -82,9 +82,15 @@ def whole_gpu_readings() -> dict[type[object], object]:
     """The readings of a GPU of any generation."""
     return by_type(
         kinds.Utilization(gpu=(), memory=(), gpu_percent=62, memory_percent=21),
-        kinds.Power(412.5, 700.0, 1_234_567.89, default_limit_watts=700.0),
+        kinds.Video({}, {"encoder": 0, "decoder": 4, "jpeg": 0, "ofa": 0}),
+        kinds.Power(
+            *(412.5, 700.0, 1_234_567.89),
+            default_limit_watts=700.0,
+            module_watts=640.5,
+            module_limit_watts=1000.0,
+        ),
         kinds.Thermal(
-            sensors={"gpu": 61.0, "memory": 74.0},
+            sensors={"gpu": 61.0, "memory": 74.0, "hottest": 68.0},
             limits={"slowdown": 87.0, "shutdown": 92.0, "max_operating": 85.0}
             | {"memory_max_operating": 95.0},
             margin=21.0,
@@ -103,6 +109,14 @@ def whole_gpu_readings() -> dict[type[object], object]:
             remapped_rows={"corrected": 1, "uncorrected": 0},
             remap_pending=True,
             remap_failed=False,
+        ),
+        kinds.Condition(
+            recovery_action="none",
+            fabric_state="completed",
+            nvlinks_active=18,
+            nvlink_errors={"replay": 4, "recovery": 0},
+            repair_pending=False,
+            memory_unrepairable=False,
         ),
         kinds.Link(replays=2, generation=4, generation_max=5, width=16, width_max=16),
         kinds.Processes((kinds.Process(4711, 50 * 2**30), kinds.Process(4712))),
@@ -127,6 +141,7 @@ def sampled_totals() -> GpuTotals:
         window_sum=74.4,
         stall_ns=stall_ns(),
         storage_ns={"local": 1_000_000_000, "remote": 2_500_000_000},
+        engine_ns={"encoder": 0, "decoder": 4_500_000_000, "jpeg": 0, "ofa": 0},
         last_busy_ratio=0.62,
         last_memory_ratio=0.21,
     )
@@ -134,9 +149,10 @@ def sampled_totals() -> GpuTotals:
 
 def stall_ns() -> dict[str, int]:
     """The idle time above, for a job that serves nobody."""
-    of_a_job = [cause for cause in stall.WAITING_ON if cause != stall.REQUESTS]
+    rare = {stall.REQUESTS, stall.VIDEO_ENGINE}
+    of_a_job = [cause for cause in stall.WAITING_ON if cause not in rare]
     parts = {cause: 800_000_000 * at for at, cause in enumerate(of_a_job)}
-    return parts | {stall.UNALLOCATED: 1_220_000_000, stall.REQUESTS: 0}
+    return parts | {stall.UNALLOCATED: 1_220_000_000, **dict.fromkeys(rare, 0)}
 
 
 def with_gpm(totals: GpuTotals) -> GpuTotals:

@@ -27,6 +27,7 @@ WAITING_ON = (
     NETWORK := "network",
     REQUESTS := "requests",
     PEER := "peer",
+    VIDEO_ENGINE := "video_engine",
     ASLEEP := "asleep",
     UNKNOWN := "unknown",
 )
@@ -52,7 +53,9 @@ _AT_MOST = 3
 """Slack, as counters of a control group and of its processes are not read at the same moment."""
 _THRASHING_BYTES_PER_SECOND = 256 * 1024
 """Fewer refaults delay nothing: even a disk that seeks for each read-ahead reads far more."""
-_OF_ITS_OWN = frozenset({HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK})
+_OF_ITS_OWN = frozenset(
+    {HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK, VIDEO_ENGINE}
+)
 """Causes within one rank: while it waits for these, the other ranks of its job wait for it."""
 
 
@@ -65,14 +68,24 @@ def split(
     holders: int | None,
     did: Bucket | None,
     carry: Carry | None = None,
+    engine: float = 0.0,
 ) -> dict[str, int]:
     """Idle nanoseconds of `windows` by what the GPU waited on; they add up exactly.
 
     `holders`: how many processes hold the GPU; None if that could not be read. `did`: what its
-    feeders did. `carry` is kept from tick to tick of a GPU, and changed.
+    feeders did. `carry` is kept from tick to tick of a GPU, and changed. `engine`: the share of the
+    time, 0-1, in which a video engine worked. As the driver does not report how it overlaps with
+    kernels, the same share of the idle time is taken. It counts like busy time for other causes.
     """
     duration, active = sums(windows)
-    idle = duration - active
+    video = round((duration - active) * min(engine, 1.0))
+    parts = _split(duration, duration - active - video, holders, did, carry)
+    return {VIDEO_ENGINE: video, **parts} if video > 0 else parts
+
+
+def _split(
+    duration: int, idle: int, holders: int | None, did: Bucket | None, carry: Carry | None
+) -> dict[str, int]:
     if idle <= 0:
         return {}
     busy = 1 - idle / duration

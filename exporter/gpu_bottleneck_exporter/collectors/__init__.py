@@ -19,13 +19,21 @@ from gpu_bottleneck_exporter.settings import Settings
 
 ALL: tuple[Collector, ...] = (
     *(device.INFO, device.PROCESSES, workload.COLLECTOR),
-    *(usage.UTILIZATION, usage.STALL, prescription.COLLECTOR, feeders.COLLECTOR, usage.ACTIVITY),
+    *(
+        usage.VIDEO,
+        usage.UTILIZATION,
+        usage.STALL,
+        prescription.COLLECTOR,
+        feeders.COLLECTOR,
+        usage.ACTIVITY,
+    ),
     *device.OTHERS,
     host.COLLECTOR,
     stacks.COLLECTOR,
 )
-"""In the order in which they read and are shown. `processes` comes before `utilization`, as stalls
-need the holders of the GPU; `utilization` before `activity`, which replaces it under MIG."""
+"""In the order in which they read and are shown. `processes` and `video` come before `utilization`,
+as stalls need the holders of the GPU and its engines; `utilization` before `activity`, which
+replaces it under MIG."""
 
 
 def enabled(settings: Settings) -> tuple[Collector, ...]:

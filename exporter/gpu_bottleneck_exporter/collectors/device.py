@@ -12,6 +12,7 @@ from gpu_bottleneck_exporter.sampling.collector import (
     seconds_by,
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.schedule import SELDOM_NS
 
 
 def used_bytes(gpu: GpuSnapshot) -> int | None:
@@ -57,7 +58,8 @@ _PROCESSES: Table[readings.Processes] = {
 _POWER: Table[readings.Power] = {
     gauge(
         "gpu_power_watts",
-        "Power drawn, in watts: mean of the last second; on GA100 and older instantaneous.",
+        "Power drawn, in watts: mean of the last second; instantaneous on GA100, older boards, and "
+        "where the driver averages none.",
     ): lambda power: power.watts,
     gauge("gpu_power_limit_watts", "Power limit in force, in watts."): lambda power: (
         power.limit_watts
@@ -65,6 +67,15 @@ _POWER: Table[readings.Power] = {
     gauge(
         "gpu_power_default_limit_watts", "Default power limit of the board, in watts."
     ): lambda power: power.default_limit_watts,
+    gauge(
+        "gpu_module_power_watts",
+        "Power drawn by the module of GPU and CPU, in watts (superchips such as GH200 and GB200).",
+    ): lambda power: power.module_watts,
+    gauge(
+        "gpu_module_power_limit_watts",
+        "Power limit of the module in force, in watts: it throttles the GPU while the CPU draws "
+        "much.",
+    ): lambda power: power.module_limit_watts,
     counter(
         "gpu_energy_joules_total",
         "Energy since the driver was loaded, in joules (Volta and later).",
@@ -72,9 +83,11 @@ _POWER: Table[readings.Power] = {
 }
 
 _THERMAL: Table[readings.Thermal] = {
-    gauge("gpu_temperature_celsius{sensor}", "Temperature in degrees Celsius."): lambda thermal: (
-        thermal.sensors
-    ),
+    gauge(
+        "gpu_temperature_celsius{sensor}",
+        "Temperature in degrees Celsius, of gpu, memory and, from driver 615 on, hottest: the "
+        "hottest part of the die.",
+    ): lambda thermal: thermal.sensors,
     gauge(
         "gpu_temperature_limit_celsius{limit}",
         "Temperature in degrees Celsius at which the GPU leaves its operating range (the driver "
@@ -158,6 +171,36 @@ _HEALTH: Table[readings.Health] = {
     ): lambda health: health.remap_failed,
 }
 
+_CONDITION: Table[readings.Condition] = {
+    gauge(
+        "gpu_recovery_action{action}",
+        "Constant 1; what the driver asks for: none, gpu_reset, node_reboot, system_reboot, "
+        "bus_reset, drain_p2p, drain_and_reset, recover_imex_domain, or action_N for a number "
+        "without a name. Read every 30 s, as is all of this collector.",
+    ): lambda gpu: None if gpu.recovery_action is None else {gpu.recovery_action: 1.0},
+    gauge(
+        "gpu_fabric_state{state}",
+        "Constant 1; registration with the NVLink fabric: not_started, in_progress, completed or "
+        "failed. CUDA starts only after it is completed. Absent where there is no fabric.",
+    ): lambda gpu: None if gpu.fabric_state is None else {gpu.fabric_state: 1.0},
+    gauge("gpu_nvlink_active_links", "NVLinks that are up. Absent without NVLinks."): lambda gpu: (
+        gpu.nvlinks_active
+    ),
+    counter(
+        "gpu_nvlink_errors_total{kind}",
+        "NVLink errors over all links since the driver was loaded: replay (sent again) and "
+        "recovery (the link was trained again). Absent where the driver does not count them.",
+    ): lambda gpu: gpu.nvlink_errors,
+    gauge(
+        "gpu_repair_pending",
+        "Whether a repair of memory or SMs is pending until the next GPU reset, 0 or 1.",
+    ): lambda gpu: gpu.repair_pending,
+    gauge(
+        "gpu_memory_unrepairable",
+        "Whether the GPU has memory that cannot be repaired, 0 or 1: replace the GPU.",
+    ): lambda gpu: gpu.memory_unrepairable,
+}
+
 _LINK: Table[readings.Link] = {
     counter(
         "gpu_pcie_replays_total", "PCIe packets sent again since the driver was loaded."
@@ -194,6 +237,13 @@ OTHERS = (
     collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), UNHURRIEDLY),
     collector("xid", _XID, lambda gpu: gpu),
     collector("health", _HEALTH, latest(readings.Health), lambda one: one.health(), SLOWLY),
+    collector(
+        "condition",
+        _CONDITION,
+        latest(readings.Condition),
+        lambda one: one.condition(),
+        SELDOM_NS / 1e9,
+    ),
     collector("link", _LINK, latest(readings.Link), lambda one: one.link(), SLOWLY),
 )
 """In the order in which they are shown."""

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from gpu_bottleneck_exporter.accounting.stall import REQUESTS
+from gpu_bottleneck_exporter.accounting.stall import REQUESTS, VIDEO_ENGINE
 from gpu_bottleneck_exporter.sampling.collector import (
     UNHURRIEDLY,
     Histogram,
@@ -16,16 +16,20 @@ from gpu_bottleneck_exporter.sampling.collector import (
     seconds_by,
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
+from gpu_bottleneck_exporter.schedule import SHORTLY_NS
 
 
 def _if_observed(totals: GpuTotals, value: Values) -> Values:
     return None if totals.observed_ns is None else value
 
 
+_RARE = frozenset({REQUESTS, VIDEO_ENGINE})
+"""Causes without a series until they are first seen: few GPUs ever have them."""
+
+
 def _stalls(totals: GpuTotals) -> dict[str, float]:
-    # Without requests that were never missing, which saves a series: only servers wait for them.
     stalls = totals.stall_ns or {}
-    return seconds_by({cause: ns for cause, ns in stalls.items() if ns or cause != REQUESTS})
+    return seconds_by({cause: ns for cause, ns in stalls.items() if ns or cause not in _RARE})
 
 
 _UTILIZATION: Table[GpuTotals] = {
@@ -67,6 +71,15 @@ _UTILIZATION: Table[GpuTotals] = {
     ): lambda totals: _if_observed(totals, Histogram(totals.window_counts, totals.window_sum)),
 }
 
+_VIDEO: Table[GpuTotals] = {
+    counter(
+        "gpu_video_engine_busy_seconds_total{engine}",
+        "Seconds x share in which the GPU's video engines of a kind worked: encoder, decoder, "
+        "jpeg, ofa (optical flow); only those that it has. Read every 5 s, at each tick while one "
+        "works.",
+    ): lambda totals: seconds_by(totals.engine_ns),
+}
+
 _STALL: Table[GpuTotals] = {
     counter(
         "gpu_stall_seconds_total{waiting_on}",
@@ -75,7 +88,8 @@ _STALL: Table[GpuTotals] = {
         "cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them back), storage, "
         "memory (reading evicted data again), network (they waited for an answer), requests (a "
         "server had none in flight; absent until first seen), peer (another GPU of the job "
-        "worked), asleep (all slept), unknown. Adds up to observed minus busy seconds, exactly.",
+        "worked), video_engine (an encoder, decoder, JPEG or OFA engine worked; absent until first "
+        "seen), asleep (all slept), unknown. Adds up to observed minus busy seconds, exactly.",
     ): _stalls,
     counter(
         "gpu_storage_stall_seconds_total{filesystem}",
@@ -133,6 +147,9 @@ _ACTIVITY: Table[GpuTotals] = {
 
 UTILIZATION = collector(
     "utilization", _UTILIZATION, lambda gpu: gpu.totals, lambda one: one.utilization()
+)
+VIDEO = collector(
+    "video", _VIDEO, lambda gpu: gpu.totals, lambda one: one.video(), SHORTLY_NS / 1e9
 )
 STALL = collector("stall", _STALL, lambda gpu: gpu.totals)
 ACTIVITY = collector(

@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.accounting.stall import ASLEEP, HOST_CODE, PEER, RE
 from gpu_bottleneck_exporter.commands.watch import sampled, wait, watched
 from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.driver.readings import Condition
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.process import command_line
@@ -83,7 +84,7 @@ def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool =
         missing = [*missing_signals(state, sampler.forbidden())]
     if not node.gpus:
         return _none_found(node)
-    gaps = [*_down(node), *missing, *_failures(state)]
+    gaps = [*_down(node), *_conditions(state), *missing, *_failures(state)]
     off = sorted(settings.without)
     unseen = _unseen(state)
     lines = [*_lines(node, gaps, off), *(_details(state) if full else ())]
@@ -190,6 +191,14 @@ def _down(node: Node) -> Iterator[Gap]:
     for gpu in {gpu.gpu: gpu for gpu in node.gpus if not gpu.up}.values():
         name = f"gpu {gpu.gpu}"
         yield Gap(name, verdict(gpu), gpu.remedy or about.DOWN, (name,))
+
+
+def _conditions(state: SamplerState) -> Iterator[Gap]:
+    for gpu in state.gpus:
+        name = f"gpu {gpu.identity.index}"
+        condition = gpu.reading(Condition) or Condition()
+        for problem, remedy in condition.problems.items():
+            yield Gap(name, problem, remedy, (name,))
 
 
 def missing_signals(

@@ -5,8 +5,9 @@ Only what a driver was seen to return along with success; each bound names its s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from gpu_bottleneck_exporter.driver import readings
@@ -41,11 +42,15 @@ _ANYTHING = Range(-(2.0**63), 2.0**63)
 _RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes")
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
+    readings.Video: {"percents": _PERCENT},
     # NaN, as above: 1 PiB is far more than any link moves between two readings.
     readings.Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": Range(0, 2**50)},
     # 3.69 TW for one reading (intel/xpumanager#130).
     # 10 TJ are 16 years of that.
-    readings.Power: {"watts": Range(0, 20_000), "energy_joules": Range(0, 1e13)},
+    readings.Power: {
+        **dict.fromkeys(("watts", "module_watts"), Range(0, 20_000)),
+        "energy_joules": Range(0, 1e13),
+    },
     readings.Memory: dict.fromkeys(("total_bytes", "used_bytes", "reserved_bytes"), _BYTES),
     # PCI Express Base Specification: x1 to x32. One wrong width would be the most ever observed.
     readings.Link: dict.fromkeys(("width", "width_max"), Range(1, 32)),
@@ -56,22 +61,48 @@ _RANGES: Mapping[type[object], Mapping[str, Range]] = {
         "margin": Range(-150, 200),
     },
 }
+_FIGURE = (int, float)
 _LARGEST_PID = 2**22
 """PID_MAX_LIMIT of the kernel's linux/threads.h; 0 and 4294967295 came (XuehaiPan/nvitop#75)."""
 
 
 def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
     """`reading` without impossible values; `drop` is called for each."""
-    ranges = _RANGES.get(type(reading), {})
-    for item in fields(reading):
-        reading = _fitted(reading, item.name, ranges.get(item.name, _ANYTHING), drop)
-    if isinstance(reading, readings.Utilization):
-        for sample in (*(reading.gpu or ()), *(reading.memory or ())):
+    kind: Any = type(reading)
+    for name, possible in _ranges(kind).items():
+        if not _fits(getattr(reading, name), possible):
+            reading = _fitted(reading, name, possible, drop)
+    for ring in _rings(reading):
+        for sample in ring:
             if sample.percent is None:
                 drop("samples", "not 0 to 100 %")
     if isinstance(reading, readings.Processes):
         return _of_known_pids(reading, drop)
     return reading
+
+
+@cache
+def _ranges(kind: type[readings.Reading]) -> Mapping[str, Range]:
+    """Range by name of each part of readings of type `kind`."""
+    special = _RANGES.get(kind, {})
+    return {item.name: special.get(item.name, _ANYTHING) for item in fields(kind)}
+
+
+def _fits(given: object, possible: Range) -> bool:
+    """Whether a part is within the range, as nearly all are: cheaper than `_fitted`."""
+    if isinstance(given, _FIGURE):
+        return possible.low <= given <= possible.high
+    if given is None or not isinstance(given, Mapping):
+        return True
+    low, high = possible.low, possible.high
+    return not any(isinstance(v, _FIGURE) and not low <= v <= high for v in given.values())
+
+
+def _rings(reading: readings.Reading) -> Iterable[readings.Ring]:
+    """The rings of samples in `reading`."""
+    if isinstance(reading, readings.Utilization):
+        return reading.gpu or (), reading.memory or ()
+    return reading.rings.values() if isinstance(reading, readings.Video) else ()
 
 
 def _fitted(reading: Any, name: str, possible: Range, drop: Drop) -> Any:  # noqa: ANN401 - any reading, the same comes back
@@ -81,7 +112,10 @@ def _fitted(reading: Any, name: str, possible: Range, drop: Drop) -> Any:  # noq
     parts = given if whole else {None: given}
     if not whole and not isinstance(given, int | float):
         return reading
-    kept = {key: one if one is None else possible.fit(one) for key, one in parts.items()}
+    kept = {
+        key: possible.fit(one) if isinstance(one, int | float) else one
+        for key, one in parts.items()
+    }
     for key, value in parts.items():
         if kept[key] is None and value is not None:
             drop(f"{name} {key}" if whole else name, value)

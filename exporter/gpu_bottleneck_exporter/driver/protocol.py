@@ -85,6 +85,10 @@ class Device(Protocol):
         """Utilization in percent, since the last call; empties the driver's rings."""
         raise Unsupported(NOT_GIVEN)
 
+    def video(self) -> readings.Video:
+        """Utilization of the video engines in percent, since the last call; empties their rings."""
+        raise Unsupported(NOT_GIVEN)
+
     def activity(self) -> readings.Activity | None:
         """Activity since the last call, ratios and bytes; None without an earlier call."""
         raise Unsupported(NOT_GIVEN)
@@ -115,6 +119,10 @@ class Device(Protocol):
 
     def link(self) -> readings.Link:
         """The PCIe link: generation, lanes, replayed packets."""
+        raise Unsupported(NOT_GIVEN)
+
+    def condition(self) -> readings.Condition:
+        """The condition of the GPU as a whole: recovery action, fabric, NVLinks, repairs."""
         raise Unsupported(NOT_GIVEN)
 
     def processes(self) -> readings.Processes:

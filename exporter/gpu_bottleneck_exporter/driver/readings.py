@@ -39,6 +39,11 @@ class Identity:
     """The number of the device node; for a MIG instance, its parent's."""
     coherent: bool = False
     """Whether NVLink-C2C makes its memory a part of the host's, which the kernel uses, too."""
+    counted_with: str | None = None
+    """UUID of the first MIG device of the same GPU instance, which has the readings of all of them.
+
+    Compute instances of one GPU instance share its memory and its counters.
+    """
 
 
 class RingSample(NamedTuple):
@@ -79,6 +84,19 @@ class Utilization(Reading):
 
 
 @dataclass(frozen=True, slots=True)
+class Video(Reading):
+    """Utilization of the video engines (encoder, decoder, jpeg, ofa) since the last reading.
+
+    By engine that the GPU has, like `Utilization`: a ring, which may be empty, or the driver's
+    single reading where the ring returns nothing. The ring of an engine that was idle may hold its
+    newest sample alone.
+    """
+
+    rings: Mapping[str, Ring] = field(default_factory=dict)
+    percents: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Activity(Reading):
     """Means over the `interval_ns` since the last reading (GPM, Hopper and later).
 
@@ -103,6 +121,9 @@ class Power(Reading):
     energy_joules: float | None = None
     default_limit_watts: float | None = None
     """The limit with which the board ships."""
+    module_watts: float | None = None
+    module_limit_watts: float | None = None
+    """Power and limit of a superchip's module, its CPU included; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +177,27 @@ class Health(Reading):
     remapped_rows: Mapping[str, int] = field(default_factory=dict)
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition(Reading):
+    """The condition of a GPU as a whole, as its driver reports it."""
+
+    recovery_action: str | None = None
+    """What it asks for: none, gpu_reset, node_reboot and so on; action_N for an unknown number."""
+    fabric_state: str | None = None
+    """Registration with the NVLink fabric: not_started, in_progress, completed, failed.
+
+    None where there is no fabric. CUDA does not start before it is completed.
+    """
+    nvlinks_active: int | None = None
+    nvlink_errors: Mapping[str, int] = field(default_factory=dict)
+    """Over all links, since the driver was loaded: replay, recovery."""
+    repair_pending: bool | None = None
+    """Whether a repair of memory or of an SM cluster awaits a reset."""
+    memory_unrepairable: bool | None = None
+    problems: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Each problem in words, with its remedy."""
 
 
 @dataclass(frozen=True, slots=True)

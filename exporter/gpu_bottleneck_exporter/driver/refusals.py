@@ -33,9 +33,18 @@ class Refusals:
         """Whether `key` was ever answered."""
         return key in self._answered
 
+    def is_unknown(self, key: Hashable) -> bool:
+        """Whether `key` was refused at its last try, and never answered."""
+        return key in self._refused and key not in self._answered
+
     def answered(self, key: Hashable) -> None:
         """Note that `key` was answered."""
         self._answered.add(key)
+        self._refused.pop(key, None)
+
+    def clear(self, key: Hashable) -> None:
+        """Drop what is recorded of `key`: its answer does not say whether it is supported."""
+        self._answered.discard(key)
         self._refused.pop(key, None)
 
     def refused(self, key: Hashable) -> bool:

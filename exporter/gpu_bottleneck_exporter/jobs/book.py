@@ -144,7 +144,7 @@ class GpuBook:
         start, end, did, *_ = span
         edges = [start, *self._borders(start, end), end]
         pieces = [(*edge, self._present(*edge)) for edge in pairwise(edges)]
-        left, idle = did.busy_seconds, did.lost_seconds or 1.0
+        left, idle = did.busy_seconds, sum(did.stall_seconds.values()) or 1.0
         for start, end, gpus in sorted(pieces, key=lambda piece: not piece[2]):
             share = (end - start) / (span.end_ns - span.start_ns)
             busy = min(left, share * did.observed_seconds)

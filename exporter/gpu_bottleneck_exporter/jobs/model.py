@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import add
 from typing import Annotated, Any
 
+from gpu_bottleneck_exporter.accounting.stall import VIDEO_ENGINE
 from gpu_bottleneck_exporter.nodeview.model import parts_of
 from gpu_bottleneck_exporter.prescription.model import Prescription, Score
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
@@ -38,8 +39,9 @@ class Use:
 
     @property
     def lost_seconds(self) -> float:
-        """What was not busy."""
-        return max(self.observed_seconds - self.busy_seconds, 0.0)
+        """Idle time of GPUs, without that in which a video engine worked."""
+        video = self.stall_seconds.get(VIDEO_ENGINE, 0.0)
+        return max(self.observed_seconds - self.busy_seconds - video, 0.0)
 
     @property
     def busy_ratio(self) -> float | None:

@@ -139,13 +139,24 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
         return None
     stall_ns = (totals.stall_ns or {}) if "stall" in collectors else {}
     sm_active = seconds(totals.active_ns.get("sm"))
-    return GpuTime(totals.observed_ns / 1e9, totals.busy_ns / 1e9, seconds_by(stall_ns), sm_active)
+    return GpuTime(
+        totals.observed_ns / 1e9,
+        totals.busy_ns / 1e9,
+        seconds_by(stall_ns),
+        sm_active,
+        seconds_by(totals.engine_ns),
+    )
 
 
 def _gpu(gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, lately: Lately) -> model.Gpu:
     who, key = gpu.identity, _key(gpu)
     shown = model.Gpu(
-        gpu=key.gpu, uuid=key.uuid, name=who.name, mig_profile=who.mig_profile, up=gpu.up
+        gpu=key.gpu,
+        uuid=key.uuid,
+        name=who.name,
+        mig_profile=who.mig_profile,
+        counted_with=who.counted_with,
+        up=gpu.up,
     )
     with _isolated(shown):
         return replace(
@@ -243,6 +254,8 @@ def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
     wanted = "utilization" in state.collectors and gpu.readings
     if wanted and gpu.identity.index not in given:
         yield "the driver gives no busy time: check says why"
+    for problem, remedy in _reading(gpu, readings.Condition).problems.items():
+        yield f"{problem}: {remedy}"
     yield from _memory_trouble(gpu)
     yield from _link_trouble(gpu, state.gpus)
 

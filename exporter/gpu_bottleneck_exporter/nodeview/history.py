@@ -26,6 +26,8 @@ class GpuTime:
     busy: float
     stalls: Mapping[str, float]
     sm_active: float | None = None
+    engines: Mapping[str, float] = field(default_factory=dict)
+    """Busy seconds of video engines."""
 
 
 class Moment(NamedTuple):
@@ -43,6 +45,7 @@ class Shares(NamedTuple):
     stall_ratios: Parts
     """Largest first, without zeros."""
     sm_active_ratio: float | None = None
+    engine_ratios: Parts | None = None
     verdict_seconds: float | None = None
     """How long the verdict has been the same, at least; None without one."""
     trend: tuple[Parts, ...] = ()
@@ -151,7 +154,12 @@ def between(before: GpuTime, now: GpuTime) -> Shares | None:
     if now.sm_active is not None and before.sm_active is not None:
         sm_active = _ratio(now.sm_active - before.sm_active, observed)
     stalls = {name: _ratio(seconds, observed) for name, seconds in largest_first if seconds > 0}
-    return Shares(observed, _ratio(now.busy - before.busy, observed), stalls, sm_active)
+    engines = {
+        name: _ratio(seconds - before.engines.get(name, seconds), observed)
+        for name, seconds in now.engines.items()
+    }
+    busy = _ratio(now.busy - before.busy, observed)
+    return Shares(observed, busy, stalls, sm_active, engines or None)
 
 
 def _step(before: GpuTime, now: GpuTime) -> Parts:

@@ -58,6 +58,8 @@ class Gpu:
     uuid: str
     name: str | None = None
     mig_profile: str | None = None
+    counted_with: str | None = None
+    """UUID of the MIG instance that has the figures of both, as they share a GPU instance."""
     up: bool
     down_reason: str | None = None
     holder_pids: tuple[int, ...] | None = None
@@ -66,6 +68,8 @@ class Gpu:
     """The time of which the next three are shares."""
     busy_ratio: Ratio | None = None
     sm_active_ratio: Ratio | None = None
+    engine_ratios: Mapping[str, Ratio] | None = None
+    """Busy shares of its video engines."""
     stall_ratios: Mapping[str, Ratio] | None = None
     """By what it waited on, largest first."""
     trend: tuple[Mapping[str, Ratio], ...] = ()

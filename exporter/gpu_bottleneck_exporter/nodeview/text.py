@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED
+from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, VIDEO_ENGINE
+from gpu_bottleneck_exporter.nodeview.history import ENOUGH
 from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, REMOVED, Prescription, Score
 from gpu_bottleneck_exporter.remedies import SETTINGS, WAITS_FOR
@@ -116,6 +117,8 @@ def headline(gpu: Gpu) -> str:
     """What it waits for and for how many minutes, or why nobody knows."""
     if not gpu.up:
         return f"down: {gpu.down_reason or 'see the log'}"
+    if gpu.counted_with:
+        return f"counted with {gpu.counted_with}, as both share a GPU instance"
     if not gpu.parts or gpu.verdict == MEASURING:
         return "Measuring"
     if not gpu.verdict:
@@ -134,13 +137,19 @@ def verdict(gpu: Gpu) -> str:
 
 def likely_cause(gpu: Gpu) -> str:
     """One word for a cell: the cause, `busy`, `measuring`, `down`, or a dash."""
-    return (gpu.verdict or (DASH if gpu.parts else MEASURING)) if gpu.up else "down"
+    if not gpu.up:
+        return "down"
+    return gpu.verdict or (DASH if gpu.parts or gpu.counted_with else MEASURING)
 
 
 def idle(gpu: Gpu) -> float:
-    """The share that its holders lose: all of a GPU that is down, nothing of a free one."""
-    well = gpu.up and gpu.cause in {None, UNALLOCATED}
-    return 0.0 if well else 1 - (gpu.busy_ratio or 0.0)
+    """The share that its holders lose: all of a GPU that is down, nothing of a free one.
+
+    A video engine that works is no loss.
+    """
+    worked = (gpu.busy_ratio or 0.0) + (gpu.stall_ratios or {}).get(VIDEO_ENGINE, 0.0)
+    well = gpu.up and (gpu.cause in {None, UNALLOCATED} or worked >= ENOUGH)
+    return 0.0 if well else 1 - worked
 
 
 def badness(gpu: Gpu) -> float:
@@ -150,7 +159,9 @@ def badness(gpu: Gpu) -> float:
 
 def notices(gpu: Gpu) -> list[str]:
     """What else somebody should know, in words."""
-    found = [f"clocks held down: {reason}" for reason in gpu.throttle_reasons or ()]
+    engines = (gpu.engine_ratios or {}).items()
+    found = [f"{name} {percent(share)} busy" for name, share in engines if share >= WORTH_NAMING]
+    found += [f"clocks held down: {reason}" for reason in gpu.throttle_reasons or ()]
     found += [f"XID {code} ({count})" for code, count in (gpu.xid_errors or {}).items()]
     return found + list(gpu.trouble or ())
 

@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Processes,
     Reading,
     Utilization,
+    Video,
 )
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
@@ -270,6 +271,8 @@ class GpuReader:
             self._has_ring = bool(reading.gpu)
         if self._watch is not None and (windows or isinstance(reading, Processes)):
             charge(self._watch, opened, windows)
+        if isinstance(reading, Video) and opened.ledger.engine_share(now_ns):
+            opened.due_ns["video"] = 0  # at each tick while an engine works: it explains idle time
         if isinstance(reading, (Processes, Memory)):
             self._expect_holder(opened, reading)
         if self._watch is not None and isinstance(reading, (Processes, Power, Memory)):

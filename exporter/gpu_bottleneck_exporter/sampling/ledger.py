@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Ring,
     System,
     Utilization,
+    Video,
 )
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.workload.join import NOTHING, Assigned
@@ -45,6 +46,8 @@ class GpuTotals:
     active_ns: Mapping[str, int] = field(default_factory=dict)
     pipe_ns: Mapping[str, int] = field(default_factory=dict)
     traffic_bytes: Mapping[str, float] = field(default_factory=dict)
+    engine_ns: Mapping[str, int] = field(default_factory=dict)
+    """Busy time of video engines."""
     stall_ns: Mapping[str, int] | None = None
     storage_ns: Mapping[str, int] = field(default_factory=dict)
     """Those of storage by file system, as far as known; empty until any are."""
@@ -110,6 +113,13 @@ class GpuLedger:
         self._active_ns = _Sums[int]()
         self._pipe_ns = _Sums[int]()
         self._traffic_bytes = _Sums[float]()
+        self._tick_ns = tick_ns
+        self._engines: dict[str, Integrator] = {}
+        self._idle_engines: dict[str, tuple[int, Ring]] = {}
+        """Time and newest sample of the last reading, of engines that were idle then."""
+        self._engine_ns = _Sums[int]()
+        self._engine_share: tuple[int, float] = (0, 0.0)
+        """Until when it is fresh, and what `engine_share` returns until then."""
         self._fresh_ns = 0
         """How long a reading of utilization stays fresh."""
         self._readings: dict[type[object], tuple[int, Reading]] = {}
@@ -129,6 +139,8 @@ class GpuLedger:
         if isinstance(reading, Utilization):
             self._fresh_ns = fresh_ns
             return self._add_utilization(now_ns, reading)
+        if isinstance(reading, Video):
+            self._add_video(now_ns, fresh_ns, reading)
         if isinstance(reading, Activity):
             if not self._samples_utilization:
                 self._fresh_ns = fresh_ns
@@ -157,6 +169,11 @@ class GpuLedger:
         if not reading.processes and reading.others_hidden:
             return None
         return frozenset(process.pid for process in reading.processes)
+
+    def engine_share(self, now_ns: int) -> float:
+        """Busy share of the busiest video engine at its last reading, 0-1; 0 if it is stale."""
+        until_ns, share = self._engine_share
+        return share if now_ns <= until_ns else 0.0
 
     def without_utilization(self) -> None:
         """Take busy time from `Activity`: the driver samples no utilization here (MIG).
@@ -201,6 +218,27 @@ class GpuLedger:
         self._last_memory = _ratio(windows, reading.memory, reading.memory_percent)
         return busy
 
+    def _add_video(self, now_ns: int, fresh_ns: int, reading: Video) -> None:
+        until_ns, shares = now_ns + fresh_ns, [0.0]
+        for engine in sorted({*reading.rings, *reading.percents}):
+            ring, percent = reading.rings.get(engine), reading.percents.get(engine)
+            observed, active = sums(self._engine_windows(engine, now_ns, ring, percent))
+            self._engine_ns.add(until_ns, {engine: active})
+            shares.append(active / observed if observed else 0.0)
+        self._engine_share = until_ns, max(shares)
+
+    def _engine_windows(
+        self, engine: str, now_ns: int, ring: Ring | None, percent: int | None
+    ) -> list[Window]:
+        """The windows of a video engine; none while it is idle, which saves their cost."""
+        if ring and len(ring) == 1 and ring[0].percent == 0:
+            self._idle_engines[engine] = now_ns, ring
+            return []
+        integrator = self._engines.setdefault(engine, Integrator(self._tick_ns))
+        if idle := self._idle_engines.pop(engine, None):
+            integrator.ring(*idle, None)
+        return integrator.ring(now_ns, ring, percent)
+
     def _is_current(self, integrator: Integrator, now_ns: int) -> bool:
         booked_ns = integrator.booked_at_ns
         wait_ns = max(self._fresh_ns, integrator.longest_wait_ns())
@@ -235,6 +273,7 @@ class GpuLedger:
             active_ns=self._active_ns.current(now_ns),
             pipe_ns=self._pipe_ns.current(now_ns),
             traffic_bytes=self._traffic_bytes.current(now_ns),
+            engine_ns=self._engine_ns.current(now_ns),
         )
         if self._is_current(memory, now_ns) and self._memory_is_measured():
             totals = replace(

@@ -78,12 +78,13 @@ def charge(watch: HostSampler, opened: Opened, windows: list[Window]) -> None:
         return
     observed, active = sums(windows)
     known = None if holders is None else len(holders)
-    did, stalls = None, split(windows, known, None)
+    engine = ledger.engine_share(time.monotonic_ns())
+    did, stalls = None, split(windows, known, None, engine=engine)
     try:
         if holders and active < observed:  # else nothing is to be explained, or nobody there
             start = windows[0].end_ns - windows[0].duration_ns
             did = watch.explaining(gpu.uuid, start, windows[-1].end_ns)
-            stalls = split(windows, known, did, opened.carry)
+            stalls = split(windows, known, did, opened.carry, engine)
     finally:
         ledger.add_stall(stalls, by_file_system(stalls, did))
         watch.note_split(gpu.uuid, active, stalls)

@@ -158,7 +158,6 @@ def _said(name: str, text: str, width: int) -> Iterator[Line]:
 def _help(width: int, glyphs: Glyphs) -> Iterator[Line]:
     for keys, what in HELP:
         yield [Span(f"  {keys:16}", spans.STRONG), Span(clipped(what, width - 18))]
-    yield []
     yield [Span("  "), Span(2 * glyphs.busy, "busy"), Span(" busy: a kernel ran")]
     for name, meaning in MEANINGS.items():
         text = clipped(f"{name}: {meaning}", width - 5)

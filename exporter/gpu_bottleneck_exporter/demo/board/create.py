@@ -45,6 +45,16 @@ class Model:
     pcie_width: int = 16
     pcie_width_max: int = 16
     c2c_links: int = 0
+    engines: int = 0b1110
+    """Bits of the video engines that it has, in the order of `ENGINES`: an H100 has no encoder."""
+    no_engine_rings: bool = False
+    """Whether the driver gives readings of its video engines, but no samples."""
+    module_limit_mw: int = 0
+    """Power limit of a superchip's module; 0: a GPU without a CPU beside it."""
+    module_cpu_mw: int = 0
+    """Power that the CPU of the module draws."""
+    process_list_version: int = 0
+    """The only version of process lists that the driver answers; 0: all that the library has."""
     memory_total: int = 85_520_809_984
     memory_reserved: int = 564_133_888
 

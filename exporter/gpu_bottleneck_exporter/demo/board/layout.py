@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-MAGIC = 0x4652414F42555047
-"""`GPUBOARF`; another one for each layout."""
+MAGIC = 0x4952414F42555047
+"""`GPUBOARI`; another one for each layout."""
 SLOT_NS = 10_000_000
 """10 ms: a utilization window has 17 of them."""
 SLOTS = 2048
@@ -14,7 +14,12 @@ MAX_QUEUED_NS = 8_000_000_000
 MAX_PROCESSES = MAX_EVENTS = 64
 """More than the demo and the tests have at once."""
 
-SHARES = ("memory", "sm_active", "sm_occupancy", "tensor", "fp64", "fp32", "fp16", "int", "dram")
+ENGINES = ("encoder", "decoder", "jpeg", "ofa")
+"""The video engines."""
+SHARES = (
+    *("memory", "sm_active", "sm_occupancy", "tensor", "fp64", "fp32", "fp16", "int", "dram"),
+    *ENGINES,
+)
 """The parts of a GPU of which work takes a share."""
 _LINKS = ("pcie", "nvlink", "c2c")
 TRAFFIC = tuple(f"{link}_{way}" for link in _LINKS for way in ("receive", "transmit"))
@@ -61,6 +66,8 @@ class GpuRecord(ctypes.Structure):
     _fields_ = [
         *_each(ctypes.c_char * 96, "uuid", "name", "pci_bus_id"),
         *_each(ctypes.c_uint32, "architecture", "gpm_supported", "no_power_average", "c2c_links"),
+        *_each(ctypes.c_uint32, "process_list_version", "module_limit_mw", "module_cpu_mw"),
+        *_each(ctypes.c_uint32, "engines", "no_engine_rings"),
         # MIG, which only the stand-in for NVML knows; `kind` is 1 for an instance
         *_each(ctypes.c_uint32, "kind", "parent", "gpu_instance", "compute_instance"),
         *_each(ctypes.c_uint32, "slices", "mig_enabled"),
@@ -81,6 +88,10 @@ class GpuRecord(ctypes.Structure):
         *_each(ctypes.c_uint32, "pcie_width", "pcie_width_max", "pcie_replays"),
         *_each(ctypes.c_uint32, "remapped_corrected", "remapped_uncorrected"),
         *_each(ctypes.c_uint32, "remap_pending", "remap_failed"),
+        # What the driver says of the GPU as a whole, which only tests set
+        *_each(ctypes.c_uint32, "recovery_action", "fabric_state", "fabric_status"),
+        *_each(ctypes.c_uint32, "nvlinks", "nvlinks_active", "nvlink_replays", "nvlink_recoveries"),
+        *_each(ctypes.c_uint32, "unrepairable_memory", "repairs_pending", "hottest_above"),
         *_each(ctypes.c_uint64, "ecc_corrected", "ecc_uncorrected", "event_reasons"),
         *_each(ctypes.c_uint64, "memory_total", "memory_reserved"),
         # Throttling by reason, which only tests set and read

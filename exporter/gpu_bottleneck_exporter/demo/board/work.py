@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 
 from gpu_bottleneck_exporter.demo.board.layout import SHARES, TRAFFIC
 
-_PER_NANOSECOND = (*[1.0] * len(SHARES), *[1e-9] * len(TRAFFIC), 1e-3)
+_PER_NANOSECOND = (*[1.0] * (1 + len(SHARES)), *[1e-9] * len(TRAFFIC), 1e-3)
 """What makes amounts per nanosecond of the values of `Work`: ratios, bytes, microjoules."""
 
 
@@ -18,6 +18,8 @@ class Work:
     power. In the order of `LANES`.
     """
 
+    kernel: float = 1.0
+    """Less than 1: a video engine works in the rest of the time."""
     memory: float = 0.4
     sm_active: float = 0.85
     sm_occupancy: float = 0.5
@@ -27,6 +29,10 @@ class Work:
     fp16: float = 0.05
     integer: float = 0.1
     dram: float = 0.35
+    encoder: float = 0.0
+    decoder: float = 0.0
+    jpeg: float = 0.0
+    ofa: float = 0.0
     pcie_receive_bytes_per_second: float = 2e9
     pcie_transmit_bytes_per_second: float = 1e8
     nvlink_receive_bytes_per_second: float = 0.0
@@ -38,7 +44,7 @@ class Work:
     def per_nanosecond(self) -> tuple[float, ...]:
         """Amounts added per nanosecond of run time, one for each of `LANES` except `index`."""
         values = zip(astuple(self), _PER_NANOSECOND, strict=True)
-        return (1.0, *(value * unit for value, unit in values))
+        return tuple(value * unit for value, unit in values)
 
 
 TRAINING = Work()

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.layout import CLOCKS, LANE, SLOT_NS
+from gpu_bottleneck_exporter.demo.board.layout import CLOCKS, ENGINES, LANE, SLOT_NS
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.nvml.gpm import MINIMUM_INTERVAL_NS
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
@@ -61,6 +61,13 @@ class VirtualDevice(Device):
             self._gpu.percent("busy_ns", end - 1),
             self._gpu.percent("memory_ns", end - 1),
         )
+
+    def video(self) -> readings.Video:
+        """Utilization of its video engines in percent, in the last window."""
+        window = time.monotonic_ns() // (self._record.period_slots * SLOT_NS) - 1
+        engines = (name for at, name in enumerate(ENGINES) if self._record.engines >> at & 1)
+        percents = {name: self._gpu.percent(f"{name}_ns", window) for name in engines}
+        return readings.Video(percents=percents)
 
     def _ring(self, lane: str, windows: range) -> readings.Ring:
         period_us = self._record.period_slots * SLOT_NS // 1000

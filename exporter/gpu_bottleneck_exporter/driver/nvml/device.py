@@ -7,11 +7,19 @@ from collections.abc import Mapping
 import pynvml
 
 from gpu_bottleneck_exporter.driver import readings
+from gpu_bottleneck_exporter.driver.nvml import condition
 from gpu_bottleneck_exporter.driver.nvml.instance import PLACEHOLDER, NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
 from gpu_bottleneck_exporter.driver.nvml.throttle import ThrottleCounters, active_reasons
 
+_ENGINES = {
+    "encoder": (pynvml.NVML_ENC_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetEncoderUtilization),
+    "decoder": (pynvml.NVML_DEC_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetDecoderUtilization),
+    "jpeg": (pynvml.NVML_JPG_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetJpgUtilization),
+    "ofa": (pynvml.NVML_OFA_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetOfaUtilization),
+}
+"""Ring and single reading of each video engine."""
 _CLOCKS = {
     "graphics": pynvml.NVML_CLOCK_GRAPHICS,
     "sm": pynvml.NVML_CLOCK_SM,
@@ -24,10 +32,17 @@ _LIMITS = {
     "max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
     "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
 }
+_POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
+"""Fields with the GPU's power, the preferred one first."""
+_MODULE = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT)
+_MODULE_SCOPE = pynvml.NVML_POWER_SCOPE_MODULE
+"""Scope of field values that covers GPU and CPU of a superchip (GH200, GB200)."""
 _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
     "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
 }
+_HOTTEST = 1
+"""NVML_TEMPERATURE_GPU_MAX, the hottest part of the die (driver 615)."""
 _TEMPERATURE = (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature)
 _EVENT_REASONS = (
     pynvml.nvmlDeviceGetCurrentClocksEventReasons,
@@ -59,6 +74,10 @@ class NvmlDevice(NvmlInstance):
         super().__init__(calls, handle, identity, handle, coherent=coherent)
         self._gpu_ring = RingReader(self._queries, pynvml.NVML_GPU_UTILIZATION_SAMPLES)
         self._memory_ring = RingReader(self._queries, pynvml.NVML_MEMORY_UTILIZATION_SAMPLES)
+        self._engine_rings = {
+            name: RingReader(self._queries, kind, merge_idle=True)
+            for name, (kind, _) in _ENGINES.items()
+        }
         self._throttle = ThrottleCounters(self._queries, driver_version)
         self._supported_reasons: int | None = None
         self._default_limit: int | None = None
@@ -78,10 +97,26 @@ class NvmlDevice(NvmlInstance):
         percents = () if rates is None else (int(rates.gpu), int(rates.memory))
         return readings.Utilization(gpu, memory, *percents)
 
+    def video(self) -> readings.Video:
+        """Utilization of video engines in percent: their rings, else ...Get...Utilization."""
+        queries = self._queries.begin()
+        rings = {name: ring.drain() for name, ring in self._engine_rings.items()}
+        silent = [name for name, ring in rings.items() if not ring]
+        answers = {name: queries.ask(_ENGINES[name][1]) for name in silent}
+        percents = {name: int(answer[0]) for name, answer in answers.items() if answer is not None}
+        queries.require(percents, *rings.values())
+        # An empty ring alone does not prove that there is an engine.
+        proven = {
+            name: ring
+            for name, ring in rings.items()
+            if ring or (ring is not None and name in percents)
+        }
+        return readings.Video(proven, percents)
+
     def power(self) -> readings.Power:
         """Mean power of the last second and limits in watts, energy since the driver was loaded."""
         queries = self._queries.begin()
-        milliwatts = queries.field(pynvml.NVML_FI_DEV_POWER_AVERAGE)
+        milliwatts = queries.field(*_POWER)
         if milliwatts is None:  # on Turing and GA100
             milliwatts = queries.ask(pynvml.nvmlDeviceGetPowerUsage)
         limit = queries.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
@@ -89,7 +124,9 @@ class NvmlDevice(NvmlInstance):
         queries.require(milliwatts, limit, energy)
         if self._default_limit is None:
             self._default_limit = queries.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
-        values = (milliwatts, limit, energy, self._default_limit)
+        # Only asked where a CPU shares the module: drivers may ignore the scope elsewhere.
+        module = queries.fields(*_MODULE, scope=_MODULE_SCOPE) if self._coherent else {}
+        values = (milliwatts, limit, energy, self._default_limit, *map(module.get, _MODULE))
         return readings.Power(*(None if value is None else value / 1000 for value in values))
 
     def thermal(self) -> readings.Thermal:
@@ -109,7 +146,8 @@ class NvmlDevice(NvmlInstance):
             limits = {name: float(degrees) for name, degrees in thresholds.items() if degrees}
             if limits or (margin is not None and not queries.last_error):
                 self._temperature_limits = limits  # most GPUs with a margin have no limits
-        sensors = {"gpu": gpu, "memory": memory}
+        hottest = queries.ask(pynvml.nvmlDeviceGetTemperatureV, _HOTTEST)
+        sensors = {"gpu": gpu, "memory": memory, "hottest": hottest}
         temperatures = {name: degrees for name, degrees in sensors.items() if degrees is not None}
         return readings.Thermal(temperatures, limits, margin)
 
@@ -148,6 +186,10 @@ class NvmlDevice(NvmlInstance):
         corrected, uncorrected, pending, failed = rows
         remapped = {"corrected": corrected, "uncorrected": uncorrected}
         return readings.Health(errors, remapped, bool(pending), bool(failed))
+
+    def condition(self) -> readings.Condition:
+        """Recovery action, fabric, NVLinks and repairs."""
+        return condition.read(self._queries)
 
     def link(self) -> readings.Link:
         """The PCIe link and its replays; no link if the GPU is not on PCIe."""

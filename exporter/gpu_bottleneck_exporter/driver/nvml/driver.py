@@ -11,7 +11,7 @@ import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.events import XidEvents
-from gpu_bottleneck_exporter.driver.nvml.instance import NvmlInstance
+from gpu_bottleneck_exporter.driver.nvml.instance import NvmlComputeInstance, NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, load
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
@@ -96,9 +96,16 @@ class NvmlDriver(Driver):
         version = self.system.driver_version
         devices: list[Device] = [NvmlDevice(calls, whole, identity, version, coherent=coherent)]
         with contextlib.suppress(DriverError):  # `instances` may list them later
+            first: dict[int | None, NvmlInstance] = {}
             for handle in _instance_handles(calls, whole):
                 part = _identify_instance(calls, handle, identity)
-                devices.append(NvmlInstance(calls, handle, part, whole, coherent=coherent))
+                if shared := first.get(part.gpu_instance):
+                    shared.add_compute_instance(handle)
+                    part = replace(part, counted_with=shared.identity.uuid)
+                    devices.append(NvmlComputeInstance(part))
+                    continue
+                device = NvmlInstance(calls, handle, part, whole, coherent=coherent)
+                devices.append(first.setdefault(part.gpu_instance, device))
         return devices
 
     def watch_errors(self, index: int) -> None:

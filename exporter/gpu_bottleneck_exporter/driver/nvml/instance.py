@@ -9,6 +9,7 @@ import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
+from gpu_bottleneck_exporter.driver.nvml.processes import COMPUTE, GRAPHICS, MPS
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import (
     GPU_WIDE_ERRORS,
@@ -19,13 +20,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
 )
 from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
 
-# Not version 3: it returns the same, but drivers 530 to 535.98 wrote a longer structure than the
-# binding's.
-_PROCESS_LISTS = (
-    pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
-    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
-    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
-)
+_LISTS = (COMPUTE, GRAPHICS, MPS)
 _BASICS: tuple[tuple[Any, ...], ...] = (
     (pynvml.nvmlDeviceGetMemoryInfo,),
     (pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
@@ -54,10 +49,16 @@ class NvmlInstance(Device):
         self.identity = identity
         self._calls = calls
         self._queries = Queries(calls, handle)
+        self._further: list[Queries] = []
+        """Queries of further compute instances, whose processes hold the same memory and SMs."""
         self._whole = whole
         self._coherent = coherent
         self._integrated = False
         self._gpm: GpmReader | None = None
+
+    def add_compute_instance(self, handle: object) -> None:
+        """List also the processes of another MIG device of the same GPU instance."""
+        self._further.append(Queries(self._calls, handle))
 
     @property
     def last_error(self) -> DriverError | None:
@@ -124,13 +125,25 @@ class NvmlInstance(Device):
     def processes(self) -> Processes:
         """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
         queries = self._queries.begin()
-        lists = [queries.ask(getter) for getter in _PROCESS_LISTS]
+        lists = [queries.ask_version(versions) for versions in _LISTS]
         queries.require(*lists)
+        hidden = False
+        for further in self._further:
+            more = [further.begin().ask_version(versions) for versions in _LISTS]
+            hidden |= all(entries is None for entries in more)
+            lists = [[*(a or ()), *(b or ())] for a, b in zip(lists, more, strict=True)]
         compute, graphics, shared = (entries or () for entries in lists)
         computing = {process.pid for process in (*compute, *shared)}
         found: dict[int, int | None] = {}
         for process in (*compute, *graphics, *shared):
-            if process.usedGpuMemory is not None or process.pid not in found:
-                found[process.pid] = process.usedGpuMemory
+            if process.used_bytes is not None or process.pid not in found:
+                found[process.pid] = process.used_bytes
         listed = (Process(pid, used, pid not in computing) for pid, used in found.items())
-        return Processes(tuple(listed))
+        return Processes(tuple(listed), others_hidden=hidden)
+
+
+class NvmlComputeInstance(Device):
+    """A further MIG device of a GPU instance: it has a name, and no readings of its own."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity

@@ -66,6 +66,18 @@ class Queries:
         answers = (self.ask(function, *arguments) for function in versions)
         return next((answer for answer in answers if answer is not None), None)
 
+    def ask_version(self, versions: Sequence[Callable[..., T]]) -> T | None:
+        """The answer of the first of `versions` that is not refused, or None.
+
+        A version that was ever answered is the only one: a failure of it is no reason to try
+        another, which may return another structure than the binding's.
+        """
+        for function in versions:
+            answer = self.ask(function)
+            if answer is not None or not self.refusals.is_unknown((function.__name__,)):
+                return answer
+        return None
+
     def ask_each(
         self, function: Callable[..., T], kinds: Mapping[str, int], *further: int
     ) -> dict[str, T]:
@@ -73,13 +85,28 @@ class Queries:
         answers = {name: self.ask(function, kind, *further) for name, kind in kinds.items()}
         return {name: answer for name, answer in answers.items() if answer is not None}
 
-    def fields(self, *ids: int) -> dict[int, float]:
-        """Value by field id, of those that there are."""
-        return self.attempt(ids, lambda: self._read_fields(ids)) or {}
+    def fields(self, *ids: int, scope: int = 0) -> dict[int, float]:
+        """Value by field id, of those that there are; `scope`: what of the board they describe."""
+        return self.attempt((*ids, scope), lambda: self._read_fields(ids, scope)) or {}
 
-    def field(self, number: int) -> float | None:
-        """The value of one field, or None."""
-        return self.fields(number).get(number)
+    def field(self, *ids: int) -> float | None:
+        """The value of the first of fields `ids` that there is, or None."""
+        values = (self.fields(number).get(number) for number in ids)
+        return next((value for value in values if value is not None), None)
+
+    def structure(self, name: str, layout: struct.Struct, version: int = 0) -> tuple[int, ...]:
+        """The members of the structure that the C function `name` fills in; empty without one.
+
+        `version`: preset as the first member. For functions that older bindings lack.
+        """
+
+        def read() -> tuple[int, ...]:
+            buffer = ctypes.create_string_buffer(layout.size)
+            struct.pack_into("=I", buffer, 0, version)
+            self.calls.call(name, self.handle, buffer)
+            return layout.unpack(buffer)
+
+        return self.attempt((name, version), read) or ()
 
     def attempt(self, key: tuple[object, ...], read: Callable[[], T]) -> T | None:
         """The result of `read`, like `ask`; `key` identifies it."""
@@ -106,8 +133,8 @@ class Queries:
             raise DriverError(str(self.last_error)) from self.last_error
         raise self.last_error or Unsupported("not provided by this GPU")
 
-    def _read_fields(self, ids: tuple[int, ...]) -> dict[int, float]:
-        buffer = ctypes.create_string_buffer(_unanswered(ids))
+    def _read_fields(self, ids: tuple[int, ...], scope: int) -> dict[int, float]:
+        buffer = ctypes.create_string_buffer(_unanswered(ids, scope))
         name = "nvmlDeviceGetFieldValues"
         self.calls.call(name, self.handle, ctypes.c_int32(len(ids)), buffer)
         values: dict[int, float] = {}
@@ -132,5 +159,5 @@ def unanswered(fields: Iterable[tuple[int, int]]) -> bytes:
 
 
 @cache
-def _unanswered(ids: tuple[int, ...]) -> bytes:
-    return unanswered((i, 0) for i in ids)
+def _unanswered(ids: tuple[int, ...], scope: int) -> bytes:
+    return unanswered((i, scope) for i in ids)

@@ -37,6 +37,18 @@ OF_ERRORS: dict[str, str] = {
     "node: nothing else frees a call that hangs in the driver",
 }
 """By cause of an error. For other errors of one GPU: OF_DOWN."""
+RECOVERY = {
+    "gpu_reset": "end the jobs on it, then reset it (nvidia-smi --gpu-reset)",
+    "node_reboot": "drain and reboot the node",
+    "system_reboot": "drain and reboot the node",
+    "bus_reset": "end the jobs on it, then reset its PCIe bus, or reboot the node",
+    "drain_p2p": "end the jobs that use it together with other GPUs",
+    "drain_and_reset": "let its jobs end, then reset it (nvidia-smi --gpu-reset)",
+    "recover_imex_domain": "restart nvidia-imex on the nodes of the NVLink domain",
+}
+"""Remedies by recovery action."""
+RECOVERY_UNKNOWN = "look for this action in the notes of the driver's release"
+OF_FABRIC = "check nvidia-fabricmanager (nvidia-imex on GB200), its log and its version"
 _BY_THE_CHART = (
     "give the pod access to the GPUs with the chart's values gpu.access and gpu.runtimeClassName, "
     "which its README lists for each platform; "

@@ -28,8 +28,12 @@ _FULL_PERCENT = 100
 class RingReader:
     """One sample ring of one GPU, with its own mark."""
 
-    def __init__(self, queries: Queries, kind: int) -> None:
-        """Read ring `kind` (an NVML sampling type) of the GPU that is queried."""
+    def __init__(self, queries: Queries, kind: int, *, merge_idle: bool = False) -> None:
+        """Read ring `kind` (an NVML sampling type) of the GPU that is queried.
+
+        `merge_idle`: return the newest sample alone if all are 0 %, which saves decoding the
+        others; for a signal that is nearly always idle.
+        """
         self._queries = queries
         self._kind = kind
         self._key = ("samples", kind)
@@ -38,6 +42,9 @@ class RingReader:
         self._type = ctypes.c_uint()
         self._count = ctypes.c_uint()
         self._buffer = ctypes.create_string_buffer(CAPACITY * _SAMPLE_BYTES)
+        self._merge_idle = merge_idle
+        self._words = memoryview(self._buffer).cast("B").cast("Q")
+        """Timestamps and values by turns."""
 
     def drain(self) -> Ring | None:
         """The samples since the last drain, None if there is no such ring.
@@ -48,6 +55,8 @@ class RingReader:
         if samples is None:  # a ring that answered before has failed, and is not unsupported
             return () if self._queries.refusals.was_answered(self._key) else None
         now = time.monotonic_ns()
+        if not samples and not self._mark:  # that does not prove that there is such a ring
+            self._queries.refusals.clear(self._key)
         if not samples and self._mark and now - self._last_answer_ns >= _SILENCE_BEFORE_PROBE_NS:
             self._last_answer_ns = now
             samples = self._after_clock_step()
@@ -82,6 +91,10 @@ class RingReader:
         layout = _FORMATS.get(self._type.value)
         if layout is None:
             raise DriverError(f"nvmlDeviceGetSamples: values of unknown type {self._type.value}")
+        words = self._words[: 2 * self._count.value]
+        if self._merge_idle and not any(words[1::2]):
+            newest = max(words[::2], default=0)
+            return (RingSample(newest, 0),) if newest > mark else ()
         filled = memoryview(self._buffer)[: self._count.value * _SAMPLE_BYTES]
         rows = sorted(row for row in layout.iter_unpack(filled) if row[0] > mark)
         # Drivers do return entries above 100 %, such as 808334905.

@@ -1,0 +1,97 @@
+"""The condition of a GPU as a whole: recovery action, fabric, NVLinks, pending repairs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pynvml
+
+from gpu_bottleneck_exporter.driver.nvml.queries import Queries
+from gpu_bottleneck_exporter.driver.nvml.remedies import OF_FABRIC, RECOVERY, RECOVERY_UNKNOWN
+from gpu_bottleneck_exporter.driver.readings import Condition
+
+_RECOVERY_ACTION = 230
+"""Field id, which older bindings do not name."""
+_ACTIONS = (
+    *("none", "gpu_reset", "node_reboot", "drain_p2p"),
+    *("drain_and_reset", "recover_imex_domain", "bus_reset", "system_reboot"),
+)
+"""Names of the values of nvmlDeviceGpuRecoveryAction_t."""
+_FABRIC = ((struct.Struct("=I16xIIB3xIB3x"), 0x3000028), (struct.Struct("=I16xIIB3xI"), 0x2000024))
+"""nvmlGpuFabricInfo_v3_t and _v2_t, and their versions, the newest first."""
+_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
+"""Names of NVML_GPU_FABRIC_STATE_*; 0: the GPU is part of no fabric."""
+_COMPLETED = 3
+_REPAIR = struct.Struct("=III"), 0x100000C
+"""nvmlRepairStatus_v1_t: version, pending repairs of memory channels and of TPCs."""
+_UNREPAIRABLE = struct.Struct("=I4x")
+"""nvmlUnrepairableMemoryStatus_v1_t has one member, and no version as in the binding; with room."""
+_ERRORS = {
+    "replay": pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
+    "recovery": pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+}
+_MAX_LINKS = 36
+"""NVML_NVLINK_MAX_LINKS of the newest binding."""
+
+
+def read(queries: Queries) -> Condition:
+    """The condition of the GPU that is queried. Raises Unsupported if nothing of it is known."""
+    queries.begin()
+    action = queries.field(_RECOVERY_ACTION)
+    fabric = _fabric_state(queries)
+    active, errors = _nvlinks(queries)
+    repair = queries.structure("nvmlDeviceGetRepairStatus", *_REPAIR)
+    memory = queries.structure("nvmlDeviceGetUnrepairableMemoryFlag_v1", _UNREPAIRABLE)
+    queries.require(action, fabric, active, repair or None, memory or None)
+    condition = Condition(
+        recovery_action=None if action is None else _name(int(action)),
+        fabric_state=fabric,
+        nvlinks_active=active,
+        nvlink_errors=errors,
+        repair_pending=any(repair[1:]) if repair else None,
+        memory_unrepairable=bool(memory[0]) if memory else None,
+    )
+    return replace(condition, problems=dict(_problems(condition)))
+
+
+def _problems(condition: Condition) -> Iterator[tuple[str, str]]:
+    action, fabric = condition.recovery_action, condition.fabric_state
+    if action is not None and action != _ACTIONS[0]:
+        yield f"the driver asks for {action}", RECOVERY.get(action, RECOVERY_UNKNOWN)
+    if fabric is not None and fabric != _STATES[_COMPLETED]:
+        yield f"NVLink fabric {fabric.replace('_', ' ')}: CUDA cannot start", OF_FABRIC
+    if condition.memory_unrepairable:
+        yield "memory that cannot be repaired", "replace the GPU"
+    if condition.repair_pending:
+        yield "a repair is pending", "reset the GPU once it is free"
+
+
+def _name(action: int) -> str:
+    return _ACTIONS[action] if 0 <= action < len(_ACTIONS) else f"action_{action}"
+
+
+def _fabric_state(queries: Queries) -> str | None:
+    for layout, version in _FABRIC:
+        if info := queries.structure("nvmlDeviceGetGpuFabricInfoV", layout, version):
+            _, status, _, state, *_ = info
+            failed = state == _COMPLETED and status != pynvml.NVML_SUCCESS
+            return "failed" if failed else _STATES.get(state)
+    return None
+
+
+def _nvlinks(queries: Queries) -> tuple[int | None, dict[str, int]]:
+    """Active links, None without any; and errors by kind over all links."""
+    # Links beyond the count answer with errors on some boards, so it is never exceeded.
+    count = min(int(queries.field(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT) or 0), _MAX_LINKS)
+    states = [queries.ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(count)]
+    if not any(state is not None for state in states):
+        return None, {}
+    answers = [queries.fields(*_ERRORS.values(), scope=link) for link in range(count)]
+    errors = {
+        kind: sum(int(answer[number]) for answer in answers)
+        for kind, number in _ERRORS.items()
+        if all(number in answer for answer in answers)
+    }
+    return sum(bool(state) for state in states), errors

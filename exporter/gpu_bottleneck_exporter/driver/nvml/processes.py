@@ -1,0 +1,59 @@
+"""NVML's lists of processes, which libraries have in up to three versions."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import pynvml
+
+_LAYOUTS = {
+    "_v2": struct.Struct("=I4xQII"),
+    "_v3": struct.Struct("=I4xQII"),
+    "": struct.Struct("=I4xQ"),
+}
+"""Layout of an entry by version, in the order of preference: pid, bytes, instance ids.
+
+Version 3 comes second, as drivers 530 to 535.98 write longer entries there. The first version has
+no suffix, and is the only one before driver 450.
+"""
+_UNKNOWN_BYTES = 2**64 - 1
+"""NVML_VALUE_NOT_AVAILABLE."""
+
+
+class Holder(NamedTuple):
+    """A process of a list, and the bytes that it uses on the GPU; None: unknown."""
+
+    pid: int
+    used_bytes: int | None
+
+
+def _read(name: str, layout: struct.Struct, handle: object) -> list[Holder]:
+    """The list that the C function `name` returns. Raises pynvml.NVMLError."""
+    # pynvml's lookup has the library handle, a cache, and no public name.
+    function = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001
+    count, entries = ctypes.c_uint(0), ctypes.create_string_buffer(0)
+    code = function(handle, ctypes.byref(count), None)
+    if code == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+        count.value = 2 * count.value + 5  # more may start before the next call
+        entries = ctypes.create_string_buffer(count.value * layout.size)
+        code = function(handle, ctypes.byref(count), entries)
+    if code != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(code)
+    rows = layout.iter_unpack(memoryview(entries)[: count.value * layout.size])
+    return [Holder(pid, None if used == _UNKNOWN_BYTES else used) for pid, used, *_ in rows]
+
+
+def _versions(name: str) -> Sequence[Callable[[object], list[Holder]]]:
+    versions = [partial(_read, name + suffix, layout) for suffix, layout in _LAYOUTS.items()]
+    for version in versions:
+        version.__name__ = version.args[0]  # type: ignore[attr-defined]
+    return versions
+
+
+COMPUTE = _versions("nvmlDeviceGetComputeRunningProcesses")
+GRAPHICS = _versions("nvmlDeviceGetGraphicsRunningProcesses")
+MPS = _versions("nvmlDeviceGetMPSComputeRunningProcesses")
