@@ -201,6 +201,8 @@ class TcpTracker:
         """Whether, at the last look, it waited for a process of the same machine."""
         self.lively_clients = False
         """Whether, at the last complete look, a client had just sent or received something."""
+        self.received_bytes = 0
+        """Bytes that its connections had received at the last complete look."""
         self.owed: Owed | None = None
         """The oldest recent request that was open at a look."""
         self._timeouts = timeouts
@@ -230,6 +232,7 @@ class TcpTracker:
             self.ports = frozenset(one.local.port for one in found if one.listens)
             self.ends = frozenset((one.local, one.remote) for one in found if one.connects)
             self.lively_clients = any(self._is_lively(one) for one in found)
+            self.received_bytes = sum(one.received_bytes for one in found)
         verdicts = {one.fd: self._judge(one, ours, held=one.fd in held) for one in found}
         self.asks_here = any(
             verdicts[one.fd] is Verdict.ANSWER and one.local.address == one.remote.address

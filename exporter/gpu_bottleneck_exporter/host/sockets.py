@@ -15,9 +15,16 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.descriptors import MOST_LINKS, ask, is_socket, links_of
+from gpu_bottleneck_exporter.host.descriptors import (
+    MOST_LINKS,
+    ask,
+    is_file,
+    is_socket,
+    links_of,
+)
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, MOST_SOCKETS, listed
 from gpu_bottleneck_exporter.host.process import living_thread
+from gpu_bottleneck_exporter.host.rings import EVENT, RING
 
 _SO_PEERNAME, _SO_COOKIE = 28, 57
 """asm-generic/socket.h: Python has no names for them."""
@@ -122,6 +129,12 @@ class Sockets:
         self._folder = f"{proc}/{pid}/fd"
         self.complete = True
         """Whether the last call of `all` covered all sockets."""
+        self.rings: set[int] = set()
+        """Descriptors of io_uring rings, as of when each was last checked."""
+        self.events: set[int] = set()
+        """The same of eventfds."""
+        self.files: set[int] = set()
+        """The same of files."""
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
         self._is_tcp: dict[int, bool] = {}
         """By descriptor, whether it is a TCP socket; one that was not checked may be."""
@@ -153,7 +166,8 @@ class Sockets:
         # Closed numbers are forgotten, as the next file with that number may be a socket.
         for number in self._is_tcp.keys() - numbers:
             del self._is_tcp[number]
-        self._lively &= numbers
+        for some in (self._lively, self.rings, self.events, self.files):
+            some.intersection_update(numbers)
         new = [*numbers.difference(self._is_tcp, surely)]
         chosen = random.sample(new, min(len(new), MOST_LINKS))
         checked: dict[int, bool] = {}
@@ -161,6 +175,7 @@ class Sockets:
         def queried() -> Iterator[int]:  # runs where they are queried: one call for both
             for number, link in links_of(self._folder, chosen).items():
                 checked[number] = is_socket(link or "")
+                self._sort(number, link or "")
             yield from self._in_turn(surely, self._is_tcp | checked)
 
         answers: dict[int, Connection | None] = {}
@@ -171,6 +186,19 @@ class Sockets:
         few = len(sockets.union(surely)) <= MOST_SOCKETS
         self.complete = listed_all and few and len(new) <= MOST_LINKS
         return self._tcp_among(answers)
+
+    @property
+    def has_tcp(self) -> bool:
+        """Whether it has TCP sockets, as of when each was last checked."""
+        return any(self._is_tcp.values())
+
+    def _sort(self, number: int, link: str) -> None:
+        for some, fits in (
+            (self.rings, link == RING),
+            (self.events, link == EVENT),
+            (self.files, is_file(link)),
+        ):
+            (some.add if fits else some.discard)(number)
 
     def _in_turn(self, surely: Collection[int], is_tcp: Mapping[int, bool]) -> list[int]:
         known = sorted({number for number, may_be in is_tcp.items() if may_be} - {*surely})
