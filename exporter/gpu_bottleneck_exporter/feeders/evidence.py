@@ -9,6 +9,7 @@ from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.rings import RingTracker, Target
 from gpu_bottleneck_exporter.feeders.tcp import Owed
 from gpu_bottleneck_exporter.host.mounts import Place, mounts_of_open_files, place_of
+from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 
@@ -47,6 +48,14 @@ def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
     if recent:
         slowest = max(recent, key=lambda one: one.waited_ms)
         yield f"asked {slowest.remote}, no answer yet after {slowest.waited_ms} ms"
+
+
+def fed(by: Iterable[tuple[int, Endpoint]], now_ns: int) -> Iterator[str]:
+    """The other end of datagrams for which a feeder waited lately."""
+    recent = [pair for pair in by if now_ns - pair[0] < LATELY_NS]
+    if recent:
+        _, end = max(recent)
+        yield f"waits for datagrams, of {end}"
 
 
 def submitted(trackers: Iterable[RingTracker], target: Target, now_ns: int) -> Iterator[str]:

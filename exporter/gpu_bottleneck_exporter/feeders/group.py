@@ -245,12 +245,15 @@ class FeederGroup:
         did = self.history.seconds(now_ns - WINDOW_NS, now_ns)
         if did is None or not self.idles(now_ns):
             return ()
-        owed = (deep.tcp.owed for deep in self._deep() if deep.tcp)
+        tcp = [deep.tcp for deep in self._deep() if deep.tcp]
         files = any(Activity.DISK in part.seen for part in did.parts.values())
         pids = [*self.mains, *self.workers][:4] if files else []
         seen = {
             ASLEEP: evidence.asleep(did.reasons),
-            NETWORK: evidence.asked((one for one in owed if one), now_ns),
+            NETWORK: (
+                *evidence.asked((one.owed for one in tcp if one.owed), now_ns),
+                *evidence.fed((one.fed_by for one in tcp if one.fed_by), now_ns),
+            ),
             STORAGE: evidence.storage(self._proc, pids),
         }
         trackers = [deep.rings for deep in self._deep()]

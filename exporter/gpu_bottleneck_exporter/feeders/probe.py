@@ -39,7 +39,8 @@ _FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
 """What a first thread sleeps in until another one has something for it."""
 _OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
 _DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
-_MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
+_BY_DATAGRAM = frozenset({Verdict.DATAGRAMS, Verdict.DATAGRAM_STEPS})
+_MORE = frozenset({Verdict.FEEDS, *_BY_DATAGRAM})
 """The same for who waits for nothing else."""
 _DEEPEST = 2
 """Children of children are looked at, and no further."""
@@ -147,6 +148,8 @@ class DeepProbe:
         """Close all descriptors."""
         self.threads.close()
         self.rings.close()
+        if self.tcp:
+            self.tcp.arrivals.close()
         self._call.close()
         self._keep_children(())
         self._lists.clear()
@@ -237,6 +240,7 @@ class DeepProbe:
         if self.tcp is None:
             return {}
         held = on or () if around.holds else ()
+        self.tcp.arrivals.others_run = bool(self.threads.moving)
         # The connections of a holder matter more than those of others.
         if self._inspecting.is_due(now_ns, SHORTLY_NS if around.holds else SELDOM_NS):
             self.tcp.sockets.forget()
@@ -294,7 +298,7 @@ class DeepProbe:
         due: frozenset[Verdict],
     ) -> None:
         if not thread.moves:
-            due = due - {Verdict.DATAGRAMS}
+            due = due - _BY_DATAGRAM
         submitted = None
         if thread.moves or thread.wait in _SUBMITTED:
             submitted = self._submitted(now_ns, thread.wait, thread.descriptors, verdicts)
@@ -362,5 +366,8 @@ def _is_due(on: Descriptors, verdicts: Verdicts, due: frozenset[Verdict]) -> boo
     """Whether one of `due` is said of a descriptor `on` which it waits; None: of any that owes."""
     if on is None:
         found = {*verdicts.values()}
-        return Verdict.ANSWER in found or (Verdict.STUCK in found and Verdict.REQUEST not in found)
+        unless_asked = due & {Verdict.STUCK, Verdict.DATAGRAM_STEPS}
+        return Verdict.ANSWER in found or bool(
+            found & unless_asked and Verdict.REQUEST not in found
+        )
     return any(verdicts.get(number) in due for number in on)

@@ -25,12 +25,16 @@ from gpu_bottleneck_exporter.host.descriptors import (
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, MOST_SOCKETS, listed
 from gpu_bottleneck_exporter.host.process import living_thread
 from gpu_bottleneck_exporter.host.rings import EVENT, RING
+from gpu_bottleneck_exporter.schedule import FEW
 
-_SO_PEERNAME, _SO_COOKIE = 28, 57
+_SO_PEERNAME, _SO_MEMINFO, _SO_COOKIE = 28, 55, 57
 """asm-generic/socket.h: Python has no names for them."""
 _PEER_NAMES = {socket.AF_INET: (16, slice(4, 8)), socket.AF_INET6: (28, slice(8, 24))}
 """Sizes of struct sockaddr_in and struct sockaddr_in6, and where the address is."""
 _COOKIE = struct.Struct("=Q")
+_MEMORY = struct.Struct("=I12xI")
+"""Of SO_MEMINFO (linux/sock_diag.h): rmem_alloc, queued; fwd_alloc, reserved since a datagram came
+for the first time (Linux 4.10; tried)."""
 _CREDENTIALS = struct.Struct("=iII")
 """struct ucred: pid, uid, gid."""
 _INFO = struct.Struct("=B43xI4xII68xQ8xI4xII")
@@ -106,6 +110,8 @@ class Connection(NamedTuple):
     sent_segments: int
     unsent_bytes: int = 0
     """Written, but not sent: the other side, or the network, takes no more for now."""
+    unread_bytes: int = 0
+    """Memory of datagrams that were received and not read yet; of UDP only."""
 
     @property
     def connects(self) -> bool:
@@ -129,6 +135,8 @@ class Sockets:
         self._folder = f"{proc}/{pid}/fd"
         self.complete = True
         """Whether the last call of `all` covered all sockets."""
+        self.datagrams: set[int] = set()
+        """Descriptors of UDP sockets."""
         self.rings: set[int] = set()
         """Descriptors of io_uring rings, as of when each was last checked."""
         self.events: set[int] = set()
@@ -147,7 +155,7 @@ class Sockets:
         self._is_tcp = {number: True for number, is_tcp in self._is_tcp.items() if is_tcp}
 
     def all(self, surely: Collection[int] = ()) -> list[Connection]:
-        """All TCP sockets, `MOST_SOCKETS` at most, those of descriptors `surely` first.
+        """All TCP sockets and a few of UDP, `MOST_SOCKETS` at most, those of `surely` first.
 
         Of more, up to half are those with recent traffic; the others take turns. A number that was
         not a socket's is not checked again until `forget`, unless it is in `surely`.
@@ -166,7 +174,7 @@ class Sockets:
         # Closed numbers are forgotten, as the next file with that number may be a socket.
         for number in self._is_tcp.keys() - numbers:
             del self._is_tcp[number]
-        for some in (self._lively, self.rings, self.events, self.files):
+        for some in (self._lively, self.datagrams, self.rings, self.events, self.files):
             some.intersection_update(numbers)
         new = [*numbers.difference(self._is_tcp, surely)]
         chosen = random.sample(new, min(len(new), MOST_LINKS))
@@ -179,9 +187,10 @@ class Sockets:
             yield from self._in_turn(surely, self._is_tcp | checked)
 
         answers: dict[int, Connection | None] = {}
-        if chosen or surely or any(self._is_tcp.values()):
+        if chosen or surely or self.datagrams or any(self._is_tcp.values()):
             answers = ask(self._folder, self._thread, queried(), self._describe)
         self._is_tcp |= checked
+        self.datagrams -= checked.keys()
         sockets = {number for number, is_tcp in self._is_tcp.items() if is_tcp}
         few = len(sockets.union(surely)) <= MOST_SOCKETS
         self.complete = listed_all and few and len(new) <= MOST_LINKS
@@ -201,6 +210,7 @@ class Sockets:
             (some.add if fits else some.discard)(number)
 
     def _in_turn(self, surely: Collection[int], is_tcp: Mapping[int, bool]) -> list[int]:
+        surely = [*surely, *sorted(self.datagrams.difference(surely))[:FEW]]
         known = sorted({number for number, may_be in is_tcp.items() if may_be} - {*surely})
         most = max(MOST_SOCKETS - len(surely), 0)
         if len(known) > most:
@@ -219,10 +229,12 @@ class Sockets:
     def _tcp_among(self, answers: Mapping[int, Connection | None]) -> list[Connection]:
         found = [one for one in answers.values() if one is not None]
         tcp = {one.fd for one in found if one.state != TcpState.DATAGRAMS}
+        self.datagrams -= answers.keys()
+        self.datagrams |= {one.fd for one in found} - tcp
         others = [number for number in answers.keys() - tcp if self._is_tcp.get(number)]
         self._is_tcp.update(dict.fromkeys(others, False))
         self._lively -= answers.keys()
-        latest = {one.fd: min(one.sent_ms, one.received_ms) for one in found if not one.listens}
+        latest = {one.fd: min(one.sent_ms, one.received_ms) for one in found if one.connects}
         self._lively |= {number for number, ms in latest.items() if ms < _LIVELY_MS}
         return found
 
@@ -250,7 +262,14 @@ def _datagrams(number: int, one: socket.socket) -> Connection | None:
     """A socket of UDP; None if it is another one."""
     if one.type != socket.SOCK_DGRAM or one.family not in _PEER_NAMES:
         return None
-    return Connection(number, 0, *ends_of(number, one), TcpState.DATAGRAMS, 0, 0, 0, 0, 0, 0)
+    unread, reserved = 0, 1  # where the kernel does not show it, it may have received some
+    with contextlib.suppress(OSError, struct.error):
+        raw = one.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size)
+        unread, reserved = _MEMORY.unpack(raw)
+    ends, received = ends_of(number, one), unread + reserved
+    return Connection(
+        number, 0, *ends, TcpState.DATAGRAMS, 0, 0, 0, received, 0, 0, unread_bytes=unread
+    )
 
 
 def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:
