@@ -25,7 +25,6 @@ from gpu_bottleneck_exporter.host.descriptors import (
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, MOST_SOCKETS, listed
 from gpu_bottleneck_exporter.host.process import living_thread
 from gpu_bottleneck_exporter.host.rings import EVENT, RING
-from gpu_bottleneck_exporter.schedule import FEW
 
 _SO_PEERNAME, _SO_MEMINFO, _SO_COOKIE = 28, 55, 57
 """asm-generic/socket.h: Python has no names for them."""
@@ -42,6 +41,8 @@ _INFO = struct.Struct("=B43xI4xII68xQ8xI4xII")
 bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
 _MAPPED = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that stands for an IPv4 one (RFC 4291, 2.5.5.2)."""
+_MOST_UDP = 4
+"""UDP sockets of a process that are queried per look, unless more are asked for."""
 _LIVELY_MS = 10_000
 """Traffic within this time makes a socket one of those that are queried first."""
 
@@ -210,7 +211,7 @@ class Sockets:
             (some.add if fits else some.discard)(number)
 
     def _in_turn(self, surely: Collection[int], is_tcp: Mapping[int, bool]) -> list[int]:
-        surely = [*surely, *sorted(self.datagrams.difference(surely))[:FEW]]
+        surely = [*surely, *sorted(self.datagrams.difference(surely))[:_MOST_UDP]]
         known = sorted({number for number, may_be in is_tcp.items() if may_be} - {*surely})
         most = max(MOST_SOCKETS - len(surely), 0)
         if len(known) > most:
