@@ -150,6 +150,10 @@ def test_whose_it_is(found: str, did: Bucket | None, busy: float, holders: int |
 JOURNAL, KERNEL, SYSTEM = spent(0.04, 1), spent(0.04, 2), spent(0.08, 6.8)
 
 
+POLLED = {"cpu_ns": 5, "system_ns": 4, "leader_cpu_ns": 1, "queue_ns": 3, "poller_cpu_ns": 4}
+POLLS = {"cpu_ns": 8, "system_ns": 4, "leader_cpu_ns": 4, "poller_cpu_ns": 4, "read_bytes": 10**9}
+
+
 def kin(states: Mapping[Activity, int]) -> Bucket:
     """A waiting main with two of them."""
     return bucket(related=part(states, 2))
@@ -184,6 +188,8 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "a server whose kin work": (WORKER_CPU, bucket({SERVES: 10}, related=part({RUN: 10}))),
         "never seen asleep": (HOST_CODE, bucket({RUN: 10}, runnable=0.8)),
         "a journal, and workers": (STORAGE, loader({RUN: 5, READS: 6}, JOURNAL)),
+        "workers whose rings the kernel polls": (CPU_QUEUE, loader(RUNS, POLLED)),
+        "workers that compute, and the kernel polls": (WORKER_CPU, loader(RUNS, POLLS)),
         "the kernel's time of workers": (WORKER_CPU, loader({RUN: 6, READS: 1}, SYSTEM)),
     },
 )
@@ -358,6 +364,7 @@ def test_counters_read_soon_after_a_window_belong_to_it() -> None:
 
 def test_time_of_threads_is_not_counted_twice() -> None:
     assert WORKER_CPU not in shares(bucket(used={"cpu_ns": 4}, thread=threads({ASKS: 6})))
+    assert WORKER_CPU not in shares(bucket(used={"cpu_ns": 4, "poller_cpu_ns": 4}))
     spins_while_the_gpu_works = loader(RUNS, CPU, main={RUN: 3, QUEUE: 7}, used_by_main=CPU)
     assert WORKER_CPU in shares(spins_while_the_gpu_works, 0.3)
 

@@ -340,21 +340,6 @@ def test_what_is_sent_is_taken_slowly(
     assert Talk(monkeypatch, now=now).look() is found
 
 
-@rows("remote", {"connected": STORE, "from anybody": Endpoint(b"", 0)})
-def test_datagrams_are_waited_for_if_the_gpu_works_between_them(
-    monkeypatch: pytest.MonkeyPatch, remote: Endpoint
-) -> None:
-    talk = Talk(monkeypatch, now=replace(FRESH, remote=remote, state=TcpState.DATAGRAMS))
-    found = []
-    for _ in range(4):
-        found.append(talk.look())
-        talk.waits(100)
-        talk.works()
-    assert found == [IDLE, IDLE, Verdict.DATAGRAMS, Verdict.DATAGRAMS]
-    talk.waits(2 * LATELY_MS)
-    assert talk.look() is IDLE
-
-
 def test_a_poll_that_brings_nothing_new_is_no_slow_answer(talk: Talk) -> None:
     for ms, size, polled in ((500, 10, False), (600, 63, True), (600, 64, False)):
         talk.sends()

@@ -34,9 +34,10 @@ CHANNELS: dict[Wait, list[str | None]] = {
     Wait.DISK: [
         *("request_wait_answer", "fuse_dev_do_write", "rpc_wait_bit_killable"),
         *("nfs_wait_bit_killable", "nfs4_delay_killable", "cl_sync_io_wait", "ptlrpc_set_wait"),
-        *("ceph_osdc_wait_request", "netfs_wait_for_read", "p9_client_rpc", "io_cqring_wait"),
-        "read_events",
+        *("ceph_osdc_wait_request", "netfs_wait_for_read", "p9_client_rpc"),
     ],
+    Wait.RING: ["io_cqring_wait", "io_cqring_schedule_timeout"],
+    Wait.AIO: ["read_events"],
     Wait.SOCKET: [
         *("sk_wait_data", "sk_stream_wait_memory", "inet_wait_for_connect", "wait_woken"),
         "__skb_wait_for_more_packets",

@@ -23,6 +23,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.demo.board.board import Board, VirtualGpu
 from gpu_bottleneck_exporter.demo.jobs import burn
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
+from scenarios import asynchronous
 from stacks.loops import sockets
 from stacks.loops.common import FOLDER, FORK, Load, started_workers, workers
 from stacks.loops.files import reader
@@ -208,6 +209,16 @@ def server(_: Scene) -> None:
     servers.main("server", "answers", "0.02")
 
 
+def datagram_server(_: Scene) -> None:
+    """Sends datagrams to the first process that sends one."""
+    servers.main("datagrams", "datagrams")
+
+
+def waiting(load: Callable[[Path], Load], scene: Scene) -> None:
+    """Train on batches that the main thread waits for."""
+    train(load(scene.data), STEP_SECONDS)
+
+
 def beside(count: int, worker: Callable[[Scene], Worker], scene: Scene) -> None:
     """Processes that never have a batch ready."""
     started_workers(FORK.Queue(), worker(scene), count)
@@ -238,6 +249,8 @@ LOOPS: dict[str, Callable[[Scene], None]] = {
     "held": held,
     "changing": changing,
     "server": server,
+    "datagram_server": datagram_server,
+    **{name: partial(waiting, load) for name, load in asynchronous.LOADS.items()},
     "hog": partial(beside, 1, partial(burning, _FOREVER)),
     "hogs": partial(beside, CORES + 1, partial(burning, _FOREVER)),
     "disk_hogs": partial(beside, 2, partial(reading, _FOREVER)),

@@ -60,7 +60,7 @@ ACTIVITY_OF = {
     Wait.SOCKET: Activity.NETWORK,
     Wait.LOCK: Activity.QUEUE,
     Wait.PIPE: Activity.QUEUE,
-    Wait.UNKNOWN: Activity.UNKNOWN,
+    **dict.fromkeys((Wait.UNKNOWN, Wait.RING, Wait.AIO), Activity.UNKNOWN),
     Wait.GONE: Activity.GONE,
     **dict.fromkeys(
         (Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER), Activity.SLEEP

@@ -59,6 +59,19 @@ class Counters(NamedTuple):
     launch_cpu_ns: int = 0
     """Of a main, other threads that launch kernels; only deep probes count them."""
     launch_queue_ns: int = 0
+    poller_cpu_ns: int = 0
+    """The part of `cpu_ns` and `system_ns` in which the kernel polled io_uring rings (SQPOLL), busy
+    or not; only deep probes count it."""
+
+    @property
+    def own_cpu_ns(self) -> int:
+        """CPU time without that of the kernel's pollers, which are read at other moments."""
+        return max(self.cpu_ns - self.poller_cpu_ns, self.leader_cpu_ns)
+
+    @property
+    def own_system_ns(self) -> int:
+        """The kernel's part of `own_cpu_ns`."""
+        return max(self.system_ns - self.poller_cpu_ns, 0)
 
     @property
     def io_bytes(self) -> int:

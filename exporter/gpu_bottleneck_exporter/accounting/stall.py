@@ -242,7 +242,7 @@ def _held_up_by(did: Bucket) -> tuple[str | None, float]:
     mean = sum(active.values())
     if most is Activity.RUN:
         used = [did.of(role).used for role in _HELPERS]
-        cpu_ns = _children_ns(did) + sum(one.cpu_ns for one in used)
+        cpu_ns = _children_ns(did) + sum(one.own_cpu_ns for one in used)
         crowded = sum(one.queue_ns for one in used) > cpu_ns
         return _queue(did) if crowded else WORKER_CPU, mean
     return (_disk(did) if most is Activity.DISK else NETWORK), mean
@@ -268,7 +268,7 @@ def _active(did: Bucket) -> dict[Activity, float]:
     active[Activity.RUN] += _children_ns(did) / elapsed
     if not did.of(Role.THREAD).looks and not did.of(Role.WORKER).samples:
         main = did.of(Role.MAIN).used
-        other_threads_ns = main.cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns
+        other_threads_ns = main.own_cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns
         active[Activity.RUN] += max(other_threads_ns, 0) / elapsed
     return active
 
@@ -279,7 +279,7 @@ def _counted(part: Part, elapsed_ns: int) -> float | None:
     Of these nobody counts how they overlap.
     """
     used, of_ns = part.used, elapsed_ns * part.processes
-    if used.cpu_ns - used.leader_cpu_ns > HARDLY * of_ns:
+    if used.own_cpu_ns - used.leader_cpu_ns > HARDLY * of_ns:
         return None
     return min((used.leader_cpu_ns + used.queue_ns) / of_ns, 1.0) if of_ns else None
 
@@ -318,7 +318,7 @@ def _copying(used: Counters, elapsed_ns: int, *, waits_too: bool) -> float:
     """
     rate = used.io_bytes / max(elapsed_ns / 1e9, 1e-9)
     for_files = rate > _BULK_BYTES_PER_SECOND or waits_too
-    return used.system_ns / used.cpu_ns if used.cpu_ns and for_files else 0.0
+    return used.own_system_ns / used.own_cpu_ns if used.own_cpu_ns and for_files else 0.0
 
 
 def _unseen(waiting: Mapping[Activity, float], workers: Part) -> float:

@@ -20,6 +20,7 @@ from gpu_bottleneck_exporter.feeders.handovers import Handovers
 from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
+from gpu_bottleneck_exporter.host.threads import Used
 
 _HARDLY_MOVED = 0.0005
 """Of a core: a first thread that drives a GPU uses more."""
@@ -89,14 +90,14 @@ class CounterReader:
         """
         threads = [
             (deep.launches_elsewhere or thread.name.startswith(LAUNCHES), thread)
-            for deep in _deep(self._family.mains.values())
-            for thread in deep.drain_used()
+            for deep, thread in _drained(self._family.mains.values())
         ]
-        launching = [thread for launches, thread in threads if launches]
-        loading = [thread for launches, thread in threads if not launches]
+        launching = [thread for launches, thread in threads if launches and not thread.polls]
+        loading = [thread for launches, thread in threads if not (launches or thread.polls)]
         used[Role.MAIN] = used[Role.MAIN]._replace(
             launch_cpu_ns=sum(one.cpu_ns for one in launching),
             launch_queue_ns=sum(one.queue_ns for one in launching),
+            poller_cpu_ns=sum(thread.cpu_ns for _, thread in threads if thread.polls),
         )
         used[Role.THREAD] = Counters(
             cpu_ns=sum(one.cpu_ns for one in loading), queue_ns=sum(one.queue_ns for one in loading)
@@ -105,8 +106,11 @@ class CounterReader:
             (Role.WORKER, self._family.workers.values()),
             (Role.RELATED, self._family.related.values()),
         ):
-            delays = (thread.queue_ns for deep in _deep(processes) for thread in deep.drain_used())
-            used[role] = plus(used[role], Counters(queue_ns=sum(delays)))
+            threads_used = [thread for _, thread in _drained(processes)]
+            delays = (thread.queue_ns for thread in threads_used if not thread.polls)
+            polling = (thread.cpu_ns for thread in threads_used if thread.polls)
+            counters = Counters(queue_ns=sum(delays), poller_cpu_ns=sum(polling))
+            used[role] = plus(used[role], counters)
 
     def _add_children(self, used: dict[str, Counters], elapsed_ns: int) -> None:
         """Add the CPU time of ended children that was not counted while they lived.
@@ -123,8 +127,10 @@ class CounterReader:
                 used[role] = counters._replace(children_ns=min(children_ns, elapsed_ns))
 
 
-def _deep(processes: Iterable[Process]) -> Iterator[DeepProbe]:
-    return (process.deep for process in processes if process.deep)
+def _drained(processes: Iterable[Process]) -> Iterator[tuple[DeepProbe, Used]]:
+    """What their threads used, with the deep probe that counted it."""
+    probes = (process.deep for process in processes if process.deep)
+    return ((deep, thread) for deep in probes for thread in deep.drain_used())
 
 
 def _count(processes: Iterable[Process]) -> tuple[dict[Process, Counters], bool]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.feeders.rings import RingTracker, Target
 from gpu_bottleneck_exporter.feeders.tcp import Owed
 from gpu_bottleneck_exporter.host.mounts import Place, mounts_of_open_files, place_of
+from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 
@@ -20,6 +22,8 @@ _SLEEPS = {
     Wait.POLL.value: "in poll, on pipes, events or connections without a pending answer",
     Wait.SOCKET.value: "in a socket without a pending answer",
     Wait.ACCEPT.value: "for a client",
+    Wait.RING.value: "in an io_uring ring without reads or answers in flight",
+    Wait.AIO.value: "in kernel AIO without reads in flight",
     Wait.OTHER.value: "in the kernel",
     Wait.UNKNOWN.value: "for a reason that the kernel does not show",
     "input": "for input",
@@ -44,6 +48,23 @@ def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
     if recent:
         slowest = max(recent, key=lambda one: one.waited_ms)
         yield f"asked {slowest.remote}, no answer yet after {slowest.waited_ms} ms"
+
+
+def fed(by: Iterable[tuple[int, Endpoint]], now_ns: int) -> Iterator[str]:
+    """The other end of datagrams for which a feeder waited lately."""
+    recent = [pair for pair in by if now_ns - pair[0] < LATELY_NS]
+    if recent:
+        _, end = max(recent)
+        yield f"waits for datagrams, of {end}"
+
+
+def submitted(trackers: Iterable[RingTracker], target: Target, now_ns: int) -> Iterator[str]:
+    """A ring, or kernel AIO, in which a feeder waited lately for what `target` names."""
+    for tracker in trackers:
+        at_ns, text = tracker.said.get(target, (0, ""))
+        if text and now_ns - at_ns < LATELY_NS:
+            yield text
+            return
 
 
 def storage(proc: Path, pids: Iterable[int]) -> Iterator[str]:

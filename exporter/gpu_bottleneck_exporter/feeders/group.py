@@ -15,6 +15,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     MOSTLY,
     NETWORK,
     STORAGE,
+    UNKNOWN,
     engaged,
 )
 from gpu_bottleneck_exporter.feeders import evidence
@@ -23,6 +24,7 @@ from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.job import JobFacts, facts_of
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.rings import Target
 from gpu_bottleneck_exporter.feeders.states import StateSampler, ends_of
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
@@ -36,6 +38,8 @@ _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
 _HARDLY_RUN = 0.1
 """Of a core: threads that use no more load nothing."""
+
+_CAUSES = {Target.FILES: STORAGE, Target.SOCKETS: NETWORK, Target.UNKNOWN: UNKNOWN}
 
 Busiest = tuple[tuple[Started, ...], tuple[Started, ...]]
 """All mains, and other processes that are active, the most active first."""
@@ -157,7 +161,7 @@ class FeederGroup:
         states, main, workers = self.states, second.of(Role.MAIN), second.of(Role.WORKER)
         seen = {*workers.seen, *second.of(Role.RELATED).seen}
         running = workers.mean(Activity.RUN) + workers.mean(Activity.DISK)
-        others_ns = main.used.cpu_ns - main.used.leader_cpu_ns
+        others_ns = main.used.own_cpu_ns - main.used.leader_cpu_ns
         states.resting = deep and all(activity.rests for activity in seen)
         states.explained = (
             deep and running >= _EXPLAINED and others_ns < _HARDLY_RUN * second.elapsed_ns
@@ -241,15 +245,24 @@ class FeederGroup:
         did = self.history.seconds(now_ns - WINDOW_NS, now_ns)
         if did is None or not self.idles(now_ns):
             return ()
-        owed = (deep.tcp.owed for deep in self._deep() if deep.tcp)
+        tcp = [deep.tcp for deep in self._deep() if deep.tcp]
         files = any(Activity.DISK in part.seen for part in did.parts.values())
         pids = [*self.mains, *self.workers][:4] if files else []
         seen = {
             ASLEEP: evidence.asleep(did.reasons),
-            NETWORK: evidence.asked((one for one in owed if one), now_ns),
+            NETWORK: (
+                *evidence.asked((one.owed for one in tcp if one.owed), now_ns),
+                *evidence.fed((one.fed_by for one in tcp if one.fed_by), now_ns),
+            ),
             STORAGE: evidence.storage(self._proc, pids),
         }
-        return tuple((cause, text) for cause, texts in seen.items() for text in texts)
+        trackers = [deep.rings for deep in self._deep()]
+        submitted = (
+            (cause, text)
+            for target, cause in _CAUSES.items()
+            for text in evidence.submitted(trackers, target, now_ns)
+        )
+        return (*((cause, text) for cause, texts in seen.items() for text in texts), *submitted)
 
     def close(self) -> None:
         """Give all descriptors back."""

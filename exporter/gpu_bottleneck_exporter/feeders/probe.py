@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
 from gpu_bottleneck_exporter.feeders.programs import is_compiler
+from gpu_bottleneck_exporter.feeders.rings import RingTracker, Target
 from gpu_bottleneck_exporter.feeders.tcp import TcpTracker, Verdict
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
@@ -25,19 +26,29 @@ from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, SELDOM_NS, SHOR
 LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
 _NOT_ASLEEP = frozenset({Wait.RUN, Wait.DISK, Wait.GONE})
-_ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
+_ON_DESCRIPTORS = frozenset(
+    {Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.RING, Wait.UNKNOWN}
+)
+_SUBMITTED = frozenset({Wait.RING, Wait.AIO})
+"""Sleeps until the kernel has done what the process submitted."""
 _CERTAIN = frozenset({Wait.PIPE, Wait.UNKNOWN})
 """Where the system call tells the descriptors, if there are any."""
-_SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
+_SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET, Wait.RING})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
 _FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
 """What a first thread sleeps in until another one has something for it."""
 _OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
 _DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
-_MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
+_BY_DATAGRAM = frozenset({Verdict.DATAGRAMS, Verdict.DATAGRAM_STEPS})
+_MORE = frozenset({Verdict.FEEDS, *_BY_DATAGRAM})
 """The same for who waits for nothing else."""
 _DEEPEST = 2
 """Children of children are looked at, and no further."""
+_TARGETS = {
+    Target.FILES: Activity.DISK,
+    Target.NOTHING: Activity.SLEEP,
+    Target.UNKNOWN: Activity.UNKNOWN,
+}
 _STANDARD_INPUT = 0
 Descriptors = tuple[int, ...] | None
 """Those that a thread waits on; None: any of the process's."""
@@ -115,6 +126,7 @@ class DeepProbe:
         """`timeouts`: of its job; None: its descriptors cannot be duplicated."""
         self.threads = Threads(proc, pid, same_pids=timeouts is not None)
         self.tcp = TcpTracker(proc, pid, timeouts) if timeouts else None
+        self.rings = RingTracker(proc, pid, self.tcp)
         self._proc = proc
         self._pid = pid
         self._timeouts = timeouts
@@ -141,6 +153,9 @@ class DeepProbe:
     def close(self) -> None:
         """Close all descriptors."""
         self.threads.close()
+        self.rings.close()
+        if self.tcp:
+            self.tcp.arrivals.close()
         self._call.close()
         self._keep_children(())
         self._lists.clear()
@@ -189,10 +204,13 @@ class DeepProbe:
         self._note_awaited([first, clients, *(thread.descriptors for thread in threads)])
         self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
         self._judge_first(seen, wait, first, verdicts)
+        seen.first = self._submitted(now_ns, wait, first, verdicts) or seen.first
+        if seen.first is Activity.DISK:
+            seen.in_file = self._pid, self._pid
         self._follow_requests(now_ns, verdicts, around)
         due = _DUE | _MORE if wait in _FOR_THREADS else _DUE
         for thread in threads:
-            self._judge_thread(seen, thread, verdicts, due)
+            self._judge_thread(now_ns, seen, thread, verdicts, due)
         if not seen.first.active and not seen.active:
             self._judge_children(seen, now_ns, around)
         listens = self.tcp is not None and bool(self.tcp.ports) and wait in _SERVES_IN
@@ -229,7 +247,7 @@ class DeepProbe:
 
     def _descriptors(self, wait: Wait) -> Descriptors:
         """The descriptors that the first thread waits on."""
-        if self.tcp is None or wait not in _ON_DESCRIPTORS:
+        if wait not in _ON_DESCRIPTORS or (self.tcp is None and wait is not Wait.RING):
             return ()
         call = self._call.read()
         found = waits_on(self._pid, call)
@@ -241,14 +259,15 @@ class DeepProbe:
         if self.tcp is None:
             return {}
         held = on or () if around.holds else ()
+        self.tcp.arrivals.others_run = bool(self.threads.moving)
         # The connections of a holder matter more than those of others.
         if self._inspecting.is_due(now_ns, SHORTLY_NS if around.holds else SELDOM_NS):
             self.tcp.sockets.forget()
             return self.tcp.inspect((), around.ours, held, whole=True)
         wanted = set(on or ()) if wait is not Wait.PIPE else set()
-        whole = on is None or bool(self.tcp.ports)
+        whole = on is None or self._submits(wait, on) or bool(self.tcp.ports)
         for thread in threads:
-            if thread.descriptors is None:
+            if thread.descriptors is None or self._submits(thread.wait, thread.descriptors):
                 whole = True
             elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
@@ -265,13 +284,49 @@ class DeepProbe:
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
             seen.first = Activity.SLEEP
 
+    def _submits(self, wait: Wait, on: Descriptors) -> bool:
+        """Whether it may be a ring or kernel AIO in which a thread waits."""
+        return wait in _SUBMITTED or (wait is Wait.POLL and self.rings.polled(on))
+
+    def _submitted(
+        self, now_ns: int, wait: Wait, on: Descriptors, verdicts: Verdicts
+    ) -> Activity | None:
+        """What a thread waits for in a ring or in kernel AIO; None if in neither."""
+        if wait is Wait.RING:
+            target: Target | None = self.rings.ring(now_ns, on)
+        elif wait is Wait.AIO:
+            target = self.rings.aio(now_ns)
+        elif wait is Wait.POLL and self.rings.polled(on):
+            target = self.rings.poll(now_ns, on)
+            if on is None and target is not Target.FILES:  # an epoll, of other descriptors, too
+                return None
+        else:
+            return None
+        if target is Target.SOCKETS:
+            sees = self.tcp is not None and not self.tcp.refused
+            due = not sees or _is_due(None, verdicts, _DUE)
+            return Activity.NETWORK if due else Activity.SLEEP
+        return _TARGETS[target] if target else None
+
     def _judge_thread(
-        self, seen: Seen, thread: Thread, verdicts: Verdicts, due: frozenset[Verdict]
+        self,
+        now_ns: int,
+        seen: Seen,
+        thread: Thread,
+        verdicts: Verdicts,
+        due: frozenset[Verdict],
     ) -> None:
         if not thread.moves:
-            due = due - {Verdict.DATAGRAMS}
+            due = due - _BY_DATAGRAM
+        submitted = None
+        if thread.moves or thread.wait in _SUBMITTED:
+            submitted = self._submitted(now_ns, thread.wait, thread.descriptors, verdicts)
         if thread.wait in _NOT_ASLEEP:
             activity = ACTIVITY_OF[thread.wait]
+        elif submitted:
+            if not submitted.active:
+                return
+            activity = submitted
         elif thread.descriptors != () and _is_due(thread.descriptors, verdicts, due):
             activity = Activity.NETWORK
         else:
@@ -330,5 +385,8 @@ def _is_due(on: Descriptors, verdicts: Verdicts, due: frozenset[Verdict]) -> boo
     """Whether one of `due` is said of a descriptor `on` which it waits; None: of any that owes."""
     if on is None:
         found = {*verdicts.values()}
-        return Verdict.ANSWER in found or (Verdict.STUCK in found and Verdict.REQUEST not in found)
+        unless_asked = due & {Verdict.STUCK, Verdict.DATAGRAM_STEPS}
+        return Verdict.ANSWER in found or bool(
+            found & unless_asked and Verdict.REQUEST not in found
+        )
     return any(verdicts.get(number) in due for number in on)

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.feeders.datagrams import Arrivals
 from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
 from gpu_bottleneck_exporter.feeders.timeouts import ENOUGH, REMEMBERED, AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
@@ -52,7 +53,10 @@ class Verdict(Enum):
     FEEDS = "feeds"
     """No answer is due, but what came before fed the GPU: who waits on it alone waits for more."""
     DATAGRAMS = "datagrams"
-    """The same of UDP; nobody knows when the last one came."""
+    """The same of UDP, whose sockets do not show when the last one came."""
+    DATAGRAM_STEPS = "datagram_steps"
+    """The same, where datagrams came before most of what the GPU did: an event loop waits for them,
+    whatever else it waits for."""
     STUCK = "stuck"
     """The other side takes slowly what it is sent."""
 
@@ -201,8 +205,14 @@ class TcpTracker:
         """Whether, at the last look, it waited for a process of the same machine."""
         self.lively_clients = False
         """Whether, at the last complete look, a client had just sent or received something."""
+        self.received_bytes = 0
+        """Bytes that its connections had received at the last complete look."""
         self.owed: Owed | None = None
         """The oldest recent request that was open at a look."""
+        self.arrivals = Arrivals(proc, pid)
+        self.fed_by: tuple[int, Endpoint] | None = None
+        """When datagrams that feed the GPU were last waited for, and their other end, or where it
+        is unknown, their own."""
         self._timeouts = timeouts
         self._courses: dict[int, Course] = {}
         self._latest: dict[int, int] = {}
@@ -226,10 +236,13 @@ class TcpTracker:
             self.refused = str(error)
             return {}
         self.refused = None
+        if any(one.state == TcpState.DATAGRAMS for one in found):
+            self.arrivals.look(self._timeouts.worked_ns)
         if whole:
             self.ports = frozenset(one.local.port for one in found if one.listens)
             self.ends = frozenset((one.local, one.remote) for one in found if one.connects)
             self.lively_clients = any(self._is_lively(one) for one in found)
+            self.received_bytes = sum(one.received_bytes for one in found)
         verdicts = {one.fd: self._judge(one, ours, held=one.fd in held) for one in found}
         self.asks_here = any(
             verdicts[one.fd] is Verdict.ANSWER and one.local.address == one.remote.address
@@ -243,7 +256,7 @@ class TcpTracker:
         return course is not None and (course.now.remote, course.now.local) in ends
 
     def _is_lively(self, one: Connection) -> bool:
-        if one.listens or one.local.port not in self.ports:
+        if not one.connects or one.local.port not in self.ports:
             return False
         return min(one.sent_ms, one.received_ms) < _LIVELY_MS
 
@@ -296,10 +309,17 @@ class TcpTracker:
         return now.acknowledged_ms <= self._timeouts.longest_ms  # else it is dead
 
     def _datagrams(self, now: Connection) -> Verdict:
-        """The verdict on datagrams, which have no ages: between those that feed it, a GPU works."""
+        """The verdict on datagrams, which have no ages: the GPU works after those that feed it."""
         source = now.remote if now.remote.address else now.local
-        self._timeouts.note_answer(source, 0)
-        return Verdict.DATAGRAMS if self._timeouts.feeds(source) else Verdict.IDLE
+        if self.arrivals.came(now):
+            self._timeouts.note_answer(source, 0)
+        waits_ms = self.arrivals.waits_since(now)
+        if waits_ms is None or waits_ms > self._timeouts.longest_for(source):
+            return Verdict.IDLE
+        if not self._timeouts.feeds(source):
+            return Verdict.IDLE
+        self.fed_by = time.monotonic_ns(), source
+        return Verdict.DATAGRAM_STEPS if self.arrivals.feed_steps else Verdict.DATAGRAMS
 
     def _remember(self, course: Course) -> None:
         waited, at_ns = course.waited_ms, time.monotonic_ns()

@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.host.files import (
     read_part,
     understood,
 )
+from gpu_bottleneck_exporter.host.rings import RING
 from gpu_bottleneck_exporter.host.waits import FUSE_CHANNELS, REMOTE_CHANNELS
 
 REMOTE = frozenset(
@@ -40,7 +41,8 @@ _MOUNT = re.compile(
 )
 """A line of mountinfo (proc_pid_mountinfo(5)); a `-` ends its optional fields."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
-_IO_URING = "anon_inode:[io_uring]"
+_NO_FILES = frozenset({RING, "anon_inode:[eventpoll]"})
+"""Links of descriptors on which a thread waits for other descriptors' files."""
 _STAYS_NS = 10_000_000_000
 """How long the types of mounts hold: mounts and open files change seldom."""
 
@@ -201,7 +203,7 @@ def _wait_of(process: str, tid: int) -> tuple[str | None, str] | None:
         link = link_of(f"{process}/fd", number)
     except PermissionError:
         return None
-    if link is None or link == _IO_URING:
+    if link is None or link in _NO_FILES:
         return None, channel
     if not is_file(link):
         return None

@@ -15,15 +15,25 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.descriptors import MOST_LINKS, ask, is_socket, links_of
+from gpu_bottleneck_exporter.host.descriptors import (
+    MOST_LINKS,
+    ask,
+    is_file,
+    is_socket,
+    links_of,
+)
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, MOST_SOCKETS, listed
 from gpu_bottleneck_exporter.host.process import living_thread
+from gpu_bottleneck_exporter.host.rings import EVENT, RING
 
-_SO_PEERNAME, _SO_COOKIE = 28, 57
+_SO_PEERNAME, _SO_MEMINFO, _SO_COOKIE = 28, 55, 57
 """asm-generic/socket.h: Python has no names for them."""
 _PEER_NAMES = {socket.AF_INET: (16, slice(4, 8)), socket.AF_INET6: (28, slice(8, 24))}
 """Sizes of struct sockaddr_in and struct sockaddr_in6, and where the address is."""
 _COOKIE = struct.Struct("=Q")
+_MEMORY = struct.Struct("=I12xI")
+"""Of SO_MEMINFO (linux/sock_diag.h): rmem_alloc, queued; fwd_alloc, reserved since a datagram came
+for the first time (Linux 4.10; tried)."""
 _CREDENTIALS = struct.Struct("=iII")
 """struct ucred: pid, uid, gid."""
 _INFO = struct.Struct("=B43xI4xII68xQ8xI4xII")
@@ -31,6 +41,8 @@ _INFO = struct.Struct("=B43xI4xII68xQ8xI4xII")
 bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
 _MAPPED = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that stands for an IPv4 one (RFC 4291, 2.5.5.2)."""
+_MOST_UDP = 4
+"""UDP sockets of a process that are queried per look, unless more are asked for."""
 _LIVELY_MS = 10_000
 """Traffic within this time makes a socket one of those that are queried first."""
 
@@ -99,6 +111,8 @@ class Connection(NamedTuple):
     sent_segments: int
     unsent_bytes: int = 0
     """Written, but not sent: the other side, or the network, takes no more for now."""
+    unread_bytes: int = 0
+    """Memory of datagrams that were received and not read yet; of UDP only."""
 
     @property
     def connects(self) -> bool:
@@ -122,6 +136,14 @@ class Sockets:
         self._folder = f"{proc}/{pid}/fd"
         self.complete = True
         """Whether the last call of `all` covered all sockets."""
+        self.datagrams: set[int] = set()
+        """Descriptors of UDP sockets."""
+        self.rings: set[int] = set()
+        """Descriptors of io_uring rings, as of when each was last checked."""
+        self.events: set[int] = set()
+        """The same of eventfds."""
+        self.files: set[int] = set()
+        """The same of files."""
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
         self._is_tcp: dict[int, bool] = {}
         """By descriptor, whether it is a TCP socket; one that was not checked may be."""
@@ -134,7 +156,7 @@ class Sockets:
         self._is_tcp = {number: True for number, is_tcp in self._is_tcp.items() if is_tcp}
 
     def all(self, surely: Collection[int] = ()) -> list[Connection]:
-        """All TCP sockets, `MOST_SOCKETS` at most, those of descriptors `surely` first.
+        """All TCP sockets and a few of UDP, `MOST_SOCKETS` at most, those of `surely` first.
 
         Of more, up to half are those with recent traffic; the others take turns. A number that was
         not a socket's is not checked again until `forget`, unless it is in `surely`.
@@ -153,7 +175,8 @@ class Sockets:
         # Closed numbers are forgotten, as the next file with that number may be a socket.
         for number in self._is_tcp.keys() - numbers:
             del self._is_tcp[number]
-        self._lively &= numbers
+        for some in (self._lively, self.datagrams, self.rings, self.events, self.files):
+            some.intersection_update(numbers)
         new = [*numbers.difference(self._is_tcp, surely)]
         chosen = random.sample(new, min(len(new), MOST_LINKS))
         checked: dict[int, bool] = {}
@@ -161,18 +184,34 @@ class Sockets:
         def queried() -> Iterator[int]:  # runs where they are queried: one call for both
             for number, link in links_of(self._folder, chosen).items():
                 checked[number] = is_socket(link or "")
+                self._sort(number, link or "")
             yield from self._in_turn(surely, self._is_tcp | checked)
 
         answers: dict[int, Connection | None] = {}
-        if chosen or surely or any(self._is_tcp.values()):
+        if chosen or surely or self.datagrams or any(self._is_tcp.values()):
             answers = ask(self._folder, self._thread, queried(), self._describe)
         self._is_tcp |= checked
+        self.datagrams -= checked.keys()
         sockets = {number for number, is_tcp in self._is_tcp.items() if is_tcp}
         few = len(sockets.union(surely)) <= MOST_SOCKETS
         self.complete = listed_all and few and len(new) <= MOST_LINKS
         return self._tcp_among(answers)
 
+    @property
+    def has_tcp(self) -> bool:
+        """Whether it has TCP sockets, as of when each was last checked."""
+        return any(self._is_tcp.values())
+
+    def _sort(self, number: int, link: str) -> None:
+        for some, fits in (
+            (self.rings, link == RING),
+            (self.events, link == EVENT),
+            (self.files, is_file(link)),
+        ):
+            (some.add if fits else some.discard)(number)
+
     def _in_turn(self, surely: Collection[int], is_tcp: Mapping[int, bool]) -> list[int]:
+        surely = [*surely, *sorted(self.datagrams.difference(surely))[:_MOST_UDP]]
         known = sorted({number for number, may_be in is_tcp.items() if may_be} - {*surely})
         most = max(MOST_SOCKETS - len(surely), 0)
         if len(known) > most:
@@ -191,10 +230,12 @@ class Sockets:
     def _tcp_among(self, answers: Mapping[int, Connection | None]) -> list[Connection]:
         found = [one for one in answers.values() if one is not None]
         tcp = {one.fd for one in found if one.state != TcpState.DATAGRAMS}
+        self.datagrams -= answers.keys()
+        self.datagrams |= {one.fd for one in found} - tcp
         others = [number for number in answers.keys() - tcp if self._is_tcp.get(number)]
         self._is_tcp.update(dict.fromkeys(others, False))
         self._lively -= answers.keys()
-        latest = {one.fd: min(one.sent_ms, one.received_ms) for one in found if not one.listens}
+        latest = {one.fd: min(one.sent_ms, one.received_ms) for one in found if one.connects}
         self._lively |= {number for number, ms in latest.items() if ms < _LIVELY_MS}
         return found
 
@@ -222,7 +263,14 @@ def _datagrams(number: int, one: socket.socket) -> Connection | None:
     """A socket of UDP; None if it is another one."""
     if one.type != socket.SOCK_DGRAM or one.family not in _PEER_NAMES:
         return None
-    return Connection(number, 0, *ends_of(number, one), TcpState.DATAGRAMS, 0, 0, 0, 0, 0, 0)
+    unread, reserved = 0, 1  # where the kernel does not show it, it may have received some
+    with contextlib.suppress(OSError, struct.error):
+        raw = one.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size)
+        unread, reserved = _MEMORY.unpack(raw)
+    ends, received = ends_of(number, one), unread + reserved
+    return Connection(
+        number, 0, *ends, TcpState.DATAGRAMS, 0, 0, 0, received, 0, 0, unread_bytes=unread
+    )
 
 
 def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:

@@ -30,8 +30,10 @@ _ALONE = 3
 """Link count of the task folder of a single-threaded process: its own two and the thread's."""
 MOST_UNASKED = 8 * MOST_THREADS
 """Entries that wait for a reader: those of eight scans, so of seven seconds."""
-_ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.PIPE, Wait.UNKNOWN})
-_MAY_BE_ANY = frozenset({Wait.SOCKET, Wait.POLL})
+_ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.PIPE, Wait.RING, Wait.UNKNOWN})
+_MAY_BE_ANY = frozenset({Wait.SOCKET, Wait.POLL, Wait.RING})
+POLLERS = ("iou-sqp-",)
+"""Names of the kernel's threads that poll the rings of a process for it (SQPOLL, Linux 5.12)."""
 
 
 class Used(NamedTuple):
@@ -41,6 +43,11 @@ class Used(NamedTuple):
     cpu_ns: int
     queue_ns: int
     """Runnable without a CPU."""
+
+    @property
+    def polls(self) -> bool:
+        """Whether it is a thread of the kernel that polls rings."""
+        return self.name.startswith(POLLERS)
 
 
 class Thread:
@@ -93,6 +100,8 @@ class Thread:
             return self.wait
         self.name, letter = found
         self.wait, self.descriptors, self.moves = wait_of(letter, None), (), True
+        if self.name.startswith(POLLERS) and self.wait is not Wait.GONE:
+            self.wait = Wait.OTHER  # spins while there is nothing to do
         if self.wait is Wait.UNKNOWN:
             self.wait = wait_of(letter, self._channel.read())
             if self.wait in _ASKS_FOR:

@@ -35,6 +35,10 @@ class Wait(Enum):
     """Another thread or process: a futex or a semaphore."""
     PIPE = "pipe"
     """A pipe or a UNIX socket."""
+    RING = "ring"
+    """Completions of an io_uring ring: of files, sockets or its own timer."""
+    AIO = "aio"
+    """Completions of kernel AIO (io_getevents)."""
     TIMER = "timer"
     CHILD = "child"
     """The end of a child process."""
@@ -66,12 +70,12 @@ FUSE_CHANNELS = (
 _STORAGE = (
     *REMOTE_CHANNELS,
     *FUSE_CHANNELS,
-    "io_cqring_wait",  # io_uring/io_uring.c; tried
-    "read_events",  # fs/aio.c, io_getevents; tried
 )
 """Channels in which a thread waits for a file though its sleep is interruptible (state S)."""
 _BY_CHANNEL: tuple[tuple[Wait, tuple[str, ...]], ...] = (
     (Wait.DISK, _STORAGE),
+    (Wait.RING, ("io_cqring_",)),  # io_uring/io_uring.c; tried, with a timeout, too
+    (Wait.AIO, ("read_events",)),  # fs/aio.c, io_getevents; tried
     (Wait.ACCEPT, ("inet_csk_accept",)),
     (Wait.SOCKET, ("sk_", "tcp_", "inet_", "udp_", "wait_woken", "__skb_")),
     (Wait.LOCK, ("futex", "__futex", "do_sem", "__do_sem", "msg_")),
@@ -104,6 +108,9 @@ struct pollfd and its length. Then select and pselect6, with a number of bits an
 those to read and to write.
 """
 _ON_ONE, _POLL, _SELECT = _CALLS.get(platform.machine(), (set(), set(), set()))
+_RING_ENTER, _BY_INDEX = 426, 16
+"""io_uring_enter, of the same number on every architecture, and the flag with which its first
+argument is no descriptor (IORING_ENTER_REGISTERED_RING, Linux 5.18)."""
 _MOST_SELECTED = 1024
 """FD_SETSIZE."""
 _POLLFD = struct.Struct("=ihh")
@@ -147,7 +154,9 @@ def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     nothing but their numbers is read from the process's memory.
     """
     # Fails for `running`, and for `-1 SP PC` of a thread that is in no call.
-    number, first, second, third = (int(word, 0) for word in (call or b"").split()[:4])
+    number, first, second, third, fourth = (int(word, 0) for word in (call or b"").split()[:5])
+    if number == _RING_ENTER:
+        return None if fourth & _BY_INDEX else (first,)
     if number in _ON_ONE:
         return (first,)
     if number in _POLL:
