@@ -33,12 +33,13 @@ MEANINGS: dict[str, str] = {
     stall.CPU_QUEUE: "processes of the job are ready to run but get no CPU",
     stall.CPU_QUOTA: "the container's CPU limit throttles the job",
     stall.STORAGE: "the job reads or writes files",
-    stall.MEMORY: "data is evicted from the page cache and read again",
+    stall.MEMORY: "data is evicted from the page cache and read again, or the job is throttled at "
+    "its memory limit",
     stall.NETWORK: "data that the job asked for has not arrived yet",
     stall.REQUESTS: "a server without a request in flight",
     stall.PEER: "another GPU of the same job is still at work",
     stall.ASLEEP: "nothing runs: a notebook left open, a pause between phases, or a deadlock",
-    stall.UNKNOWN: "the signals could not be read",
+    stall.UNKNOWN: "the signals could not be read, or the GPU's driver holds the job up",
 }
 """By `waiting_on`, as a sentence that explains it."""
 SETTINGS = {

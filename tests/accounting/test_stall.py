@@ -126,7 +126,10 @@ def test_each_wait_is_an_activity() -> None:
     for activity, waits in {
         ASKS: {Wait.SOCKET},
         QUEUE: {Wait.LOCK, Wait.PIPE},
-        SLEEP: {Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER},
+        SLEEP: {
+            *(Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD),
+            *(Wait.STOPPED, Wait.FROZEN, Wait.OTHER),
+        },
     }.items():
         assert {wait for wait, found in ACTIVITY_OF.items() if found is activity} == waits
 
@@ -159,6 +162,12 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "workers compute": (WORKER_CPU, loader(RUNS, CPU)),
         "workers read": (STORAGE, loader({READS: 20}, CPU)),
         "workers fetch": (NETWORK, loader({ASKS: 20}, CPU)),
+        "workers lack memory": (MEMORY, loader({Activity.MEMORY: 20}, CPU)),
+        "workers change their memory map": (WORKER_CPU, loader({Activity.PROGRAM: 20}, CPU)),
+        "workers are in the driver": (ASLEEP, loader({Activity.DRIVER: 20}, CPU)),
+        "a main that lacks memory": (MEMORY, loader({}, main={Activity.MEMORY: 10})),
+        "a main that starts a child": (HOST_CODE, loader({}, main={Activity.PROGRAM: 10})),
+        "a main in the driver": (UNKNOWN, loader(RUNS, CPU, main={Activity.DRIVER: 10})),
         "workers wait": (ASLEEP, loader({QUEUE: 20}, CPU)),
         "workers sleep": (ASLEEP, loader({SLEEP: 20}, CPU)),
         "workers cannot be seen": (UNKNOWN, loader({HIDDEN: 20}, CPU)),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
 from gpu_bottleneck_exporter.feeders.tcp import Owed
@@ -19,7 +20,7 @@ from support.trees import lay
 PROC = Path("/proc")
 SECOND = 1_000_000_000
 STORE = Endpoint(bytes([10, 0, 0, 2]), 443)
-SLEEPS = [wait for wait in Wait if wait not in (Wait.RUN, Wait.DISK, Wait.GONE)]
+SLEEPS = [wait for wait in Wait if ACTIVITY_OF[wait].rests or wait is Wait.SOCKET]
 
 
 def files_on(proc: Path, *mounts: tuple[str, str]) -> list[str]:

@@ -186,6 +186,17 @@ def test_files_are_named_only_while_somebody_waits_for_them(
     assert recorded.feed.history.total.places == dict.fromkeys([Place.UNKNOWN] if causes else [], 1)
 
 
+def test_a_lock_of_the_driver_is_named(recorded: Recorded) -> None:
+    process(recorded.proc, 7, state="D")
+    lay(recorded.proc, {"7/wchan": "os_acquire_rwlock_write"})
+    recorded.adopt(7)
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    ((cause, text),) = recorded.tick().evidence
+    assert cause == UNKNOWN
+    assert text.endswith("the GPU's driver (100%): os_acquire_rwlock_write")
+    assert recorded.feed.history.total.of(Role.MAIN).seen == {Activity.DRIVER: 1}
+
+
 @pytest.mark.parametrize("gap", [False, True], ids=["at once", "after a while"])
 def test_evidence_is_of_those_that_have_the_gpu_now(recorded: Recorded, *, gap: bool) -> None:
     for pid, channel in ((7, "do_wait"), (8, "hrtimer_nanosleep")):

@@ -171,8 +171,11 @@ def _by_cause(left: Mapping[Activity, float], did: Bucket) -> Mapping[str, float
     """Shares by cause of what is `left` of the main's time once the busy share is subtracted."""
     parts = [
         *((cause, left[Activity.RUN] * share) for cause, share in _running_main(did).items()),
+        (HOST_CODE, left[Activity.PROGRAM]),
         (_disk(did), left[Activity.DISK]),
+        (MEMORY, left[Activity.MEMORY]),
         (NETWORK, left[Activity.NETWORK]),
+        (UNKNOWN, left[Activity.DRIVER]),
         *_waiting_main({one: share for one, share in left.items() if one.rests}, did).items(),
     ]
     shares: dict[str, float] = defaultdict(float)
@@ -229,13 +232,14 @@ def _held_up_by(did: Bucket) -> tuple[str | None, float]:
         cpu_ns = _children_ns(did) + sum(one.cpu_ns for one in used)
         crowded = sum(one.queue_ns for one in used) > cpu_ns
         return _queue(did) if crowded else WORKER_CPU, mean
-    return (_disk(did) if most is Activity.DISK else NETWORK), mean
+    causes = {Activity.DISK: _disk(did), Activity.MEMORY: MEMORY, Activity.NETWORK: NETWORK}
+    return causes[most], mean
 
 
 def _active(did: Bucket) -> dict[Activity, float]:
-    """Mean number of helpers that ran, read files, or waited for an answer."""
+    """Mean number of helpers that ran, read files, lacked memory, or waited for an answer."""
     elapsed = max(did.elapsed_ns, 1)
-    active = dict.fromkeys((Activity.RUN, Activity.DISK, Activity.NETWORK), 0.0)
+    active = dict.fromkeys((Activity.RUN, Activity.DISK, Activity.MEMORY, Activity.NETWORK), 0.0)
     for role in _HELPERS:
         part = did.of(role)
         # File data is counted by process: threads share that of the main.
@@ -246,9 +250,11 @@ def _active(did: Bucket) -> dict[Activity, float]:
         mean = {one: shares.get(one, 0.0) * part.processes for one in active}
         run, disk = mean[Activity.RUN], mean[Activity.DISK]
         copying = run * _copying(used, elapsed, waits_too=disk >= max(MOSTLY * run, HARDLY))
-        active[Activity.RUN] += run - copying
+        program = shares.get(Activity.PROGRAM, 0.0) * part.processes
+        active[Activity.RUN] += run - copying + program
         active[Activity.DISK] += disk + copying
-        active[Activity.NETWORK] += mean[Activity.NETWORK]
+        for activity in (Activity.MEMORY, Activity.NETWORK):
+            active[activity] += mean[activity]
     active[Activity.RUN] += _children_ns(did) / elapsed
     if not did.of(Role.THREAD).looks and not did.of(Role.WORKER).samples:
         main = did.of(Role.MAIN).used

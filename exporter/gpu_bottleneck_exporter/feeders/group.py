@@ -15,6 +15,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     MOSTLY,
     NETWORK,
     STORAGE,
+    UNKNOWN,
     engaged,
 )
 from gpu_bottleneck_exporter.feeders import evidence
@@ -248,6 +249,10 @@ class FeederGroup:
             ASLEEP: evidence.asleep(did.reasons),
             NETWORK: evidence.asked((one for one in owed if one), now_ns),
             STORAGE: evidence.storage(self._proc, pids),
+            UNKNOWN: evidence.in_driver(
+                did.of(Role.MAIN).shares().get(Activity.DRIVER, 0.0),
+                {main.reader.driver_lock for main in self.mains.values()},
+            ),
         }
         return tuple((cause, text) for cause, texts in seen.items() for text in texts)
 

@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, SELDOM_NS, SHOR
 
 LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
-_NOT_ASLEEP = frozenset({Wait.RUN, Wait.DISK, Wait.GONE})
+_NOT_ASLEEP = frozenset({Wait.RUN, Wait.DISK, Wait.PROGRAM, Wait.MEMORY, Wait.DRIVER, Wait.GONE})
 _ON_DESCRIPTORS = frozenset({Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.UNKNOWN})
 _CERTAIN = frozenset({Wait.PIPE, Wait.UNKNOWN})
 """Where the system call tells the descriptors, if there are any."""
@@ -171,6 +171,8 @@ class DeepProbe:
     def _probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         seen = Seen(ACTIVITY_OF[wait], reason=wait.value)
         self.serving = False
+        if wait is Wait.FROZEN:  # all its threads are
+            return seen
         first = self._descriptors(wait)
         threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
         # A debugger may stop the first thread alone.
@@ -259,9 +261,10 @@ class DeepProbe:
             return
         if activity is Activity.DISK:
             seen.in_file = self._pid, thread.tid
-        if not self.launches_elsewhere and not thread.name.startswith(LAUNCHES):
+        launches = self.launches_elsewhere or thread.name.startswith(LAUNCHES)
+        if not launches and activity.active:
             seen.add(activity)
-        elif not seen.first.active or activity is Activity.RUN:
+        elif launches and (not seen.first.active or activity is Activity.RUN):
             seen.first = activity
 
     def _follow_requests(self, now_ns: int, verdicts: Verdicts, around: Surroundings) -> None:
