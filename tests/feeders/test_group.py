@@ -56,7 +56,7 @@ class Recorded:
         self._now_ns += seconds * SECOND
         self._groups.look()
         self.current = self.feed.sample(self._now_ns)
-        self.current &= not self.feed.family.has_unknown_children()
+        self.current &= not self.feed.family.is_outdated()
         self.current &= self.feed.advance(self._now_ns)
         found = self._reader.read(self.feed, self._now_ns, queue_known=True)
         now, before = sums(found), self._before

@@ -161,7 +161,10 @@ class FeederGroup:
         others_ns = main.used.cpu_ns - main.used.leader_cpu_ns
         states.resting = deep and all(activity.rests for activity in seen)
         states.explained = (
-            deep and running >= _EXPLAINED and others_ns < _HARDLY_RUN * second.elapsed_ns
+            deep
+            and running >= _EXPLAINED
+            and others_ns < _HARDLY_RUN * second.elapsed_ns
+            and not self.family.is_undecided
         )
         if not deep:
             for process in (*self.mains.values(), *states.probed.members):
