@@ -69,6 +69,12 @@ REMEDIES: dict[str, str] = {
     stall.UNKNOWN: "run `check`: it names the missing permission",
 }
 """The first thing to try, by `waiting_on`."""
+REMEDIES_BY_REFUSAL = {
+    "pinned": "let the workers run on all CPUs of the job: find what sets their affinity "
+    "(OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY, sched_setaffinity, taskset), or undo it in "
+    "worker_init_fn",
+}
+"""The first thing to try where a prescription is refused for this reason, whatever it waits for."""
 RUNBOOKS: dict[str, str] = {
     stall.HOST_CODE: "GpuHostLoopBound",
     stall.WORKER_CPU: "GpuCpuPreprocessingBound",

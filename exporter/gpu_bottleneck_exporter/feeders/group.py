@@ -10,6 +10,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, History, Role
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
+    CPU_QUEUE,
     HARDLY,
     IDLES,
     MOSTLY,
@@ -19,6 +20,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     engaged,
 )
 from gpu_bottleneck_exporter.feeders import evidence
+from gpu_bottleneck_exporter.feeders.affinity import Pinned, pinned_workers
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
 from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.job import JobFacts, facts_of
@@ -86,6 +88,8 @@ class FeederGroup:
         """Local and remote ends of the mains' connections, as last inspected."""
         self.joined: frozenset[FeederGroup] = frozenset()
         """Those of other GPUs with which the mains are connected; for any thread."""
+        self.pinned: Pinned | None = None
+        """Workers that wait for the CPUs to which they are pinned."""
         self.worker_starts = 0
         self.last_tick_ns: int | None = None
         """When the counters were last read."""
@@ -242,15 +246,20 @@ class FeederGroup:
 
     def evidence(self, now_ns: int) -> tuple[tuple[str, str], ...]:
         """What was seen behind the waiting lately, by cause. Too costly for every tick."""
-        did = self.history.seconds(now_ns - WINDOW_NS, now_ns)
+        did, self.pinned = self.history.seconds(now_ns - WINDOW_NS, now_ns), None
         if did is None or not self.idles(now_ns):
             return ()
+        used = did.of(Role.WORKER).used
+        if used.queue_ns > MOSTLY * used.cpu_ns:
+            sampled = [worker.pid for worker in self.states.probed.members]
+            self.pinned = pinned_workers(self._proc, self.mains, sampled)
         owed = (deep.tcp.owed for deep in self._deep() if deep.tcp)
         files = any(Activity.DISK in part.seen for part in did.parts.values())
         pids = [*self.mains, *self.workers][:4] if files else []
         seen = {
             ASLEEP: evidence.asleep(did.reasons),
             NETWORK: evidence.asked((one for one in owed if one), now_ns),
+            CPU_QUEUE: [f"{self.pinned}"] if self.pinned else [],
             STORAGE: evidence.storage(self._proc, pids),
             UNKNOWN: evidence.in_driver(
                 did.of(Role.MAIN).shares().get(Activity.DRIVER, 0.0),

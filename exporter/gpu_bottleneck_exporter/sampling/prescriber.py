@@ -168,6 +168,7 @@ class Prescriber:
             worker_bytes=self._size(feed, now.at_ns),
             free_bytes=self._shared(free_bytes(feed.counters.cgroups, _available(now.host))),
             data_bytes=_data(did, mark, now, plain),
+            pinned=feed.pinned is not None and feed.pinned.are_most,
             saturated=machines is not None and _saturated(machines, self._sysfs),
         )
 
