@@ -151,6 +151,12 @@ def test_whose_it_is(found: str, did: Bucket | None, busy: float, holders: int |
 JOURNAL, KERNEL, SYSTEM = spent(0.04, 1), spent(0.04, 2), spent(0.08, 6.8)
 
 
+def pinning(states: Mapping[Activity, int], threads_run: float) -> Bucket:
+    """A waiting main with two workers, and threads beside them."""
+    loading = part({RUN: round(10 * threads_run)}, threads_run, cpu_ns=4 * threads_run)
+    return bucket(worker=part(states, 2), thread=loading)
+
+
 def kin(states: Mapping[Activity, int]) -> Bucket:
     """A waiting main with two of them."""
     return bucket(related=part(states, 2))
@@ -172,6 +178,10 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "workers sleep": (ASLEEP, loader({SLEEP: 20}, CPU)),
         "workers cannot be seen": (UNKNOWN, loader({HIDDEN: 20}, CPU)),
         "threads compute": (WORKER_CPU, bucket(thread=threads(RUNS, **CPU))),
+        "threads copy what workers hand over": (HOST_CODE, pinning({RUN: 20, QUEUE: 80}, 4)),
+        "threads beside workers that compute, too": (WORKER_CPU, pinning({RUN: 80, QUEUE: 20}, 4)),
+        "threads beside workers that read": (WORKER_CPU, pinning({READS: 60, QUEUE: 40}, 4)),
+        "a thread that runs now and then": (STORAGE, pinning({READS: 40, QUEUE: 60}, 0.2)),
         "threads wait for a CPU": (CPU_QUEUE, bucket(thread=threads(RUNS, **STARVED))),
         "threads read": (STORAGE, bucket(thread=threads({READS: 20}, **CPU))),
         "threads fetch": (NETWORK, bucket(thread=threads({ASKS: 20}, **CPU))),

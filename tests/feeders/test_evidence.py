@@ -118,3 +118,17 @@ def test_a_job_cannot_write_to_our_terminal(tmp_path: Path, point: str, kind: st
     for said in evidence.storage(tmp_path, [7]):
         assert said.isprintable()
         assert len(said) < 200
+
+
+def test_threads_are_told_by_the_busiest_if_they_use_a_core() -> None:
+    (said,) = evidence.threads(3.26, "pt_data_\x1bpin")
+    assert "use 3.3 cores, pt_data_" in said
+    assert said.endswith("OMP_NUM_THREADS bounds those of OpenMP")
+    assert said.isprintable()
+    assert list(evidence.threads(0.9, "pt_data_pin")) == []
+
+
+def test_a_lock_of_the_driver_is_told_if_a_main_was_seen_in_it() -> None:
+    assert list(evidence.in_driver(0.0, {"uvm_ioctl"})) == []
+    (said,) = evidence.in_driver(0.4, {"uvm_ioctl", ""})
+    assert said == "the main process waits for a lock of the GPU's driver (40%): uvm_ioctl"

@@ -228,12 +228,27 @@ def _held_up_by(did: Bucket) -> tuple[str | None, float]:
         return None, 0.0
     mean = sum(active.values())
     if most is Activity.RUN:
+        if _copies_batches(did):
+            return HOST_CODE, mean
         used = [did.of(role).used for role in _HELPERS]
         cpu_ns = _children_ns(did) + sum(one.cpu_ns for one in used)
         crowded = sum(one.queue_ns for one in used) > cpu_ns
         return _queue(did) if crowded else WORKER_CPU, mean
     causes = {Activity.DISK: _disk(did), Activity.MEMORY: MEMORY, Activity.NETWORK: NETWORK}
     return causes[most], mean
+
+
+def _copies_batches(did: Bucket) -> bool:
+    """Whether threads of the main run most of the time while its workers rest.
+
+    Beside workers they load nothing: they collate what these hand over, or copy it to pinned
+    memory, often with more threads (OpenMP) than that is worth.
+    """
+    workers, threads = did.of(Role.WORKER), did.of(Role.THREAD)
+    if workers.processes < MOSTLY or not workers.samples:
+        return False
+    at_work = sum(share for activity, share in workers.shares().items() if activity.active)
+    return threads.mean(Activity.RUN) > MOSTLY and at_work < MOSTLY
 
 
 def _active(did: Bucket) -> dict[Activity, float]:

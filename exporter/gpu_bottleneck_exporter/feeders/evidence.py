@@ -46,6 +46,16 @@ def in_driver(share: float, locks: Iterable[str]) -> Iterator[str]:
         yield f"the main process waits for a lock of the GPU's driver ({share:.0%}): {names}"
 
 
+def threads(cores: float, name: str) -> Iterator[str]:
+    """`cores` that threads of mains with workers use, and the name of the busiest."""
+    if cores >= 1:
+        called = f", {printable(name, _LONGEST)} first" if name else ""
+        yield (
+            f"threads of the main process that launch no kernels use {cores:.1f} cores{called}: "
+            "OMP_NUM_THREADS bounds those of OpenMP"
+        )
+
+
 def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
     """Whom a feeder asked lately and had to wait for, the slowest one."""
     recent = [one for one in owed if now_ns - one.at_ns < LATELY_NS]

@@ -12,6 +12,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
     HARDLY,
+    HOST_CODE,
     IDLES,
     MOSTLY,
     NETWORK,
@@ -259,6 +260,10 @@ class FeederGroup:
         seen = {
             ASLEEP: evidence.asleep(did.reasons),
             NETWORK: evidence.asked((one for one in owed if one), now_ns),
+            HOST_CODE: evidence.threads(
+                did.of(Role.THREAD).used.cpu_ns / max(did.elapsed_ns, 1),
+                self.counters.busiest_thread,
+            ),
             CPU_QUEUE: [f"{self.pinned}"] if self.pinned else [],
             STORAGE: evidence.storage(self._proc, pids),
             UNKNOWN: evidence.in_driver(
