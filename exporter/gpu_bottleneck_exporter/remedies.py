@@ -34,13 +34,14 @@ MEANINGS: dict[str, str] = {
     stall.CPU_QUEUE: "processes of the job are ready to run but get no CPU",
     stall.CPU_QUOTA: "the container's CPU limit throttles the job",
     stall.STORAGE: "the job reads or writes files",
-    stall.MEMORY: "data is evicted from the page cache and read again",
+    stall.MEMORY: "data is evicted from the page cache and read again, or the job is throttled at "
+    "its memory limit",
     stall.NETWORK: "data that the job asked for has not arrived yet",
     stall.REQUESTS: "a server without a request in flight",
     stall.PEER: "another GPU of the same job is still at work",
     stall.VIDEO_ENGINE: "the encoder, decoder, JPEG or OFA engine works, and no kernel does",
     stall.ASLEEP: "nothing runs: a notebook left open, a pause between phases, or a deadlock",
-    stall.UNKNOWN: "the signals could not be read",
+    stall.UNKNOWN: "the signals could not be read, or the GPU's driver holds the job up",
 }
 """By `waiting_on`, as a sentence that explains it."""
 SETTINGS = {
@@ -72,6 +73,12 @@ REMEDIES: dict[str, str] = {
     stall.UNKNOWN: "run `check`: it names the missing permission",
 }
 """The first thing to try, by `waiting_on`."""
+REMEDIES_BY_REFUSAL = {
+    "pinned": "let the workers run on all CPUs of the job: find what sets their affinity "
+    "(OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY, sched_setaffinity, taskset), or undo it in "
+    "worker_init_fn",
+}
+"""The first thing to try where a prescription is refused for this reason, whatever it waits for."""
 RUNBOOKS: dict[str, str] = {
     stall.HOST_CODE: "GpuHostLoopBound",
     stall.WORKER_CPU: "GpuCpuPreprocessingBound",

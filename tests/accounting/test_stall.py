@@ -128,7 +128,10 @@ def test_each_wait_is_an_activity() -> None:
     for activity, waits in {
         ASKS: {Wait.SOCKET},
         QUEUE: {Wait.LOCK, Wait.PIPE},
-        SLEEP: {Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER},
+        SLEEP: {
+            *(Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD),
+            *(Wait.STOPPED, Wait.FROZEN, Wait.OTHER),
+        },
     }.items():
         assert {wait for wait, found in ACTIVITY_OF.items() if found is activity} == waits
 
@@ -154,6 +157,12 @@ POLLED = {"cpu_ns": 5, "system_ns": 4, "leader_cpu_ns": 1, "queue_ns": 3, "polle
 POLLS = {"cpu_ns": 8, "system_ns": 4, "leader_cpu_ns": 4, "poller_cpu_ns": 4, "read_bytes": 10**9}
 
 
+def pinning(states: Mapping[Activity, int], threads_run: float) -> Bucket:
+    """A waiting main with two workers, and threads beside them."""
+    loading = part({RUN: round(10 * threads_run)}, threads_run, cpu_ns=4 * threads_run)
+    return bucket(worker=part(states, 2), thread=loading)
+
+
 def kin(states: Mapping[Activity, int]) -> Bucket:
     """A waiting main with two of them."""
     return bucket(related=part(states, 2))
@@ -165,10 +174,20 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "workers compute": (WORKER_CPU, loader(RUNS, CPU)),
         "workers read": (STORAGE, loader({READS: 20}, CPU)),
         "workers fetch": (NETWORK, loader({ASKS: 20}, CPU)),
+        "workers lack memory": (MEMORY, loader({Activity.MEMORY: 20}, CPU)),
+        "workers change their memory map": (WORKER_CPU, loader({Activity.PROGRAM: 20}, CPU)),
+        "workers are in the driver": (ASLEEP, loader({Activity.DRIVER: 20}, CPU)),
+        "a main that lacks memory": (MEMORY, loader({}, main={Activity.MEMORY: 10})),
+        "a main that starts a child": (HOST_CODE, loader({}, main={Activity.PROGRAM: 10})),
+        "a main in the driver": (UNKNOWN, loader(RUNS, CPU, main={Activity.DRIVER: 10})),
         "workers wait": (ASLEEP, loader({QUEUE: 20}, CPU)),
         "workers sleep": (ASLEEP, loader({SLEEP: 20}, CPU)),
         "workers cannot be seen": (UNKNOWN, loader({HIDDEN: 20}, CPU)),
         "threads compute": (WORKER_CPU, bucket(thread=threads(RUNS, **CPU))),
+        "threads copy what workers hand over": (HOST_CODE, pinning({RUN: 20, QUEUE: 80}, 4)),
+        "threads beside workers that compute, too": (WORKER_CPU, pinning({RUN: 80, QUEUE: 20}, 4)),
+        "threads beside workers that read": (WORKER_CPU, pinning({READS: 60, QUEUE: 40}, 4)),
+        "a thread that runs now and then": (STORAGE, pinning({READS: 40, QUEUE: 60}, 0.2)),
         "threads wait for a CPU": (CPU_QUEUE, bucket(thread=threads(RUNS, **STARVED))),
         "threads read": (STORAGE, bucket(thread=threads({READS: 20}, **CPU))),
         "threads fetch": (NETWORK, bucket(thread=threads({ASKS: 20}, **CPU))),

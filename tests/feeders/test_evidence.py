@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
 from gpu_bottleneck_exporter.feeders.tcp import Owed
@@ -19,7 +20,7 @@ from support.trees import lay
 PROC = Path("/proc")
 SECOND = 1_000_000_000
 STORE = Endpoint(bytes([10, 0, 0, 2]), 443)
-SLEEPS = [wait for wait in Wait if wait not in (Wait.RUN, Wait.DISK, Wait.GONE)]
+SLEEPS = [wait for wait in Wait if ACTIVITY_OF[wait].rests or wait is Wait.SOCKET]
 
 
 def files_on(proc: Path, *mounts: tuple[str, str]) -> list[str]:
@@ -124,3 +125,17 @@ def test_whose_datagrams_are_waited_for() -> None:
     (said,) = evidence.fed(pairs, 100 * SECOND)
     assert said == "waits for datagrams, of 10.0.0.2:5"
     assert not list(evidence.fed(pairs, 99 * SECOND + LATELY_NS))
+
+
+def test_threads_are_told_by_the_busiest_if_they_use_a_core() -> None:
+    (said,) = evidence.threads(3.26, "pt_data_\x1bpin")
+    assert "use 3.3 cores, pt_data_" in said
+    assert said.endswith("OMP_NUM_THREADS bounds those of OpenMP")
+    assert said.isprintable()
+    assert list(evidence.threads(0.9, "pt_data_pin")) == []
+
+
+def test_a_lock_of_the_driver_is_told_if_a_main_was_seen_in_it() -> None:
+    assert list(evidence.in_driver(0.0, {"uvm_ioctl"})) == []
+    (said,) = evidence.in_driver(0.4, {"uvm_ioctl", ""})
+    assert said == "the main process waits for a lock of the GPU's driver (40%): uvm_ioctl"

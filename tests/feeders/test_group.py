@@ -56,7 +56,7 @@ class Recorded:
         self._now_ns += seconds * SECOND
         self._groups.look()
         self.current = self.feed.sample(self._now_ns)
-        self.current &= not self.feed.family.has_unknown_children()
+        self.current &= not self.feed.family.is_outdated()
         self.current &= self.feed.advance(self._now_ns)
         found = self._reader.read(self.feed, self._now_ns, queue_known=True)
         now, before = sums(found), self._before
@@ -184,6 +184,17 @@ def test_files_are_named_only_while_somebody_waits_for_them(
     told = recorded.tick().evidence
     assert [cause for cause, text in told if "/data" in text] == causes
     assert recorded.feed.history.total.places == dict.fromkeys([Place.UNKNOWN] if causes else [], 1)
+
+
+def test_a_lock_of_the_driver_is_named(recorded: Recorded) -> None:
+    process(recorded.proc, 7, state="D")
+    lay(recorded.proc, {"7/wchan": "os_acquire_rwlock_write"})
+    recorded.adopt(7)
+    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    ((cause, text),) = recorded.tick().evidence
+    assert cause == UNKNOWN
+    assert text.endswith("the GPU's driver (100%): os_acquire_rwlock_write")
+    assert recorded.feed.history.total.of(Role.MAIN).seen == {Activity.DRIVER: 1}
 
 
 @pytest.mark.parametrize("gap", [False, True], ids=["at once", "after a while"])

@@ -155,7 +155,7 @@ def test_a_watch_without_room_takes_nobody_for_gone(
         until(lambda: watch.feed("another"), "a discovery")
         assert feed.workers == {worker: member}
         assert feed.worker_starts == 0
-    assert len(faults()) <= 4, "by what could not be done, not by pass"
+    assert len(faults()) <= 6, "by what could not be done, not by pass"
 
 
 def test_of_many_sockets_the_one_that_is_asked_is_seen() -> None:

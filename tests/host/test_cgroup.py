@@ -70,6 +70,15 @@ def test_v2(tmp_path: Path) -> None:
     assert group == cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
 
 
+@rows(
+    "high, limit",
+    {"tighter": ("2048\n", 2048), "looser": ("8192\n", 4096), "none": ("max\n", 4096)},
+)
+def test_what_is_throttled_above_its_memory_limit(tmp_path: Path, high: str, limit: int) -> None:
+    cgroup_v2(tmp_path, {**V2_FILES, f"{CONTAINER}/memory.high": high})
+    assert memory(cgroup_of(f"0::/{CONTAINER}\n", tmp_path)) == (1000, limit)
+
+
 def test_v1(tmp_path: Path) -> None:
     mount = cgroup_v1(tmp_path, V1_FILES)
     group = cgroup_of(V1_PROCESS, tmp_path)

@@ -48,13 +48,35 @@ CHANNELS: dict[Wait, list[str | None]] = {
     Wait.POLL: ["do_poll.constprop.0", "do_sys_poll", "do_select", "ep_poll", "do_epoll_wait"],
     Wait.TIMER: ["hrtimer_nanosleep"],
     Wait.CHILD: ["do_wait", "kernel_wait4"],
-    Wait.OTHER: ["some_new_place"],
+    Wait.FROZEN: ["do_freezer_trap", "get_signal"],
+    Wait.OTHER: ["some_new_place", "nvidia_poll", "kfd_wait_on_events", "vm_mmap_pgoff"],
 }
 """Of a task that sleeps interruptibly."""
 LETTERS: dict[Wait, list[tuple[str, str | None]]] = {
     Wait.RUN: [("R", "0"), ("R", None), ("R", "futex_wait_queue")],
-    Wait.DISK: [("D", "io_schedule"), ("D", "0"), ("D", None)],
-    Wait.STOPPED: [("T", "do_signal_stop"), ("t", "ptrace_stop")],
+    Wait.DISK: [
+        *(("D", "io_schedule"), ("D", "0"), ("D", None), ("D", "some_new_place")),
+        *(("D", "folio_wait_bit_common"), ("D", "rpc_wait_bit_killable"), ("D", "filemap_fault")),
+        *(("D", "nvme_submit_sync_cmd"), ("D", "nvmf_fail"), ("D", "nvfs_io_start_op")),
+        *(("D", "nvdimm_flush"), ("D", "rwsem_down_write_slowpath"), ("D", "balance_dirty_pages")),
+        *(("D", "ext4_file_write_iter"), ("K", "request_wait_answer")),
+    ],
+    Wait.DRIVER: [
+        *(("D", name) for name in ("os_acquire_rwlock_write", "os_acquire_semaphore", "uvm_ioctl")),
+        *(("D", name) for name in ("nvidia_unlocked_ioctl", "nv_lock_rwsem", "_nv012345rm")),
+        *(("D", name) for name in ("rm_ioctl", "nvUvmInterfaceOpen", "dma_fence_default_wait")),
+    ],
+    Wait.PROGRAM: [
+        *(("D", name) for name in ("kernel_clone", "_do_fork", "vm_mmap_pgoff", "__vm_munmap")),
+        *(("D", name) for name in ("do_madvise", "lock_mm_and_find_vma", "do_user_addr_fault")),
+    ],
+    Wait.MEMORY: [
+        *(("D", f"{__}mem_cgroup_handle_over_high") for __ in ("", "__")),
+        *(("K", "mem_cgroup_oom_synchronize"), ("D", "throttle_direct_reclaim")),
+    ],
+    Wait.FROZEN: [("D", "__refrigerator")],
+    Wait.LOCK: [("D", "futex_wait_queue")],
+    Wait.STOPPED: [("T", "do_signal_stop"), ("t", "ptrace_stop"), ("T", "get_signal")],
     Wait.GONE: [("Z", "0"), ("X", None)],
 }
 
@@ -68,10 +90,29 @@ def test_a_state_letter_and_a_channel_make_a_wait() -> None:
         if (found := wait_of(letter, None if channel is None else channel.encode())) != expected
     }
     assert wrong == {}
-    of_letters = {Wait.DISK, Wait.UNKNOWN, Wait.OTHER}
+    of_letters = {Wait.DISK, Wait.FROZEN, Wait.UNKNOWN, Wait.OTHER}
     for found, channels in CHANNELS.items():
         alone = {asleep_in(channel.encode()) for channel in channels if channel}
         assert alone == {None if found in of_letters else found}
+
+
+MMAP, MSYNC, READ = (9, 26, 0) if platform.machine() == "x86_64" else (222, 227, 63)
+
+
+@by_number
+@rows(
+    "channel, call, found",
+    {
+        "mmap": ("rwsem_down_write_slowpath", f"{MMAP} 0x0", Wait.PROGRAM),
+        "before Linux 5.3": ("call_rwsem_down_read_failed", f"{MMAP} 0x0", Wait.PROGRAM),
+        "a page fault": ("rwsem_down_read_slowpath", "-1 0x7ffc 0x7f00", Wait.PROGRAM),
+        "a file's": ("rwsem_down_read_slowpath", f"{READ} 0x3", Wait.DISK),
+        "a file's, mapped": ("rwsem_down_write_slowpath", f"{MSYNC} 0x3", Wait.DISK),
+        "unknown": ("rwsem_down_read_slowpath", "running", Wait.DISK),
+    },
+)
+def test_the_call_says_whose_a_semaphore_is(channel: str, call: str, found: Wait) -> None:
+    assert wait_of("D", channel.encode(), call.encode) is found
 
 
 def asleep(one: Program) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_bottleneck_exporter.nodeview.text import in_full, outcome, recommendation
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Outlook, Prescription, Refusal
-from gpu_bottleneck_exporter.remedies import REMEDIES
+from gpu_bottleneck_exporter.remedies import REMEDIES, REMEDIES_BY_REFUSAL
 from support.nodes import node
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 
@@ -90,4 +90,7 @@ def test_without_a_prediction_the_usual_remedy_is_all_there_is() -> None:
     assert having(Refusal("shared")) == f"{remedy} (no prediction: {REFUSALS['shared']})"
     assert having(Refusal("of a later version")) == f"{remedy} (no prediction: of a later version)"
     assert having(Refusal("no_work")) == having(None) == remedy
+    pinned = having(Refusal("pinned")) or ""
+    assert pinned.startswith(REMEDIES_BY_REFUSAL["pinned"])
+    assert "more" not in pinned.split()
     assert having(of()) == said()

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.programs import script
+from gpu_bottleneck_exporter.feeders.programs import display_name
 from gpu_bottleneck_exporter.nodeview.model import Process
 from gpu_bottleneck_exporter.nodeview.processes import MOST_LISTED, ProcessReader
 from support.programs import program
+from support.rows import rows
 from support.waiting import until
 
 PROC = Path("/proc")
+PYTHON, MPS = "/usr/bin/python3.11", "nvidia-cuda-mps-server"
 NAMED = "ctypes.CDLL(None).prctl(15, b'pt_data_worker'); ready(); time.sleep(3600)"
+
+
+def comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def test_holders_come_first_with_name_user_and_state() -> None:
@@ -24,12 +31,12 @@ def test_holders_come_first_with_name_user_and_state() -> None:
             return [*reader.read([main.pid], [worker.pid, 2**22 + 1])]
 
         until(lambda: [one.state for one in found()] == ["sleeping"] * 2, "that they sleep")
-        until(lambda: found()[1].name == "pt_data_worker", "its name")
+        until(lambda: comm(worker.pid) == "pt_data_worker", "its name")
         assert [(one.pid, one.role) for one in found()] == [
             (main.pid, "main"),
             (worker.pid, "worker"),
         ]
-        assert found()[0].name == Path(f"/proc/{main.pid}/comm").read_text().strip()
+        assert {one.name for one in found()} == {Path(sys.executable).name}, "by argv, not by comm"
         assert {one.user for one in found()} == {found()[0].user} != {None}
         assert reader.use_pytorch(found())
         assert not reader.use_pytorch(found()[:1])
@@ -41,10 +48,26 @@ def test_a_crowd_is_cut() -> None:
     assert len(ProcessReader(PROC).read([], [os.getpid()] * 100)) == MOST_LISTED
 
 
-def test_a_script_has_the_name_of_its_file() -> None:
-    assert script("python3", "python3\0-u\0/home/a/train.py\0--lr\0" + "1\0") == "train.py"
-    assert script("python3", "python3\0-m\0torch.distributed.run\0") == "torch.distributed.run"
-    assert script("python3", "python3\0-c\0import os\0") == "python3"
-    assert script("pt_data_worker", "python3\0train.py\0") == "pt_data_worker"
-    assert script("python3", "") == "python3"
-    assert script("python-loop", "python3\0train.py\0") == "python-loop"
+@rows(
+    "comm, executable, command, name",
+    {
+        "a script": (
+            "python3",
+            PYTHON,
+            "python3\0-u\0/home/a/train.py\0--lr\0" + "1\0",
+            "train.py",
+        ),
+        "a module": ("python3", PYTHON, "python3\0-m\0torch.run\0", "torch.run"),
+        "code": ("pt_main_thread", PYTHON, "python3\0-c\0import os\0", "python3"),
+        "PyTorch's first thread": ("pt_main_thread", PYTHON, "python\0train.py\0", "train.py"),
+        "a worker that names its thread": ("pt_data_worker", "", "python\0a.py\0", "a.py"),
+        "a title": ("VLLM::EngineCor", PYTHON, "VLLM::EngineCore\0\0\0", "VLLM::EngineCore"),
+        "a long title": ("x", PYTHON, 99 * "x", 64 * "x"),
+        "no command line": ("python3", PYTHON, "", "python3"),
+        "a script of a shell": ("run.sh", "/bin/bash", "/bin/bash\0./run.sh\0", "run.sh"),
+        "a name that is cut": ("nvidia-cuda-mps", "/bin/nvidia-cuda-mps-server", "x\0", MPS),
+        "nothing but its name": ("trainer", "", "", "trainer"),
+    },
+)
+def test_what_people_call_a_process(comm: str, executable: str, command: str, name: str) -> None:
+    assert display_name(comm, executable, command) == name

@@ -279,7 +279,7 @@ if not libc.vfork():
             state = PROC / f"{process.pid}/stat"
             until(lambda: ") D " in state.read_text(), "uninterruptible sleep")
             (stack,) = stacks(reader, process.pid)
-            assert stack.wait is Wait.DISK
+            assert stack.wait is Wait.PROGRAM
             assert stack.frames[0].line in (5, 6)
         finally:
             os.killpg(process.pid, signal.SIGKILL)

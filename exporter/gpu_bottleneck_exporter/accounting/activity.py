@@ -6,6 +6,13 @@ from enum import Enum
 
 from gpu_bottleneck_exporter.host.waits import Wait
 
+_PUBLISHED_AS = {
+    **dict.fromkeys(("requests", "peer", "timer"), "sleep"),
+    "driver": "unknown",
+    "program": "queue",
+    "memory": "disk",
+}
+
 
 class Activity(Enum):
     """What a process, or one of its threads, does at one moment.
@@ -31,24 +38,31 @@ class Activity(Enum):
     TIMER = "timer"
     """Asleep on a timer or in a socket, so not for a task, and nothing explains it; only deep
     probes tell it from SLEEP."""
+    DRIVER = "driver"
+    """Uninterruptible, for a lock of the GPU's driver."""
     RUN = "run"
     """Running or runnable; only the scheduler's counters (schedstat) tell them apart."""
+    PROGRAM = "program"
+    """Uninterruptible, for a lock of its own memory map or a child of vfork: as good as running.
+    """
     NETWORK = "network"
     """Asleep in a socket; found by a deep probe: waiting for an answer."""
     DISK = "disk"
     """Uninterruptible: block devices, NFS, FUSE, page faults."""
+    MEMORY = "memory"
+    """Uninterruptible, for memory of its control group."""
     GONE = "gone"
 
     def __init__(self, name: str) -> None:
         self.reads = name in {"network", "disk"}
         """Whether it waits for data from a disk or from another machine."""
-        self.active = self.reads or name == "run"
+        self.active = self.reads or name in {"run", "program", "memory"}
         """Whether it may hold others up."""
-        self.rests = not self.active and name != "gone"
+        self.rests = not self.active and name not in {"driver", "gone"}
         """Whether it sleeps, and nobody waits for that."""
-        self.waits_as = "sleep" if name in {"requests", "peer", "timer"} else name
+        self.waits_as = _PUBLISHED_AS.get(name, name)
         """What its time is published as (`gpu_feeder_wait_seconds_total`), if it is a wait."""
-        self.waits = self.rests or self.reads
+        self.waits = name not in {"run", "gone"}
 
     __hash__ = object.__hash__
     """Enum's own __hash__ runs in Python, which is slow at each count of an activity."""
@@ -61,9 +75,13 @@ ACTIVITY_OF = {
     Wait.LOCK: Activity.QUEUE,
     Wait.PIPE: Activity.QUEUE,
     **dict.fromkeys((Wait.UNKNOWN, Wait.RING, Wait.AIO), Activity.UNKNOWN),
+    Wait.DRIVER: Activity.DRIVER,
+    Wait.PROGRAM: Activity.PROGRAM,
+    Wait.MEMORY: Activity.MEMORY,
     Wait.GONE: Activity.GONE,
     **dict.fromkeys(
-        (Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.OTHER), Activity.SLEEP
+        (Wait.POLL, Wait.ACCEPT, Wait.TIMER, Wait.CHILD, Wait.STOPPED, Wait.FROZEN, Wait.OTHER),
+        Activity.SLEEP,
     ),
 }
 """What a first thread does that is in a wait, without a deep probe."""

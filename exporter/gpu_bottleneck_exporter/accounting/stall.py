@@ -184,8 +184,11 @@ def _by_cause(left: Mapping[Activity, float], did: Bucket) -> Mapping[str, float
     """Shares by cause of what is `left` of the main's time once the busy share is subtracted."""
     parts = [
         *((cause, left[Activity.RUN] * share) for cause, share in _running_main(did).items()),
+        (HOST_CODE, left[Activity.PROGRAM]),
         (_disk(did), left[Activity.DISK]),
+        (MEMORY, left[Activity.MEMORY]),
         (NETWORK, left[Activity.NETWORK]),
+        (UNKNOWN, left[Activity.DRIVER]),
         *_waiting_main({one: share for one, share in left.items() if one.rests}, did).items(),
     ]
     shares: dict[str, float] = defaultdict(float)
@@ -241,17 +244,33 @@ def _held_up_by(did: Bucket) -> tuple[str | None, float]:
         return None, 0.0
     mean = sum(active.values())
     if most is Activity.RUN:
+        if _copies_batches(did):
+            return HOST_CODE, mean
         used = [did.of(role).used for role in _HELPERS]
         cpu_ns = _children_ns(did) + sum(one.own_cpu_ns for one in used)
         crowded = sum(one.queue_ns for one in used) > cpu_ns
         return _queue(did) if crowded else WORKER_CPU, mean
-    return (_disk(did) if most is Activity.DISK else NETWORK), mean
+    causes = {Activity.DISK: _disk(did), Activity.MEMORY: MEMORY, Activity.NETWORK: NETWORK}
+    return causes[most], mean
+
+
+def _copies_batches(did: Bucket) -> bool:
+    """Whether threads of the main run most of the time while its workers rest.
+
+    Beside workers they load nothing: they collate what these hand over, or copy it to pinned
+    memory, often with more threads (OpenMP) than that is worth.
+    """
+    workers, threads = did.of(Role.WORKER), did.of(Role.THREAD)
+    if workers.processes < MOSTLY or not workers.samples:
+        return False
+    at_work = sum(share for activity, share in workers.shares().items() if activity.active)
+    return threads.mean(Activity.RUN) > MOSTLY and at_work < MOSTLY
 
 
 def _active(did: Bucket) -> dict[Activity, float]:
-    """Mean number of helpers that ran, read files, or waited for an answer."""
+    """Mean number of helpers that ran, read files, lacked memory, or waited for an answer."""
     elapsed = max(did.elapsed_ns, 1)
-    active = dict.fromkeys((Activity.RUN, Activity.DISK, Activity.NETWORK), 0.0)
+    active = dict.fromkeys((Activity.RUN, Activity.DISK, Activity.MEMORY, Activity.NETWORK), 0.0)
     for role in _HELPERS:
         part = did.of(role)
         # File data is counted by process: threads share that of the main.
@@ -262,9 +281,11 @@ def _active(did: Bucket) -> dict[Activity, float]:
         mean = {one: shares.get(one, 0.0) * part.processes for one in active}
         run, disk = mean[Activity.RUN], mean[Activity.DISK]
         copying = run * _copying(used, elapsed, waits_too=disk >= max(MOSTLY * run, HARDLY))
-        active[Activity.RUN] += run - copying
+        program = shares.get(Activity.PROGRAM, 0.0) * part.processes
+        active[Activity.RUN] += run - copying + program
         active[Activity.DISK] += disk + copying
-        active[Activity.NETWORK] += mean[Activity.NETWORK]
+        for activity in (Activity.MEMORY, Activity.NETWORK):
+            active[activity] += mean[activity]
     active[Activity.RUN] += _children_ns(did) / elapsed
     if not did.of(Role.THREAD).looks and not did.of(Role.WORKER).samples:
         main = did.of(Role.MAIN).used

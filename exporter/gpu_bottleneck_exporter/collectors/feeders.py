@@ -55,10 +55,11 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: _by_role(fed, lambda one: one.queue_ns / 1e9) if fed.queue_known else None,
     counter(
         "gpu_feeder_wait_seconds_total{role, state}",
-        "Seconds in which the processes waited, by what for: disk (file I/O), network (a socket; "
-        "while the GPU idles, an answer), queue (pipe, futex, semaphore), sleep (timer, poll), "
-        "unknown (no permission). Covers first threads and, while the GPU idles, what those wait "
-        "for. Sampled; each kind is absent until first seen.",
+        "Seconds in which the processes waited, by what for: disk (file I/O, memory of the control "
+        "group), network (a socket; while the GPU idles, an answer), queue (pipe, futex, "
+        "semaphore, memory map), sleep (timer, poll), unknown (no permission, a lock of the GPU's "
+        "driver). Covers first threads and, while the GPU idles, what those wait for. Sampled; "
+        "each kind is absent until first seen.",
     ): lambda fed: seconds_by(dict(sorted(fed.wait_ns.items()))),
     counter(
         "gpu_feeder_read_bytes_total{role}",
@@ -113,8 +114,8 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: fed.job.limits.memory_used_bytes,
     gauge(
         "gpu_feeder_memory_limit_bytes",
-        "Tightest memory limit of the main processes' cgroups, in bytes (memory.max or "
-        "memory.limit_in_bytes). Absent without a limit.",
+        "Tightest memory limit of the main processes' cgroups, in bytes (memory.max, memory.high "
+        "or memory.limit_in_bytes). Absent without a limit.",
     ): lambda fed: fed.job.limits.memory_bytes,
     gauge(
         "gpu_feeder_shm_size_bytes",

@@ -35,6 +35,8 @@ class CounterReader:
         self._cgroups: dict[Cgroup, CgroupCounters] = {}
         """Those of the mains, as last read."""
         self._turn = 0
+        self.busiest_thread = ""
+        """The name of the loading thread of a main that used most of the last second."""
 
     @property
     def cgroups(self) -> frozenset[Cgroup]:
@@ -94,6 +96,8 @@ class CounterReader:
         ]
         launching = [thread for launches, thread in threads if launches and not thread.polls]
         loading = [thread for launches, thread in threads if not (launches or thread.polls)]
+        busiest = max(loading, key=lambda thread: thread.cpu_ns, default=None)
+        self.busiest_thread = busiest.name if busiest else ""
         used[Role.MAIN] = used[Role.MAIN]._replace(
             launch_cpu_ns=sum(one.cpu_ns for one in launching),
             launch_queue_ns=sum(one.queue_ns for one in launching),

@@ -18,6 +18,7 @@ _SLEEPS = {
     Wait.TIMER.value: "on a timer",
     Wait.CHILD.value: "until a child process ends",
     Wait.STOPPED.value: "stopped by a signal or a debugger",
+    Wait.FROZEN.value: "frozen by its control group (docker pause)",
     Wait.PIPE.value: "for a pipe or a UNIX socket",
     Wait.POLL.value: "in poll, on pipes, events or connections without a pending answer",
     Wait.SOCKET.value: "in a socket without a pending answer",
@@ -40,6 +41,23 @@ def asleep(reasons: Mapping[str, int]) -> Iterator[str]:
         largest = sorted(reasons.items(), key=lambda entry: -entry[1])[:2]
         parts = [f"{_SLEEPS[reason]} ({number / total:.0%})" for reason, number in largest]
         yield f"the main process sleeps {', '.join(parts)}"
+
+
+def in_driver(share: float, locks: Iterable[str]) -> Iterator[str]:
+    """`share` of the looks, 0-1, at which mains waited in the driver, lately in `locks`."""
+    if share:
+        names = ", ".join(sorted(printable(lock, _LONGEST) for lock in locks if lock))
+        yield f"the main process waits for a lock of the GPU's driver ({share:.0%}): {names}"
+
+
+def threads(cores: float, name: str) -> Iterator[str]:
+    """`cores` that threads of mains with workers use, and the name of the busiest."""
+    if cores >= 1:
+        called = f", {printable(name, _LONGEST)} first" if name else ""
+        yield (
+            f"threads of the main process that launch no kernels use {cores:.1f} cores{called}: "
+            "OMP_NUM_THREADS bounds those of OpenMP"
+        )
 
 
 def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:

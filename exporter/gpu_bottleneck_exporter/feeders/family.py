@@ -7,6 +7,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders.crowd import WHOLE, chosen
 from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
+from gpu_bottleneck_exporter.feeders.helpers import HelperFinder, Waits
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.programs import loads_nothing
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
@@ -38,8 +39,13 @@ class Family:
         self._searching = RefreshSchedule()
         self.known: frozenset[int] = frozenset()
         """Processes that are sampled by themselves, or need not be."""
+        self.waits: dict[int, Waits] = {}
+        """By main, what it waits on."""
         self._auxiliary: dict[int, Process] = {}
         """They load nothing, but a forkserver starts workers."""
+        self._helpers: set[int] = set()
+        """Those of them that may turn out to be workers."""
+        self._finder = HelperFinder(proc) if timeouts else None
         self.share = WHOLE
         """What may be spent on workers; set by whoever discovers the tree."""
 
@@ -50,6 +56,7 @@ class Family:
         """
         self.known = others | workers
         came = self._replace(self.mains, mains)
+        self.waits = {pid: self.waits.get(pid) or Waits() for pid in self.mains}
         before = {pid for pid, one in self.workers.items() if not one.gone} | self.unfollowed
         self._follow(workers)
         return came, len((self.workers.keys() | self.unfollowed) - before)
@@ -61,13 +68,29 @@ class Family:
         followed -= {pid for pid in followed if self._is_zombie(pid)}
         new = followed - self.workers.keys() - self._auxiliary.keys()
         compilers = followed & {one.pid for one in self.compilers}
-        auxiliary = followed & self._auxiliary.keys()
+        auxiliary = followed & self._auxiliary.keys() - self._helpers
         auxiliary |= {
             pid for pid in sorted(new) if loads_nothing(self._proc, pid, self.mains, compilers)
         }
+        if self._finder:
+            before = self._helpers
+            self._helpers = self._finder.find(self.waits, followed - auxiliary)
+            self._move(self._helpers, self.workers, self._auxiliary)
+            self._move(before & followed - self._helpers, self._auxiliary, self.workers)
+            auxiliary |= self._helpers
         self._replace(self._auxiliary, auxiliary)
         self._replace(self.workers, followed - auxiliary)
         self.compilers = [self._auxiliary[pid] for pid in compilers]
+
+    @staticmethod
+    def _move(pids: set[int], before: dict[int, Process], now: dict[int, Process]) -> None:
+        """Change the role of those of `pids` that are known; their counters go on."""
+        now |= {pid: before.pop(pid) for pid in pids & before.keys()}
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether too little is known of a main's waits to tell its helpers from its workers."""
+        return self._finder is not None and self._finder.undecided
 
     @property
     def worker_count(self) -> int:
@@ -84,10 +107,15 @@ class Family:
         """Whether all workers are read as often."""
         return self.is_prompt and self.whole and not self.unfollowed
 
-    def has_unknown_children(self) -> bool:
-        """Whether a main or a forkserver has started a process since the tree was discovered."""
+    def is_outdated(self) -> bool:
+        """Whether a main or a forkserver has started a process since the tree was discovered.
+
+        Or whether by now more is known of those that may be helpers.
+        """
         processes = (*self.mains.values(), *self._auxiliary.values())
-        return any(process.has_unknown_child(self.known) for process in processes)
+        return any(process.has_unknown_child(self.known) for process in processes) or (
+            self._finder is not None and self._finder.is_due(self.waits)
+        )
 
     def is_kin_search_due(self, now_ns: int, holders: frozenset[int]) -> bool:
         """Whether to seek kin; `holders` of all GPUs are none. If so, it is due again later."""

@@ -10,7 +10,9 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, History, Role
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
+    CPU_QUEUE,
     HARDLY,
+    HOST_CODE,
     IDLES,
     MOSTLY,
     NETWORK,
@@ -19,6 +21,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     engaged,
 )
 from gpu_bottleneck_exporter.feeders import evidence
+from gpu_bottleneck_exporter.feeders.affinity import Pinned, pinned_workers
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
 from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.job import JobFacts, facts_of
@@ -89,6 +92,8 @@ class FeederGroup:
         """Local and remote ends of the mains' connections, as last inspected."""
         self.joined: frozenset[FeederGroup] = frozenset()
         """Those of other GPUs with which the mains are connected; for any thread."""
+        self.pinned: Pinned | None = None
+        """Workers that wait for the CPUs to which they are pinned."""
         self.worker_starts = 0
         self.last_tick_ns: int | None = None
         """When the counters were last read."""
@@ -164,7 +169,10 @@ class FeederGroup:
         others_ns = main.used.own_cpu_ns - main.used.leader_cpu_ns
         states.resting = deep and all(activity.rests for activity in seen)
         states.explained = (
-            deep and running >= _EXPLAINED and others_ns < _HARDLY_RUN * second.elapsed_ns
+            deep
+            and running >= _EXPLAINED
+            and others_ns < _HARDLY_RUN * second.elapsed_ns
+            and not self.family.is_undecided
         )
         if not deep:
             for process in (*self.mains.values(), *states.probed.members):
@@ -242,10 +250,14 @@ class FeederGroup:
 
     def evidence(self, now_ns: int) -> tuple[tuple[str, str], ...]:
         """What was seen behind the waiting lately, by cause. Too costly for every tick."""
-        did = self.history.seconds(now_ns - WINDOW_NS, now_ns)
+        did, self.pinned = self.history.seconds(now_ns - WINDOW_NS, now_ns), None
         if did is None or not self.idles(now_ns):
             return ()
         tcp = [deep.tcp for deep in self._deep() if deep.tcp]
+        used = did.of(Role.WORKER).used
+        if used.queue_ns > MOSTLY * used.cpu_ns:
+            sampled = [worker.pid for worker in self.states.probed.members]
+            self.pinned = pinned_workers(self._proc, self.mains, sampled)
         files = any(Activity.DISK in part.seen for part in did.parts.values())
         pids = [*self.mains, *self.workers][:4] if files else []
         seen = {
@@ -254,7 +266,16 @@ class FeederGroup:
                 *evidence.asked((one.owed for one in tcp if one.owed), now_ns),
                 *evidence.fed((one.fed_by for one in tcp if one.fed_by), now_ns),
             ),
+            HOST_CODE: evidence.threads(
+                did.of(Role.THREAD).used.cpu_ns / max(did.elapsed_ns, 1),
+                self.counters.busiest_thread,
+            ),
+            CPU_QUEUE: [f"{self.pinned}"] if self.pinned else [],
             STORAGE: evidence.storage(self._proc, pids),
+            UNKNOWN: evidence.in_driver(
+                did.of(Role.MAIN).shares().get(Activity.DRIVER, 0.0),
+                {main.reader.driver_lock for main in self.mains.values()},
+            ),
         }
         trackers = [deep.rings for deep in self._deep()]
         submitted = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, SELDOM_NS, SHOR
 
 LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
-_NOT_ASLEEP = frozenset({Wait.RUN, Wait.DISK, Wait.GONE})
+_NOT_ASLEEP = frozenset({Wait.RUN, Wait.DISK, Wait.PROGRAM, Wait.MEMORY, Wait.DRIVER, Wait.GONE})
 _ON_DESCRIPTORS = frozenset(
     {Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.RING, Wait.UNKNOWN}
 )
@@ -149,6 +150,8 @@ class DeepProbe:
         self.peer = False
         """Whether, at the last look, it waited for a process of another GPU of the job."""
         self._awaited: set[int | None] = set()
+        self.awaits: frozenset[int | None] = frozenset()
+        """What its first thread, or threads for which that waits, waited on at the last look."""
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -179,7 +182,7 @@ class DeepProbe:
         A look that is still fresh, with the first thread in the same wait, is returned again.
         """
         if wait in _NOT_ASLEEP:
-            self.serving = False
+            self.serving, self.awaits = False, frozenset()
             return shallow(self._pid, wait)
         if wait is self._wait and self._seen:
             stays = 1 if self._seen.whole.active else HALF_AS_OFTEN
@@ -192,6 +195,9 @@ class DeepProbe:
     def _probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         seen = Seen(ACTIVITY_OF[wait], reason=wait.value)
         self.serving = False
+        self.awaits = frozenset()
+        if wait is Wait.FROZEN:  # all its threads are
+            return seen
         first = self._descriptors(wait)
         threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
         # A debugger may stop the first thread alone.
@@ -201,7 +207,10 @@ class DeepProbe:
             seen.reason = "input"
         verdicts = self._verdicts(now_ns, wait, first, threads, around)
         clients = tuple(fd for fd, verdict in verdicts.items() if verdict in _OF_CLIENTS)
-        self._note_awaited([first, clients, *(thread.descriptors for thread in threads)])
+        on_threads = [thread.descriptors for thread in threads]
+        self._note_awaited([first, clients, *on_threads])
+        behind = on_threads if first == () and wait in _FOR_THREADS else ()
+        self.awaits = frozenset(chain.from_iterable(_numbers(on) for on in (first, *behind)))
         self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
         self._judge_first(seen, wait, first, verdicts)
         seen.first = self._submitted(now_ns, wait, first, verdicts) or seen.first
@@ -243,7 +252,7 @@ class DeepProbe:
         if len(self._awaited) > MOST_UNASKED:  # no search for strangers wants them
             self._awaited.clear()
         for descriptors in found:
-            self._awaited.update((None,) if descriptors is None else descriptors)
+            self._awaited.update(_numbers(descriptors))
 
     def _descriptors(self, wait: Wait) -> Descriptors:
         """The descriptors that the first thread waits on."""
@@ -333,9 +342,10 @@ class DeepProbe:
             return
         if activity is Activity.DISK:
             seen.in_file = self._pid, thread.tid
-        if not self.launches_elsewhere and not thread.name.startswith(LAUNCHES):
+        launches = self.launches_elsewhere or thread.name.startswith(LAUNCHES)
+        if not launches and activity.active:
             seen.add(activity)
-        elif not seen.first.active or activity is Activity.RUN:
+        elif launches and (not seen.first.active or activity is Activity.RUN):
             seen.first = activity
 
     def _follow_requests(self, now_ns: int, verdicts: Verdicts, around: Surroundings) -> None:
@@ -379,6 +389,10 @@ class DeepProbe:
         for pid in self._children.keys() - pids:
             for part in self._children.pop(pid):
                 part.close()
+
+
+def _numbers(on: Descriptors) -> Collection[int | None]:
+    return (None,) if on is None else on
 
 
 def _is_due(on: Descriptors, verdicts: Verdicts, due: frozenset[Verdict]) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
 from gpu_bottleneck_exporter.accounting.bucket import Counters, less
 from gpu_bottleneck_exporter.feeders.habits import WEIGHT, StrangerRecord, Works
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, shallow
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
+from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.schedule import SHORTLY_NS
 
 
 class Process:
@@ -33,6 +35,9 @@ class Process:
         self._proc = proc
         self._timeouts = timeouts
         self._children = KeptFile(f"{proc}/{pid}/task/{pid}/children")
+        self._frozen = False
+        self._frozen_due_ns = 0
+        """When to look again whether its control group was frozen."""
         self._runnable: tuple[int, int] | None = None
         """Of the first thread: when it was last asked for, and how long it had been by then."""
         self._last = Counters(read_bytes=None, written_bytes=None)
@@ -73,7 +78,18 @@ class Process:
     def probe(self, now_ns: int, around: Surroundings | None = None) -> Seen:
         """What it does at monotonic `now_ns`; with `around`, also what is behind its sleep."""
         wait = self.reader.wait()
-        return self.deepen().probe(now_ns, wait, around) if around else shallow(self.pid, wait)
+        if not around:
+            return shallow(self.pid, wait)
+        if around.holds and ACTIVITY_OF[wait].rests and self._is_frozen(now_ns):
+            wait = Wait.FROZEN
+        return self.deepen().probe(now_ns, wait, around)
+
+    def _is_frozen(self, now_ns: int) -> bool:
+        """Whether its control group is frozen, as of a few seconds ago if it was not."""
+        if self._frozen or now_ns >= self._frozen_due_ns:
+            self._frozen_due_ns = now_ns + SHORTLY_NS
+            self._frozen = self.reader.is_frozen
+        return self._frozen
 
     def deepen(self) -> DeepProbe:
         """The deep probe, created on demand."""

@@ -54,6 +54,7 @@ _NOTEBOOKS = frozenset({"ipykernel_launcher", "ipykernel", "colab_kernel_launche
 _WITH_A_VALUE = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
 """Python's short options that take a value: the rest of the word, else the next one."""
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
+_LONGEST_TITLE = 64
 _TERMINAL = 4
 """Field tty_nr of /proc/PID/stat, counted after the command."""
 
@@ -76,11 +77,19 @@ def runs_notebook(command: str) -> bool:
     return not _NOTEBOOKS.isdisjoint(programs)
 
 
-def script(name: str, command: str) -> str:
-    """What people call a process with this `name` and command line: `train.py` for a Python's."""
-    if not _PYTHON.fullmatch(name):
-        return name
-    return _python_runs(command.split("\0")[1:]).rpartition("/")[2] or name
+def display_name(comm: str, executable: str, command: str) -> str:
+    """What people call a process: `train.py` of a Python's, also where it renames its threads.
+
+    `comm`: the name of its first thread; `executable`: the file that it runs, empty if unknown;
+    `command`: its command line, which it may replace by a title.
+    """
+    first, *arguments = command.split("\0")
+    program, runs = first.rpartition("/")[2], executable.rpartition("/")[2]
+    if _PYTHON.fullmatch(program):
+        return _python_runs(arguments).rpartition("/")[2] or program
+    if _PYTHON.fullmatch(runs):
+        return first[:_LONGEST_TITLE] or comm
+    return runs if runs.startswith(comm) else comm
 
 
 def _python_runs(arguments: list[str]) -> str:

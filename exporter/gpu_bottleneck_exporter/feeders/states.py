@@ -93,6 +93,8 @@ class StateSampler:
             activity = self._activity(process, seen, bucket.reasons) if behind else seen.first
             main.note(activity)
             process.note(activity)
+            if behind and (waits := self._family.waits.get(process.pid)):
+                waits.note(process.deepen().awaits)
             if seen.active:
                 add_up(threads.seen, seen.active)
             if deep:

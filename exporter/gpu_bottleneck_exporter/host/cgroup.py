@@ -287,8 +287,11 @@ def _quota(level: Path) -> float | None:
 
 
 def _memory_limit(level: Path) -> int | None:
-    limit = read(f"{level}/memory.max") or read(f"{level}/memory.limit_in_bytes") or "max"
-    return None if limit.strip() == "max" or int(limit) >= _UNLIMITED_BYTES else int(limit)
+    """Bytes beyond which its processes are throttled or killed."""
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    texts = [(read(f"{level}/{name}") or "max").strip() for name in names]
+    limits = [int(text) for text in texts if text != "max"]
+    return min((limit for limit in limits if limit < _UNLIMITED_BYTES), default=None)
 
 
 def made_by_root(sysfs: Path, controllers: str, path: str) -> str:

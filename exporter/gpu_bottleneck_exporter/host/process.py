@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.host.files import (
     read_part,
     understood,
 )
-from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of
+from gpu_bottleneck_exporter.host.waits import DEEP_SLEEP, Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 _LIVES = re.compile(r"^State:\t[^ZX]", re.MULTILINE)
@@ -299,6 +299,8 @@ class ProcessReader:
         self._io = KeptFile(f"{folder}/io")
         self._gone = False
         self._text: bytes | None = None
+        self.driver_lock = ""
+        """The wait channel in which it last waited for the GPU's driver."""
         self.last: Stat | None = None
         """As of the last `stat` that was read."""
         self.started_ticks: int | None = None
@@ -345,10 +347,25 @@ class ProcessReader:
             return Wait.GONE
         _, letter = found
         # Again: it may have fallen asleep between the two reads.
-        wait = wait_of(letter, self._read(self._channel) if letter == "S" else None)
+        channel = self._read(self._channel) if letter in f"S{DEEP_SLEEP}" else None
+        wait = wait_of(letter, channel, self._call)
+        if wait is Wait.DRIVER:
+            self.driver_lock = (channel or b"").decode(errors="replace")
         if wait is Wait.GONE and (stat := self.stat()) and stat.leaderless:
             return Wait.LOCK  # as in pthread_join: the process does what its other threads do
         return wait
+
+    def _call(self) -> bytes | None:
+        """The system call of the first thread; aside, for the locks of an execve."""
+        text = proc_reads.call(self.pid, lambda: read(f"{self._folder}/syscall"))
+        return text.encode() if text else None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether its first thread sleeps uninterruptibly where no thread does unless frozen."""
+        found = comm_and_state(self._read(self._stat))
+        channel = self._read(self._channel) or b""
+        return found is not None and found[1] in DEEP_SLEEP and asleep_in(channel) is not None
 
     def leader_ns(self) -> tuple[int, int] | None:
         """Nanoseconds on a CPU and of run queue delay, of the first thread (schedstat)."""

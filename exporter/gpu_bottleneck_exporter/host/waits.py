@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
 
@@ -42,6 +43,14 @@ class Wait(Enum):
     TIMER = "timer"
     CHILD = "child"
     """The end of a child process."""
+    PROGRAM = "program"
+    """The program's own memory map (mmap_lock), or a child of vfork until it calls execve."""
+    MEMORY = "memory"
+    """Room in a control group: throttled above memory.high, or out of memory."""
+    DRIVER = "driver"
+    """A lock of the GPU's driver."""
+    FROZEN = "frozen"
+    """Thawing of its control group."""
     STOPPED = "stopped"
     """Stopped by a signal or a debugger."""
     OTHER = "other"
@@ -85,12 +94,52 @@ _BY_CHANNEL: tuple[tuple[Wait, tuple[str, ...]], ...] = (
         ("do_epoll_wait", "ep_poll", "do_poll", "do_sys_poll", "poll_schedule", "do_select"),
     ),
     (Wait.TIMER, ("hrtimer_nanosleep", "do_nanosleep")),
-    # The latter two until a child of vfork calls execve, in state D.
-    (Wait.CHILD, ("do_wait", "kernel_wait4", "kernel_clone", "_do_fork")),
+    (Wait.CHILD, ("do_wait", "kernel_wait4")),
+    # Freezer of cgroup v2, kernel/signal.c; the latter tried.
+    (Wait.FROZEN, ("do_freezer_trap", "get_signal")),
 )
+"""Channels of tasks that sleep interruptibly (state S)."""
+_NEEDS_LETTER = frozenset({Wait.DISK, Wait.FROZEN})
+"""Waits in whose channels tasks also sleep uninterruptibly, or are stopped."""
+_UNINTERRUPTIBLE: tuple[tuple[Wait, tuple[str, ...]], ...] = (
+    (
+        Wait.PROGRAM,
+        (
+            *("vm_mmap_pgoff", "__vm_munmap", "vm_munmap"),  # mm/util.c, mm/mmap.c; tried
+            *("do_madvise", "do_mprotect_pkey", "__mm_populate", "do_mlock"),  # mm; from the source
+            *("__do_sys_brk", "__x64_sys_brk", "__do_sys_mremap", "__x64_sys_mremap"),
+            *("lock_mm_and_find_vma", "do_user_addr_fault", "__do_page_fault"),  # page faults
+            *("dup_mm", "mmap_read_lock", "mmap_write_lock"),
+            *("kernel_clone", "_do_fork"),  # kernel/fork.c; vfork, tried
+        ),
+    ),
+    (
+        Wait.MEMORY,
+        (
+            *("mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high"),  # from the source
+            *("mem_cgroup_oom_", "reclaim_throttle", "throttle_direct_reclaim"),  # first one tried
+        ),
+    ),
+    (Wait.FROZEN, ("__refrigerator",)),  # kernel/freezer.c, cgroup v1; tried
+    (
+        Wait.DRIVER,
+        (
+            *("os_acquire_", "uvm_", "rm_", "_nv"),
+            *("amdgpu_", "kfd_", "drm_", "ttm_", "dma_fence_", "dma_resv_", "i915_", "xe_"),
+        ),
+    ),
+)
+"""Channels of tasks in state D that wait for no file."""
+_DRIVERS_TOO = re.compile("nv(?!me|mf|m_|fs|dimm)")
+"""Not NVMe, NVM and the driver that reads files into GPUs (GPUDirect Storage): these are storage.
+"""
+_SEMAPHORE = re.compile("(?:call_)?rwsem_")
+"""Kernels that name the lock in place of its user: of a memory map, or of a file."""
+DEEP_SLEEP = "DK"
+"""State letters of uninterruptible sleep."""
 _BY_LETTER = {
     "R": Wait.RUN,
-    **dict.fromkeys("DK", Wait.DISK),
+    **dict.fromkeys(DEEP_SLEEP, Wait.DISK),
     **dict.fromkeys("Tt", Wait.STOPPED),
     **dict.fromkeys("ZXx", Wait.GONE),
 }
@@ -113,17 +162,28 @@ _RING_ENTER, _BY_INDEX = 426, 16
 argument is no descriptor (IORING_ENTER_REGISTERED_RING, Linux 5.18)."""
 _MOST_SELECTED = 1024
 """FD_SETSIZE."""
+_ON_MEMORY_MAP = {
+    "x86_64": {-1, 9, 10, 11, 12, 25, 27, 28, 56, 57, 58, 149, 150, 151, 329, 435},
+    "aarch64": {-1, 214, 215, 216, 220, 222, 226, 228, 229, 230, 232, 233, 288, 435},
+}.get(platform.machine(), {-1})
+"""Numbers of system calls that lock the memory map: mmap, mprotect, munmap, brk, mremap, mincore,
+madvise, mlock and its kin, and fork, which copies it; -1: a page fault."""
 _POLLFD = struct.Struct("=ihh")
 _libc = ctypes.CDLL(None, use_errno=True)
 _iovec = ctypes.c_size_t * 2
 """struct iovec: an address and a size."""
 
 
-def wait_of(letter: str, channel: bytes | None) -> Wait:
+def wait_of(
+    letter: str, channel: bytes | None, call: Callable[[], bytes | None] = lambda: None
+) -> Wait:
     """What a thread in state `letter` and in `channel` waits for.
 
     The channel reads "0" without the permission to ptrace: that means unknown, not running.
+    `call` reads its syscall file, which few channels take.
     """
+    if letter in DEEP_SLEEP and channel:
+        return _uninterruptible(channel, call) or Wait.DISK
     if letter in _BY_LETTER:
         return _BY_LETTER[letter]
     if not channel or channel == b"0":
@@ -138,7 +198,23 @@ def asleep_in(channel: bytes) -> Wait | None:
     Threads sleep in most channels in state S only: there the channel is enough.
     """
     found = _in_channel(channel)
-    return found if found is not Wait.DISK else None
+    return None if found in _NEEDS_LETTER else found
+
+
+def _uninterruptible(channel: bytes, call: Callable[[], bytes | None]) -> Wait | None:
+    name = channel.decode(errors="replace")
+    if _DRIVERS_TOO.match(name):
+        return Wait.DRIVER
+    if _SEMAPHORE.match(name):
+        return Wait.PROGRAM if _number(call()) in _ON_MEMORY_MAP else None
+    found = next((wait for wait, names in _UNINTERRUPTIBLE if name.startswith(names)), None)
+    # The freezer of cgroup v1 leaves tasks in their channels since Linux 6.1, in state D.
+    return found or _in_channel(channel)
+
+
+@understood
+def _number(call: bytes | None) -> int:
+    return int((call or b"").split()[0])
 
 
 def _in_channel(channel: bytes) -> Wait | None:

@@ -20,7 +20,12 @@ from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.nodeview import model
 from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment
 from gpu_bottleneck_exporter.nodeview.processes import ProcessReader
-from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, NUM_WORKERS, Prescription
+from gpu_bottleneck_exporter.prescription.model import (
+    NOTHING_KNOWN,
+    NUM_WORKERS,
+    Prescription,
+    Refusal,
+)
 from gpu_bottleneck_exporter.sampling.collector import seconds, seconds_by
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
@@ -204,8 +209,11 @@ def _explained(gpu: GpuSnapshot, lately: Lately, sampler: Sampler) -> dict[str, 
         fields["runbook"] = remedies.RUNBOOKS.get(verdict)
         told = feeding.evidence if feeding else ()
         fields["evidence"] = tuple(text for cause, text in told if cause == verdict) or None
-    kind = "prescription" if isinstance(outlook.advice, Prescription) else "prescription_refused"
-    return {**fields, kind: outlook.advice}
+    advice = outlook.advice
+    if isinstance(advice, Refusal) and advice.reason in remedies.REMEDIES_BY_REFUSAL:
+        fields["remedy"] = remedies.REMEDIES_BY_REFUSAL[advice.reason]
+    kind = "prescription" if isinstance(advice, Prescription) else "prescription_refused"
+    return {**fields, kind: advice}
 
 
 def _reading(gpu: GpuSnapshot, kind: type[T]) -> T:

@@ -48,6 +48,9 @@ _MOST_MEMORY = 0.9
 _UNSURE = 1.2
 """What is removed may take so many times its share of the idle time: that is from samples."""
 
+_MORE_OF = frozenset({model.NUM_WORKERS, model.CPU_CORES})
+"""Knobs of which pinned workers need no more."""
+
 Advice = Prescription | Refusal
 
 
@@ -82,6 +85,8 @@ def advise(seen: Observed) -> Advice | None:
     leading = max(parts, key=lambda name: parts[name])
     if parts[leading] < _LEADS * seen.idle:
         return Refusal("mixed")
+    if seen.pinned and leading in _MORE_OF:
+        return Refusal("pinned")
     found = ADVISERS[leading](seen)
     return found if isinstance(found, Refusal) or _gains(found) else Refusal("no_gain")
 

@@ -37,6 +37,7 @@ REFUSALS = {
     "unseen": "what its processes do cannot be seen",
     "no_knob": "no setting of the job is known to change this",
     "saturated": "the disk or the network link is busy all the time",
+    "pinned": "its workers are pinned to few CPUs of the job",
     "no_cores": "the machine has no CPU cores left for it",
     "no_memory": "the memory does not hold more workers",
     "inconsistent": "what the workers did does not explain the wait",

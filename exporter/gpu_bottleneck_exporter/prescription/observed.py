@@ -65,6 +65,8 @@ class Observed:
     free_bytes: float | None = None
     data_bytes: float | None = None
     """Per second: what main and workers read from storage, or received if they wait for that."""
+    pinned: bool = False
+    """Whether most workers wait for the few CPUs of the job to which they are pinned."""
     saturated: bool = False
     """Whether a disk or a network interface was busy all the time."""
     job_gpus: float = 1.0
@@ -117,7 +119,7 @@ class Observed:
 _IDLES = 0.1
 _LATEST = frozenset({"limit_cores", "worker_bytes", "free_bytes", "job_gpus"})
 """What is no mean over the stretch: the last one counts."""
-_WORST = frozenset({"saturated", "main_writes", "main_reads"})
+_WORST = frozenset({"pinned", "saturated", "main_writes", "main_reads"})
 _WHERE_KNOWN = frozenset({"free_cores", "data_bytes", "job_busy", "slack"})
 _APART = _LATEST | _WORST | _WHERE_KNOWN | {"seconds", "stalls"}
 _MEANS = [item.name for item in fields(Observed) if item.name not in _APART]

@@ -36,7 +36,9 @@ _SATURATED = 0.9
 _BYTES_PER_MEGABIT = 125_000
 _DIGITS = re.compile(r"\d+")
 _BUSY = "busy"
-_AT_WORK = (Activity.RUN, Activity.DISK, Activity.NETWORK, Activity.TIMER)
+_FILES = (Activity.DISK, Activity.MEMORY)
+"""What larger memory or faster storage would shorten."""
+_AT_WORK = (*(one for one in Activity if one.active), Activity.TIMER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class Prescriber:
             workers=max(plain.workers - idlers, 0),
             idlers=idlers,
             active=sum(crew.mean(activity) for activity in _AT_WORK),
-            running=crew.mean(Activity.RUN),
+            running=crew.mean(Activity.RUN) + crew.mean(Activity.PROGRAM),
             reading=crew.mean(Activity.DISK),
             threads=sum(map(did.of(Role.THREAD).mean, did.of(Role.THREAD).seen)),
             worker_cores=workers.cpu_ns / elapsed,
@@ -156,7 +158,7 @@ class Prescriber:
             main_queue=min(
                 (main.queue_ns + main.launch_queue_ns) / elapsed / max(plain.mains, 1), 1.0
             ),
-            main_disk=states.get(Activity.DISK, 0) / samples,
+            main_disk=sum(states.get(one, 0) for one in _FILES) / samples,
             main_network=states.get(Activity.NETWORK, 0) / samples,
             main_writes=(main.written_bytes or 0) > max(main.read_bytes or 0, much),
             main_reads=main.read_chars > much,
@@ -166,6 +168,7 @@ class Prescriber:
             worker_bytes=self._size(feed, now.at_ns),
             free_bytes=self._shared(free_bytes(feed.counters.cgroups, _available(now.host))),
             data_bytes=_data(did, mark, now, plain),
+            pinned=feed.pinned is not None and feed.pinned.are_most,
             saturated=machines is not None and _saturated(machines, self._sysfs),
         )
 

@@ -332,7 +332,7 @@ class HostSampler:
                     feed.sample_from = now + jitter * self._pause(feed) - self._step / 2
                     mains_only = lively and self._mains_only
                     stale |= not feed.sample(time.monotonic_ns(), mains_only=mains_only)
-                stale |= children and feed.family.has_unknown_children()
+                stale |= children and feed.family.is_outdated()
                 stale |= self._discovery.lacks_kin(feed, time.monotonic_ns())
                 if feed in closing:
                     stale |= not feed.advance(time.monotonic_ns())
