@@ -163,6 +163,7 @@ def test_kin_join_two_gpus_unless_they_are_those_of_both(*, of_both: bool) -> No
         program(alone) as server,
     ):
         front.hear()
+        server.hear()
         feeds = feed(trainer), feed(server)
         for one in feeds[not of_both :]:
             one.family.adopt_kin({front.pid})
