@@ -52,6 +52,7 @@ HELD = 1
 ROLES = (Role.MAIN, Role.WORKER, Role.THREAD, Role.RELATED)
 SLEEP, QUEUE, HIDDEN, RUN = Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN, Activity.RUN
 SERVES, READS, ASKS = Activity.REQUESTS, Activity.DISK, Activity.NETWORK
+ASKS_PEER = Activity.PEER
 WAITS, RUNS = {QUEUE: 10}, {RUN: 20}
 Used = Mapping[str, float]
 """Counters of CPU time in seconds; others as they are."""
@@ -123,7 +124,7 @@ def spent(user: float, system: float) -> Used:
 
 def test_each_wait_is_an_activity() -> None:
     assert ACTIVITY_OF.keys() == set(Wait)
-    assert set(ACTIVITY_OF.values()) == set(Activity) - {SERVES, Activity.TIMER}
+    assert set(ACTIVITY_OF.values()) == set(Activity) - {SERVES, ASKS_PEER, Activity.TIMER}
     for activity, waits in {
         ASKS: {Wait.SOCKET},
         QUEUE: {Wait.LOCK, Wait.PIPE},
@@ -173,6 +174,11 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "kin are gone": (ASLEEP, kin({Activity.GONE: 20})),
         "kin compute, and most are gone": (WORKER_CPU, kin({RUN: 10, Activity.GONE: 90})),
         "one of many kin": (WORKER_CPU, bucket(related=part({RUN: 10, QUEUE: 90}, 10))),
+        "a peer that works in turn with it": (PEER, bucket({ASKS_PEER: 10}, peer=0.5)),
+        "such a peer, and workers that prepare": (
+            PEER,
+            bucket({ASKS_PEER: 10}, worker=part({RUN: 4, QUEUE: 6}), peer=0.3),
+        ),
         "a main that computes": (HOST_CODE, loader({}, main=RUNS, used_by_main=CPU)),
         "a main that fetches, whatever workers do": (NETWORK, loader(RUNS, CPU, main={ASKS: 10})),
         "a server whose kin work": (WORKER_CPU, bucket({SERVES: 10}, related=part({RUN: 10}))),
@@ -227,6 +233,11 @@ WAITING = {RUN: 4, QUEUE: 6}
             bucket(related=part(WAITING), peer=0.5),
             {WORKER_CPU: 0.4, PEER: 0.3},
         ),
+        "a peer, asked for half of the time": (
+            bucket({ASKS_PEER: 5, SLEEP: 5}, peer=0.2),
+            {PEER: 0.6},
+        ),
+        "a peer that is asked and does nothing": (bucket({ASKS_PEER: 10}, peer=0.04), {PEER: 0.04}),
         "the largest of all helpers": (
             bucket(thread=threads({ASKS: 6}), related=part({RUN: 20}, 0.2)),
             {NETWORK: 0.8},

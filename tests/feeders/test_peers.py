@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.sampling.peers import are_joined, ends_towards, ins
 from gpu_bottleneck_exporter.workload.owners import Groups
 from support.programs import Program, program
 from support.rights import Way, as_nobody, with_a_network_of_its_own
+from support.waiting import until
 
 PROC, SYSFS = Path("/proc"), Path("/sys")
 SERVER = """
@@ -132,6 +133,70 @@ def test_a_connection_between_processes_of_one_user_joins_them() -> None:
         assert set(other.joined) == {one}
         one.close()
         other.close()
+
+
+ANSWERS = (
+    SERVER.replace("told()", "")
+    + """
+while kept[0].recv(4):
+    told()
+    kept[0].sendall(bytes(4))
+"""
+)
+ASKS = (
+    CLIENT.replace("told()", "")
+    + """
+while not told():
+    kept.sendall(bytes(4))
+    kept.recv(4)
+"""
+)
+
+
+@pytest.mark.parametrize("of_both", [False, True])
+def test_kin_join_two_gpus_unless_they_are_those_of_both(*, of_both: bool) -> None:
+    """As the front end of a server that a trainer asks; and as a broker of several jobs."""
+    alone = SERVER.replace("kept =", "own = connect(server.getsockname()[1])\nkept =")
+    with (
+        program(SERVER) as front,
+        program(CLIENT, *front.words) as trainer,
+        program(alone) as server,
+    ):
+        front.hear()
+        feeds = feed(trainer), feed(server)
+        for one in feeds[not of_both :]:
+            one.family.adopt_kin({front.pid})
+        for one in feeds:
+            one.note_split(0, {UNKNOWN: 1}, time.monotonic_ns())
+        inspect_connections(feeds, time.monotonic_ns())
+        assert [bool(one.joined) for one in feeds] == [not of_both] * 2
+        for one in feeds:
+            one.close()
+
+
+def test_gpus_that_work_in_turn_wait_for_each_other() -> None:
+    """As a trainer and the server that makes its rollouts do."""
+    with program(ANSWERS) as server, program(ASKS, *server.words) as client:
+        server.hear()
+        feeds = feed(server), feed(client)
+
+        def waits_for_peer() -> list[bool]:
+            """Whether the server waits for the client, and the client for the server."""
+            now_ns = time.monotonic_ns()
+            for one in feeds:
+                one.note_split(0, {UNKNOWN: 1}, now_ns)
+            inspect_connections(feeds, now_ns)
+            for one in feeds:
+                one.sample(now_ns)
+            mains = [main.deep for one in feeds for main in one.mains.values()]
+            return [deep is not None and deep.peer for deep in mains]
+
+        client.tell()
+        until(lambda: waits_for_peer() == [False, True], lambda: f"{waits_for_peer()}")
+        server.tell()
+        until(lambda: waits_for_peer() == [True, False], lambda: f"{waits_for_peer()}")
+        for one in feeds:
+            one.close()
 
 
 def test_a_connection_of_another_user_joins_nobody(another_user: Way) -> None:

@@ -25,6 +25,9 @@ class Activity(Enum):
     """Asleep, but we may not read in what."""
     REQUESTS = "requests"
     """A server without a request in flight; only deep probes can find this."""
+    PEER = "peer"
+    """Waits for a process of another GPU of its job: an answer or a request; only deep probes can
+    find this."""
     TIMER = "timer"
     """Asleep on a timer or in a socket, so not for a task, and nothing explains it; only deep
     probes tell it from SLEEP."""
@@ -43,7 +46,7 @@ class Activity(Enum):
         """Whether it may hold others up."""
         self.rests = not self.active and name != "gone"
         """Whether it sleeps, and nobody waits for that."""
-        self.waits_as = "sleep" if name in {"requests", "timer"} else name
+        self.waits_as = "sleep" if name in {"requests", "peer", "timer"} else name
         """What its time is published as (`gpu_feeder_wait_seconds_total`), if it is a wait."""
         self.waits = self.rests or self.reads
 

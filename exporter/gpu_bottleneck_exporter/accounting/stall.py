@@ -211,11 +211,14 @@ def _waiting_main(waiting: Mapping[Activity, float], did: Bucket) -> dict[str, f
     if total <= 0:
         return {}
     cause, active = _held_up_by(did)
-    if did.peer > MOSTLY and active < MOSTLY * total:
+    # Where the other rank does nothing either, it is none that is waited for.
+    direct = waiting[Activity.PEER] / total if did.peer > HARDLY else 0.0
+    for_peer = direct + (1 - direct) * did.peer
+    if for_peer > MOSTLY and active < MOSTLY * total:
         cause = None  # its helpers only prepare the next batch while it waits for the other rank
     explained = min(active, total) if cause else 0.0
     left = total - explained
-    peer = left * did.peer
+    peer = left * for_peer
     requests = (left - peer) * waiting[Activity.REQUESTS] / total
     unseen = (left - peer - requests) * _unseen(waiting, did.of(Role.WORKER))
     asleep = left - peer - requests - unseen

@@ -50,6 +50,8 @@ class Surroundings(NamedTuple):
 
     ours: Collection[Ends] = frozenset()
     """Ends of the connections of the job's other processes."""
+    peers: Collection[Ends] = frozenset()
+    """The same of processes of its other GPUs only."""
     known: Collection[int] = frozenset()
     """Children that are sampled by themselves."""
     launches_elsewhere: bool = False
@@ -74,6 +76,8 @@ class Seen:
     """What the first thread sleeps in; empty without a deep probe."""
     serves: bool = False
     """Whether it waits for clients, and none has a request open."""
+    peer: bool = False
+    """Whether it waits for a process of another GPU of the job: an answer, or a request."""
     in_file: tuple[int, int] | None = None
     """Process and thread, if one was found that waits for a file."""
 
@@ -130,6 +134,8 @@ class DeepProbe:
         """Whether, at the last look, it listened and no client had a request open."""
         self.lacks_clients = False
         """Whether, at the last look, it listened and no client was connected."""
+        self.peer = False
+        """Whether, at the last look, it waited for a process of another GPU of the job."""
         self._awaited: set[int | None] = set()
 
     def close(self) -> None:
@@ -191,7 +197,20 @@ class DeepProbe:
             self._judge_children(seen, now_ns, around)
         listens = self.tcp is not None and bool(self.tcp.ports) and wait in _SERVES_IN
         self.serving = seen.serves = listens and Verdict.REQUEST not in verdicts.values()
+        self.peer = seen.peer = self._waits_for_peer(first, clients, verdicts, around)
         return seen
+
+    def _waits_for_peer(
+        self, on: Descriptors, clients: Collection[int], verdicts: Verdicts, around: Surroundings
+    ) -> bool:
+        """Whether a peer owes it an answer, or all its clients are peers that were answered."""
+        if self.tcp is None or not around.peers:
+            return False
+        awaited = verdicts if on is None else on
+        asked = [one for one in awaited if verdicts.get(one) is Verdict.OURS]
+        if self.serving:
+            asked = [*clients]
+        return bool(asked) and all(self.tcp.leads_to(one, around.peers) for one in asked)
 
     def inspect_connections(self, now_ns: int, *, now: bool = False) -> None:
         """Inspect all its connections, so that others know which are the job's own.

@@ -31,6 +31,8 @@ class StateSampler:
         """`proc`: the host's."""
         self.ours: Collection[Ends] = frozenset()
         """Ends of connections of the job's other processes."""
+        self.peers: Collection[Ends] = frozenset()
+        """The same of those of its other GPUs only."""
         self.is_rank = False
         self.notebook = False
         self.fresh_ns = 0
@@ -85,6 +87,9 @@ class StateSampler:
         threads = Part(looks=1)
         for process in self._family.mains.values():
             seen = process.probe(bucket.at_ns, self._around(process) if behind else None)
+            if deep and not behind and seen.first is Activity.NETWORK:
+                # Only its sockets tell whether it waits for the workers that run.
+                behind, seen = True, process.probe(bucket.at_ns, self._around(process))
             activity = self._activity(process, seen, bucket.reasons) if behind else seen.first
             main.note(activity)
             process.note(activity)
@@ -99,6 +104,7 @@ class StateSampler:
     def _around(self, main: Process) -> Surroundings:
         return Surroundings(
             self.ours,
+            self.peers,
             self._family.known,
             main.leader_rests,
             self.fresh_ns,
@@ -110,9 +116,11 @@ class StateSampler:
         """What a main does, given what is behind its sleep."""
         if not seen.first.rests or seen.active:
             return seen.first
+        kin = [self._family.related[pid].deep for pid in self._family.kin]
+        if seen.peer or any(one.peer for one in kin if one):
+            return Activity.PEER
         if self._may_serve and seen.reason != Wait.STOPPED.value:
-            kin = (self._family.related[pid] for pid in self._family.kin)
-            feeding = any(one.deep is not None and one.deep.serving for one in kin)
+            feeding = any(one.serving for one in kin if one)
             if feeding or (seen.serves and not main.works.by_itself):
                 return Activity.REQUESTS
         if any(one.reader.wait() in _COMPILES for one in self._family.compilers):
@@ -123,7 +131,7 @@ class StateSampler:
     def _around_others(self) -> Surroundings:
         """Surroundings of processes without a GPU: a main's answer does not come by network."""
         return Surroundings(
-            ends_of(self._family.mains.values()).union(self.ours), self._family.known
+            ends_of(self._family.mains.values()).union(self.ours), self.peers, self._family.known
         )
 
     def _whole(self, process: Process, bucket: Bucket, around: Surroundings | None) -> Activity:

@@ -237,6 +237,11 @@ class TcpTracker:
         )
         return verdicts
 
+    def leads_to(self, number: int, ends: Collection[Ends]) -> bool:
+        """Whether descriptor `number`, as last inspected, is connected to one of `ends`."""
+        course = self._courses.get(self._latest.get(number, 0))
+        return course is not None and (course.now.remote, course.now.local) in ends
+
     def _is_lively(self, one: Connection) -> bool:
         if one.listens or one.local.port not in self.ports:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
@@ -35,14 +36,18 @@ def inspect_connections(feeds: Collection[FeederGroup], now_ns: int) -> None:
     """Find which connections of idle GPUs lead to other processes of the job."""
     if not any(feed.idles(now_ns) for feed in feeds):
         return
+    kin_of = Counter(pid for feed in feeds for pid in feed.family.kin)
     for feed in feeds:
         if len(feeds) > 1 or feed.family.related or feed.workers:
             feed.inspect_connections(now_ns)
-        feed.ends = ends_of(feed.mains.values())
+        # A broker that serves several jobs, such as a raylet, joins none of them.
+        kin = (feed.family.related[pid] for pid in feed.family.kin if kin_of[pid] == 1)
+        feed.ends = ends_of([*feed.mains.values(), *kin])
     for feed in feeds:
         others = [other for other in feeds if other is not feed]
         theirs = (ends_towards(feed, other) for other in others)
-        feed.states.ours = frozenset().union(*theirs, feed.own_ends)
+        feed.states.peers = frozenset().union(*theirs)
+        feed.states.ours = feed.states.peers | feed.own_ends
         feed.joined = frozenset(other for other in others if are_joined(feed, other))
         feed.states.is_rank = feed.facts.has_rank_variables or bool(feed.joined)
 
