@@ -44,43 +44,55 @@ def ring(done: int, others: int | None, polls: int = 0) -> Ring:
     return Ring(5, polls, others, done)
 
 
-Look = tuple[Ring, Growth | None]
+Look = tuple[Ring, Growth | None, Growth | None]
+"""A ring, and what was moved since the last look, and lately."""
+
+
+def first(done: int, others: int | None, polls: int = 0) -> Look:
+    return ring(done, others, polls), None, None
+
+
+def later(
+    done: int, others: int | None, polls: int = 0, grown: Growth = STILL, lately: Growth = STILL
+) -> Look:
+    return ring(done, others, polls), grown, lately
 
 
 @rows(
     "looks, target",
     {
-        "nothing in flight": ([(ring(5, 0), None)], NOTHING),
-        "a poll": ([(ring(5, 0, 1), None)], SOCKETS),
-        "read since the last look": ([(ring(5, 1), None), (ring(6, 1), READ)], FILES),
+        "nothing in flight": ([first(5, 0)], NOTHING),
+        "a poll": ([first(5, 0, 1)], SOCKETS),
+        "read since the last look": ([first(5, 1), later(6, 1, 0, READ, READ)], FILES),
         "the same read is still in flight": (
-            [(ring(5, 1), None), (ring(6, 2), READ), (ring(7, 1), STILL)],
+            [first(5, 1), later(6, 2, 0, READ, READ), later(7, 1)],
             FILES,
         ),
+        "its bytes were read ahead": ([first(5, 1), later(9, 1, 0, STILL, READ)], FILES),
         "all reads are done": (
-            [(ring(5, 1), None), (ring(6, 2), READ), (ring(8, 1), STILL)],
+            [first(5, 1), later(6, 2, 0, READ, READ), later(8, 1)],
             NOTHING,
         ),
-        "completes without reading": ([(ring(5, 1), None), (ring(6, 1), STILL)], NOTHING),
-        "its first request, of which nothing is known": ([(ring(5, 1), None)], Target.UNKNOWN),
-        "the same, later": ([(ring(5, 1), None), (ring(5, 1), STILL)], Target.UNKNOWN),
-        "receives, and reads less": ([(ring(5, 1, 1), None), (ring(6, 1, 1), BOTH)], SOCKETS),
-        "reads, and receives less": ([(ring(5, 1, 1), None), (ring(6, 1, 1), FLOWS)], FILES),
-        "polls, while others read": ([(ring(5, 0, 1), None), (ring(6, 0, 1), READ)], SOCKETS),
+        "completes without reading": ([first(5, 1), later(6, 1)], NOTHING),
+        "its first request, of which nothing is known": ([first(5, 1)], Target.UNKNOWN),
+        "the same, later": ([first(5, 1), later(5, 1)], Target.UNKNOWN),
+        "receives, and reads less": ([first(5, 1, 1), later(6, 1, 1, BOTH, BOTH)], SOCKETS),
+        "reads, and receives less": ([first(5, 1, 1), later(6, 1, 1, FLOWS, FLOWS)], FILES),
+        "polls, while others read": ([first(5, 0, 1), later(6, 0, 1, READ, READ)], SOCKETS),
         "another ring with its number": (
-            [(ring(900, 1), None), (ring(901, 1), READ), (ring(2, 0), STILL)],
+            [first(900, 1), later(901, 1, 0, READ, READ), later(2, 0)],
             NOTHING,
         ),
-        "before 5.16, reads": ([(ring(0, None), None), (ring(0, None), READ)], FILES),
-        "before 5.16, receives": ([(ring(0, None, 1), None), (ring(0, None, 1), BOTH)], SOCKETS),
-        "before 5.16, nothing": ([(ring(0, None), STILL)], Target.UNKNOWN),
+        "before 5.16, reads": ([first(0, None), later(0, None, 0, READ, READ)], FILES),
+        "before 5.16, receives": ([first(0, None, 1), later(0, None, 1, BOTH, BOTH)], SOCKETS),
+        "before 5.16, nothing": ([later(0, None)], Target.UNKNOWN),
     },
 )
 def test_what_a_ring_waits_for_if_files_and_sockets_are_open(
     looks: list[Look], target: Target
 ) -> None:
     course = Course()
-    found = [course.target(now, grown, files=True, sockets=True) for now, grown in looks]
+    found = [course.target(*look, files=True, sockets=True) for look in looks]
     assert found[-1] is target
 
 
@@ -97,7 +109,7 @@ def test_what_a_ring_waits_for_if_files_and_sockets_are_open(
 def test_what_is_open_tells_what_its_first_request_is_about(
     others: int | None, *, files: bool, sockets: bool, target: Target
 ) -> None:
-    found = Course().target(ring(5, others), None, files=files, sockets=sockets)
+    found = Course().target(ring(5, others), None, None, files=files, sockets=sockets)
     assert found is target
 
 

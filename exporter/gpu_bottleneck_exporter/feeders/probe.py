@@ -313,7 +313,10 @@ class DeepProbe:
             return None
         if target is Target.SOCKETS:
             sees = self.tcp is not None and not self.tcp.refused
-            due = not sees or _is_due(None, verdicts, _DUE)
+            # Where each of its sockets is waited for, it waits for nothing else.
+            sole = self.rings.polls >= len(verdicts)
+            on, any_due = (tuple(verdicts), _DUE | _MORE) if sole else (None, _DUE)
+            due = not sees or _is_due(on, verdicts, any_due)
             return Activity.NETWORK if due else Activity.SLEEP
         return _TARGETS[target] if target else None
 

@@ -1,7 +1,7 @@
 """What a thread waits for in an io_uring ring or in kernel AIO: files, sockets, or nothing.
 
-The kernel shows which requests of a ring wait for sockets, and counts what is read from files as
-it is requested. Where both may be, what grows decides.
+The kernel shows which requests of a ring wait for sockets, and counts bytes of files as they are
+requested. Where both may be, what grows decides.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gpu_bottleneck_exporter.host.rings import (
 )
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS, RefreshSchedule
 
-_REQUEST_NS = 500_000_000
-"""Time for which bytes that were read explain a wait where the kernel does not show which requests
-are in flight: disks answer within it."""
+_RECENT_NS = 1_000_000_000
+"""Time for which bytes that were moved explain a wait for requests: read-ahead is counted before
+the requests that wait for it are submitted."""
 _LONGEST = 64
 """Characters of a file's name that fit into a line for people."""
 
@@ -53,51 +53,61 @@ class Target(Enum):
 class Growth(NamedTuple):
     """Bytes that a process moved in some time."""
 
-    read: int
-    """From storage; counted when they are requested."""
+    stored: int
+    """From and to storage; counted when they are requested."""
     received: int
     """Over TCP."""
 
-    def reads(self, *, polls: bool) -> bool:
-        """Whether it reads files; where a ring `polls` sockets, too, more than it receives."""
-        return self.read > (self.received if polls else 0)
+    def of_files(self, *, polls: bool) -> bool:
+        """Whether they are of files; where a ring `polls` sockets, too, most of them."""
+        return self.stored > (self.received if polls else 0)
 
 
 class Course:
     """The course of one ring, from look to look."""
 
     def __init__(self) -> None:
-        self._reads_until: int | None = None
-        """Number of completed requests once all are done that were in flight when files were last
-        read; None if none were since the first look."""
+        self._moves_until: int | None = None
+        """Number of completed requests once all are done that were in flight when bytes of files
+        were last moved; None if none were since the first look."""
         self._first_until: int | None = None
         """The same of the first look."""
         self._completed = 0
 
-    def target(self, now: Ring, grown: Growth | None, *, files: bool, sockets: bool) -> Target:
+    def target(
+        self,
+        now: Ring,
+        grown: Growth | None,
+        recent: Growth | None,
+        *,
+        files: bool,
+        sockets: bool,
+    ) -> Target:
         """The target of what ring `now` has in flight.
 
-        `grown`: since the last look, None at the first one. `files`, `sockets`: whether the process
-        has any open.
+        `grown`: since the last look, `recent`: lately; None at the first look. `files`, `sockets`:
+        whether the process has any open.
         """
         polls, others = now.polls > 0, now.others
+        moves = recent is not None and recent.of_files(polls=polls)
         if others is None:
-            if grown and grown.reads(polls=polls):
+            if moves:
                 return Target.FILES
             return _target_by_open_files(polls=polls, files=files, sockets=sockets)
         end = now.completed + others
         if behind(self._completed, now.completed) < 0:  # another ring with the same number
-            self._reads_until = self._first_until = None
+            self._moves_until = self._first_until = None
         self._completed = now.completed
         if self._first_until is None:
             self._first_until = end
-        if others and grown and grown.reads(polls=polls):
-            self._reads_until = end
-        if self._reads_until is not None and behind(now.completed, self._reads_until) > 0:
+        if others and grown and grown.of_files(polls=polls):
+            self._moves_until = end
+        moving = self._moves_until is not None and behind(now.completed, self._moves_until) > 0
+        if moving or (others and moves):
             return Target.FILES
         if others and not polls and behind(now.completed, self._first_until) > 0:
             return _target_by_open_files(polls=False, files=files, sockets=sockets)
-        # What was completed since, without a byte that was read, were timers or files in memory.
+        # What was completed since, without a byte that was moved, were timers or files in memory.
         return Target.SOCKETS if polls else Target.NOTHING
 
 
@@ -127,6 +137,8 @@ class RingTracker:
         self._rests_until_ns = 0
         self._checking_aio = RefreshSchedule(time.monotonic_ns())
         self._has_aio = False
+        self.polls = 0
+        """Requests that polled, in the rings that were last read."""
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -158,16 +170,16 @@ class RingTracker:
         targets = {self._target(now_ns, ring, files=files, sockets=sockets) for ring in found}
         target = next(one for one in Target if one in targets)
         self.said[target] = now_ns, _text(found, target)
-        self._last = target
+        self._last, self.polls = target, sum(ring.polls for ring in found)
         return target
 
     def aio(self, now_ns: int) -> Target:
         """What a thread waits for in io_getevents."""
-        grown = self._grown(now_ns, _REQUEST_NS)
+        grown = self._grown(now_ns, _RECENT_NS)
         if grown is None:
             return Target.UNKNOWN
-        target = Target.FILES if grown.read else Target.NOTHING
-        self.said[target] = now_ns, "reads through kernel AIO (io_submit)"
+        target = Target.FILES if grown.stored else Target.NOTHING
+        self.said[target] = now_ns, "reads or writes through kernel AIO (io_submit)"
         return target
 
     def poll(self, now_ns: int, numbers: Collection[int] | None) -> Target | None:
@@ -183,8 +195,8 @@ class RingTracker:
         target = self.ring(now_ns, sorted(polled)) if polled else None
         if target is Target.FILES or not events or not self._uses_aio(now_ns):
             return target
-        grown = self._grown(now_ns, _REQUEST_NS)
-        return self.aio(now_ns) if grown and grown.reads(polls=True) else target
+        grown = self._grown(now_ns, _RECENT_NS)
+        return self.aio(now_ns) if grown and grown.of_files(polls=True) else target
 
     def _all_rings(self) -> list[int]:
         if self._tcp and self._tcp.sockets.rings:
@@ -195,8 +207,8 @@ class RingTracker:
         if len(self._courses) >= MOST_REMEMBERED:
             self._courses.clear()
         course = self._courses.setdefault(ring.number, Course())
-        grown = self._grown(now_ns, 0 if ring.others is not None else _REQUEST_NS)
-        return course.target(ring, grown, files=files, sockets=sockets)
+        grown, recent = self._grown(now_ns, 0), self._grown(now_ns, _RECENT_NS)
+        return course.target(ring, grown, recent, files=files, sockets=sockets)
 
     def _uses_aio(self, now_ns: int) -> bool:
         if self._checking_aio.is_due(now_ns):
@@ -221,16 +233,17 @@ class RingTracker:
         io = self._reader.io()
         if totals and totals[-1][0] < now_ns - WINDOW_NS:
             totals.clear()  # what grew meanwhile may be long past
-        while len(totals) > 1 and totals[1][0] < now_ns - _REQUEST_NS:
+        while len(totals) > 1 and totals[1][0] < now_ns - _RECENT_NS:
             totals.popleft()
         if io is not None:
             received = self._tcp.received_bytes if self._tcp else 0
-            totals.append((now_ns, Growth(io.read_bytes, received)))
+            stored = io.read_bytes + io.written_bytes
+            totals.append((now_ns, Growth(stored, received)))
 
 
 def _text(found: Collection[Ring], target: Target) -> str:
     numbers = ", ".join(f"{ring.number}" for ring in found)
-    what = {Target.FILES: "reads through", Target.SOCKETS: "receives through"}
+    what = {Target.FILES: "reads or writes through", Target.SOCKETS: "receives through"}
     text = f"{what.get(target, 'waits in')} io_uring (descriptor {numbers}"
     others = sum(ring.others or 0 for ring in found)
     if target is Target.FILES and others:
