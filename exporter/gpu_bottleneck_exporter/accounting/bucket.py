@@ -204,6 +204,8 @@ class Bucket:
     """Out of how much time, summed over these threads; 0 where it is not known."""
     peer: float = 0.0
     """Share of the time, 0-1, in which another GPU of the job worked or waited by itself."""
+    awaited_threads: int = 0
+    """How often a main waited in a lock or a pipe while one of its threads was active."""
     reasons: dict[str, int] = field(default_factory=dict)
     """How often a main was asleep in what, with nothing behind it."""
     places: dict[Place, int] = field(default_factory=dict)
@@ -233,6 +235,7 @@ class Bucket:
             self.held = plus(self.held, more.held)
         self.runnable_ns += more.runnable_ns
         self.counted_ns += more.counted_ns
+        self.awaited_threads += more.awaited_threads
         add_up(self.reasons, more.reasons)
         add_up(self.places, more.places)
 
@@ -286,6 +289,7 @@ class History:
         found.parts[Role.MAIN] = main
         found.runnable_ns = sum(one.runnable_ns for one in passes)
         found.counted_ns = sum(one.counted_ns for one in passes)
+        found.awaited_threads = sum(one.awaited_threads for one in passes)
         return found
 
 

@@ -94,6 +94,7 @@ class StateSampler:
                 waits.note(process.deepen().awaits)
             if seen.active:
                 add_up(threads.seen, seen.active)
+                bucket.awaited_threads += activity is Activity.QUEUE
             if deep:
                 self._locate(seen, bucket)
         if behind:
