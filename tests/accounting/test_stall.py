@@ -157,6 +157,15 @@ POLLED = {"cpu_ns": 5, "system_ns": 4, "leader_cpu_ns": 1, "queue_ns": 3, "polle
 POLLS = {"cpu_ns": 8, "system_ns": 4, "leader_cpu_ns": 4, "poller_cpu_ns": 4, "read_bytes": 10**9}
 
 
+def reading(states: Mapping[Activity, int], awaited: int, **helpers: Part) -> Bucket:
+    """A main that `OVERLAPS`, and its threads, for which it waited at so many looks."""
+    loading = part(states, sum(states.values()) / 10, cpu_ns=1.0)
+    found = bucket(OVERLAPS, thread=loading)
+    found.parts.update(helpers)
+    found.awaited_threads = awaited
+    return found
+
+
 def pinning(states: Mapping[Activity, int], threads_run: float) -> Bucket:
     """A waiting main with two workers, and threads beside them."""
     loading = part({RUN: round(10 * threads_run)}, threads_run, cpu_ns=4 * threads_run)
@@ -530,3 +539,32 @@ def test_a_main_that_sleeps_while_a_video_engine_works_waits_for_nothing_else() 
     tick = [Window(SECOND, SECOND, 0)]
     parts = split(tick, HELD, bucket({SLEEP: 5, READS: 5}), {}, 0.5)
     assert parts == {VIDEO_ENGINE: SECOND // 2, STORAGE: SECOND // 2}
+
+
+OVERLAPS = {SLEEP: 12, QUEUE: 6, RUN: 2}
+"""Twenty looks at a main whose GPU works for 70 % of the time: while it computes, as well."""
+
+
+@rows(
+    "did, found",
+    {
+        "waits for threads that read": (reading({READS: 12, RUN: 4}, 6), {STORAGE: 1.0}),
+        "waits for threads that fetch": (reading({ASKS: 12, RUN: 4}, 6), {NETWORK: 1.0}),
+        "threads that mostly compute": (
+            reading({READS: 4, RUN: 12}, 2),
+            {HOST_CODE: 0.333, WORKER_CPU: 0.667},
+        ),
+        "a thread that reads beside workers that compute": (
+            reading({READS: 12}, 6, worker=part({RUN: 20}, 2)),
+            {HOST_CODE: 0.333, WORKER_CPU: 0.667},
+        ),
+        "threads that read while it sleeps": (
+            reading({READS: 12, RUN: 4}, 0),
+            {HOST_CODE: 0.333, STORAGE: 0.667},
+        ),
+    },
+)
+def test_code_that_overlaps_with_the_gpus_work_delays_nothing(
+    did: Bucket, found: Mapping[str, float]
+) -> None:
+    assert shares(did, 0.7) == pytest.approx(found, abs=0.01)

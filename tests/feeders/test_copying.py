@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from pathlib import Path
 
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import (
     CPU_QUEUE,
     HOST_CODE,
@@ -13,6 +15,9 @@ from gpu_bottleneck_exporter.accounting.stall import (
     split,
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.programs import program
@@ -64,3 +69,32 @@ def test_what_a_gpu_waits_for(code: str, causes: Collection[str]) -> None:
             until(settled, lambda: f"{causes}, not {found}")
         finally:
             watch.stop()
+
+
+@rows(
+    "code, awaited",
+    {
+        "in a lock": ("threads(); ready(); locked()", True),
+        "in a timer": ("threads(); ready(); time.sleep(600)", False),
+        "in a lock, and threads rest": ("named('rests', locked); ready(); locked()", False),
+    },
+)
+def test_a_main_in_a_lock_waits_for_its_active_threads(code: str, awaited: bool) -> None:  # noqa: FBT001
+    with program(f"{COPIES}\n{code}") as one:
+        feed = FeederGroup(Path("/proc"), Cgroups(Path("/sys")), AnswerTimeouts(60_000))
+        feed.adopt({one.pid}, set(), frozenset({one.pid}))
+
+        def looks() -> tuple[int, int]:
+            now_ns = time.monotonic_ns()
+            feed.note_split(0, {UNKNOWN: 1}, now_ns)
+            feed.sample(now_ns)
+            feed.advance(now_ns)
+            found = feed.history.total
+            return found.awaited_threads, found.of(Role.MAIN).samples
+
+        try:
+            until(lambda: looks()[1] >= 20, "looks")
+            seen, samples = looks()
+            assert seen > samples / 2 if awaited else seen == 0
+        finally:
+            feed.close()

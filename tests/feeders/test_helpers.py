@@ -214,6 +214,15 @@ def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
             0,
             HOST_CODE,
         ),
+        "one whose end is waited for": ("start(BURNS).wait()", 1, WORKER_CPU),
+        "one that a shell runs": (
+            (
+                "subprocess.run([sys.executable + ' -c \"$CODE\"; true'], shell=True,"
+                " env={'CODE': BURNS})"
+            ),
+            2,
+            WORKER_CPU,
+        ),
         "one that is waited for": (
             "one, c = serve(ANSWERS)\nwhile True: wait()",
             1,

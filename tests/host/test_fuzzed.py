@@ -22,7 +22,7 @@ from support.trees import lay
 
 STAT = b"77 (a) R (b) Z 5 77 77 0 -1 0 9 0 6 0 250 50 0 0 20 0 3 0 4242 1 1\n"
 STATUS = b"Name:\tx\nState:\tZ (zombie)\nUid:\t0\t0\nThreads:\t3\nCpus_allowed_list:\t0-3,8\n"
-IO = b"rchar: 1\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 1\ncancelled_write_bytes: 0\n"
+IO = b"rchar: 1\nwchar: 2\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 1\ncancelled_write_bytes: 0\n"
 CGROUP = b"12:cpu,cpuacct:/slurm/uid_1/job_7\n1:name=systemd:/\n0::/user.slice/x (deleted)\n"
 MOUNTS = b"36 35 98:0 / /a\\040b rw master:1 - ext4 /dev/x rw\n"
 FDINFO = b"pos:\t0\nflags:\t02\nmnt_id:\t9\nino:\t5\ntfd:  7 events: 19 data: 7\n"

@@ -92,7 +92,7 @@ def record(proc: Path, start: int, *, read: int) -> None:
         "stat": stat(start=start),
         "schedstat": f"{read} 2 3\n",
         "wchan": "0",
-        "io": f"rchar: 1\nsyscw: 4\nread_bytes: {read}\nwrite_bytes: 1\n",
+        "io": f"rchar: 1\nwchar: 2\nsyscw: 4\nread_bytes: {read}\nwrite_bytes: 1\n",
     }
     for name, text in files.items():
         path = lay(proc, {f"77/{name}.new": text}) / f"77/{name}.new"
@@ -102,7 +102,7 @@ def record(proc: Path, start: int, *, read: int) -> None:
 def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
     record(tmp_path, 100, read=5)
     reader = ProcessReader(tmp_path, 77)
-    assert reader.io() == (5, 1, 1, 4)
+    assert reader.io() == (5, 1, 1, 2, 4)
     record(tmp_path, 200, read=9)
     first = reader.stat()
     assert first is not None

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host.process import ProcessReader
-from gpu_bottleneck_exporter.host.waits import Wait, asleep_in, wait_of, waits_on
+from gpu_bottleneck_exporter.host.waits import (
+    Wait,
+    asleep_in,
+    awaited_child,
+    wait_of,
+    waits_on,
+)
 from support.programs import Program, ended, program
 from support.rows import rows
 from support.waiting import until
@@ -207,3 +213,29 @@ def test_what_does_not_tell_descriptors_is_unknown(call: bytes | None) -> None:
 
 def test_a_process_that_ended_waits_on_unknown_ones() -> None:
     assert waits_on(ended(), b"7 0x7ffc 0x1 0x1\n") is None
+
+
+@by_number
+@rows(
+    "code, awaits",
+    {
+        "one": ("pid = os.fork() or locked(); ready(pid); os.waitpid(pid, 0)", True),
+        "one, by waitid": (
+            "pid = os.fork() or locked(); ready(pid); os.waitid(os.P_PID, pid, os.WEXITED)",
+            True,
+        ),
+        "any": ("pid = os.fork() or locked(); ready(pid); os.wait()", False),
+        "any, by waitid": (
+            "pid = os.fork() or locked(); ready(pid); os.waitid(os.P_ALL, 0, os.WEXITED)",
+            False,
+        ),
+    },
+)
+def test_which_child_a_process_waits_for(code: str, awaits: bool) -> None:  # noqa: FBT001
+    with program(code) as one:
+        call = until(lambda: asleep(one), "a sleep")
+        assert awaited_child(call) == (int(one.words[0]) if awaits else 0)
+
+
+def test_what_is_no_wait_for_a_child_is_unknown() -> None:
+    assert not any(map(awaited_child, (None, b"", b"running", b"-1 0x7ffc 0x7f00", b"7 0x1 0x1")))

@@ -97,15 +97,18 @@ def hanging(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def unanswering(folder: Path, request: int) -> Iterator[Program]:
+def unanswering(folder: Path, request: int, late_seconds: float | None = None) -> Iterator[Program]:
     """A file of any name in `folder`, of a file system that never answers one kind of `request`.
+
+    Or that answers reads and writes after `late_seconds`.
 
     Yields its program, which tells after each line who, by thread, has sent one so far; after
     `answer` it answers. Who still waits at the end gets ENOTCONN.
     """
     device = _mounted(folder)
     pipe = subprocess.PIPE
-    command = (sys.executable, str(_SERVER), str(device), str(request))
+    late = () if late_seconds is None else (str(late_seconds),)
+    command = (sys.executable, str(_SERVER), str(device), str(request), *late)
     # Another process: if this one were killed, its own threads would wait for it for ever.
     server = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[device])
     os.close(device)

@@ -76,7 +76,7 @@ def process(  # noqa: PLR0913 - what a process shows, each with a default
         "status": "Cpus_allowed_list:\t0-3\n",
         "cmdline": "python\0",
         "net/dev": f"\n\neth0: {traffic}\n",
-        "io": f"rchar: 0\nsyscw: 0\nread_bytes: {read_bytes}\nwrite_bytes: 0\n",
+        "io": f"rchar: 0\nwchar: 0\nsyscw: 0\nread_bytes: {read_bytes}\nwrite_bytes: 0\n",
         f"task/{pid}/children": "".join(f"{child} " for child in children),
     }
     if read_bytes is None:

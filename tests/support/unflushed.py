@@ -1,6 +1,6 @@
 """Serves FUSE from the device with the given number, but leaves one kind of request unanswered.
 
-See `hangs`.
+Reads and writes are answered after so many seconds, if these are given. See `hangs`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ import select
 import stat
 import struct
 import sys
+import time
 
 _REQUEST, _ANSWER = struct.Struct("=IIQQIIIHH"), struct.Struct("=IiQ")
 """struct fuse_in_header: its size, opcode, number, node, uid, gid, pid; fuse_out_header."""
-_LOOKUP, _GETATTR, _OPEN, _RELEASE, _FLUSH, _INIT = 1, 3, 14, 18, 25, 26
+_LOOKUP, _GETATTR, _OPEN, _READ, _WRITE, _RELEASE, _FLUSH, _INIT = 1, 3, 14, 15, 16, 18, 25, 26
+_DIRECT = 1
+"""FOPEN_DIRECT_IO: the kernel caches nothing."""
+_AT = struct.Struct("=40xQQI")
+"""struct fuse_read_in and fuse_write_in after the header: handle, offset, size."""
 _SIZE = 2**20
 """Of the file, so that reading it is a request."""
 _SILENT = frozenset({2, 36, 42})
@@ -23,7 +28,7 @@ _FILE = 2
 """The number of the file; the folder's is 1."""
 
 
-def _serve(device: int, unanswered: int) -> None:
+def _serve(device: int, unanswered: int, late_seconds: float | None) -> None:
     waiting: list[int] = []
     held: list[int] = []
     answers = False
@@ -39,8 +44,17 @@ def _serve(device: int, unanswered: int) -> None:
             answers |= line == b"answer\n"
             os.write(1, f"{' '.join(map(str, waiting))}\n".encode())
         if device in readable:
-            _, code, number, node, _, _, pid, *_ = _REQUEST.unpack_from(os.read(device, 1 << 20))
-            if code == unanswered:
+            request = os.read(device, 1 << 21)
+            _, code, number, node, _, _, pid, *_ = _REQUEST.unpack_from(request)
+            if late_seconds is not None and code in (_READ, _WRITE):
+                time.sleep(late_seconds)
+                *_, size = _AT.unpack_from(request)
+                _answer(
+                    device, number, bytes(size) if code == _READ else struct.pack("=II", size, 0)
+                )
+            elif late_seconds is not None and code == _OPEN:
+                _answer(device, number, struct.pack("=QII", 0, _DIRECT, 0))
+            elif code == unanswered:
                 waiting.append(pid)
                 held.append(number)
             elif code not in _SILENT:
@@ -72,4 +86,5 @@ def _attributes(node: int) -> bytes:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), int(sys.argv[2]))
+    late = float(sys.argv[3]) if sys.argv[3:] else None
+    _serve(int(sys.argv[1]), int(sys.argv[2]), late)

@@ -36,6 +36,12 @@ class Role:
     """A loading thread of a main."""
 
 
+_MUCH_BYTES = 2**18
+"""In a second or two: more than logs and settings."""
+_LOGS = 0.05
+"""Share of what is written that may go to other files."""
+
+
 class Counters(NamedTuple):
     """Counters of one or many processes, in ns, bytes and counts. None: no permission to read."""
 
@@ -56,6 +62,8 @@ class Counters(NamedTuple):
     """Bytes read in any way but from sockets. 0 without the permission to read them."""
     write_calls: int = 0
     """0 without the permission to read them."""
+    write_chars: int = 0
+    """Bytes written to files and pipes. 0 without the permission to read them."""
     launch_cpu_ns: int = 0
     """Of a main, other threads that launch kernels; only deep probes count them."""
     launch_queue_ns: int = 0
@@ -72,6 +80,28 @@ class Counters(NamedTuple):
     def own_system_ns(self) -> int:
         """The kernel's part of `own_cpu_ns`."""
         return max(self.system_ns - self.poller_cpu_ns, 0)
+
+    @property
+    def hides_reads(self) -> bool:
+        """Whether much was read, and nothing from storage as far as the kernel accounts for it."""
+        return self.read_bytes == 0 and self.read_chars >= _MUCH_BYTES
+
+    @property
+    def hides_writes(self) -> bool:
+        """Whether much was written, and hardly anything to storage.
+
+        Where the kernel accounts for writes, it does so as soon as the page cache has them.
+        """
+        written = self.written_bytes
+        return written is not None and max(written / _LOGS, _MUCH_BYTES) <= self.write_chars
+
+    def accounted(self, piped: int) -> Counters:
+        """The same with what is hidden as data of storage, but for bytes `piped` to the process."""
+        read, written = self.read_bytes, self.written_bytes
+        return self._replace(
+            read_bytes=max(self.read_chars - piped, 0) if self.hides_reads else read,
+            written_bytes=self.write_chars if self.hides_writes else written,
+        )
 
     @property
     def io_bytes(self) -> int:
@@ -187,6 +217,8 @@ class Bucket:
     """Out of how much time, summed over these threads; 0 where it is not known."""
     peer: float = 0.0
     """Share of the time, 0-1, in which another GPU of the job worked or waited by itself."""
+    awaited_threads: int = 0
+    """How often a main waited in a lock or a pipe while one of its threads was active."""
     reasons: dict[str, int] = field(default_factory=dict)
     """How often a main was asleep in what, with nothing behind it."""
     places: dict[Place, int] = field(default_factory=dict)
@@ -216,6 +248,7 @@ class Bucket:
             self.held = plus(self.held, more.held)
         self.runnable_ns += more.runnable_ns
         self.counted_ns += more.counted_ns
+        self.awaited_threads += more.awaited_threads
         add_up(self.reasons, more.reasons)
         add_up(self.places, more.places)
 
@@ -269,6 +302,7 @@ class History:
         found.parts[Role.MAIN] = main
         found.runnable_ns = sum(one.runnable_ns for one in passes)
         found.counted_ns = sum(one.counted_ns for one in passes)
+        found.awaited_threads = sum(one.awaited_threads for one in passes)
         return found
 
 

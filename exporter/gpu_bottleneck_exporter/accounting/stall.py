@@ -96,7 +96,8 @@ def _split(
         return {UNALLOCATED if busy == 0 else UNKNOWN: idle}
     if did is None or not did.of(Role.MAIN).samples:
         return {UNKNOWN: idle}
-    left = _while_idle(busy, _main_shares(did), {} if carry is None else carry, duration)
+    shares = _with_awaited_reads(_main_shares(did), did)
+    left = _while_idle(busy, shares, {} if carry is None else carry, duration)
     return apportion(idle, _by_cause(left, did))
 
 
@@ -151,6 +152,26 @@ def _put_right(part: Part, counted: float | None, did: Bucket) -> dict[Activity,
     run = counted if abs(counted - sampled) <= chance else sampled
     rest = {activity: share * (1 - run) / (1 - sampled) for activity, share in shares.items()}
     return {Activity.RUN: run, **rest}
+
+
+def _with_awaited_reads(shares: dict[Activity, float], did: Bucket) -> Mapping[Activity, float]:
+    """`shares` of the mains' time, where waits for threads that mostly read are reads.
+
+    A main sleeps in its driver rather than in a lock while its GPU works: from a lock behind which
+    threads read, busy time is subtracted last, as from a read of its own. Else code that overlaps
+    with the GPU's work would pass for what it waits for. What threads mostly do is judged over
+    seconds: their reads may be shorter than the time between two looks.
+    """
+    if not did.awaited_threads:
+        return shares
+    threads, main, active = did.of(Role.THREAD), did.of(Role.MAIN), _active(did)
+    most = max(active, key=lambda activity: active[activity])
+    if not most.reads or threads.mean(most) < MOSTLY * active[most]:
+        return shares  # they compute, or workers hold it up
+    awaited = min(did.awaited_threads / max(main.samples, 1), shares.get(Activity.QUEUE, 0.0))
+    shares[Activity.QUEUE] = shares.get(Activity.QUEUE, 0.0) - awaited
+    shares[most] = shares.get(most, 0.0) + awaited
+    return shares
 
 
 def _while_idle(

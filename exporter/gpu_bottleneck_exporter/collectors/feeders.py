@@ -63,13 +63,15 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: seconds_by(dict(sorted(fed.wait_ns.items()))),
     counter(
         "gpu_feeder_read_bytes_total{role}",
-        "Bytes that the processes read from storage, not from the page cache (/proc/PID/io). "
+        "Bytes that the processes read from storage, not from the page cache (/proc/PID/io). Where "
+        "they wait for files on no block device and the kernel accounts for none of it (FUSE, "
+        "GPFS), all that they read but for pipes. "
         "Absent while one of them cannot be read.",
     ): lambda fed: _by_role(fed, lambda one: one.read_bytes),
     counter(
         "gpu_feeder_written_bytes_total{role}",
-        "Bytes that the processes wrote to storage (/proc/PID/io). Absent for workers until one "
-        "has written.",
+        "Bytes that the processes wrote to storage (/proc/PID/io), or where the kernel does not "
+        "account for that, in any way. Absent for workers until one has written.",
     ): _written,
     counter(
         "gpu_feeder_major_faults_total{role}",

@@ -57,6 +57,9 @@ class CounterReader:
         mains, complete = _count(self._family.mains.values())
         workers, whole = _count(self._workers_in_turn())
         related, _ = _count(self._family.related.values())
+        piped = sum(did.write_chars for did in workers.values())
+        mains = {one: _accounted(one, did, second.at_ns, piped) for one, did in mains.items()}
+        workers = {one: _accounted(one, did, second.at_ns) for one, did in workers.items()}
         used = {
             Role.MAIN: reduce(plus, mains.values(), Counters()),
             Role.WORKER: reduce(plus, workers.values(), Counters()),
@@ -141,6 +144,10 @@ def _count(processes: Iterable[Process]) -> tuple[dict[Process, Counters], bool]
     """What each has used since it was last read; whether none of them has ended."""
     used = {process: process.count() for process in processes}
     return {one: did for one, did in used.items() if did is not None}, None not in used.values()
+
+
+def _accounted(process: Process, did: Counters, now_ns: int, piped: int = 0) -> Counters:
+    return did.accounted(piped) if now_ns < process.hides_io_until_ns else did
 
 
 def _held_back(group: Cgroup, before: CgroupCounters) -> CgroupCounters:

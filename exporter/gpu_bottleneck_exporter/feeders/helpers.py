@@ -2,7 +2,8 @@
 
 A worker hands over what it loads: through a pipe, a socket or memory that it shares with a main or
 with another worker. A program of its own that shares none of these is a helper, however much it
-runs. So is one that shares only its output or a connection, if no main is seen to wait on that.
+runs. So is one that shares only its output or a connection, if no main is seen to wait on that. One
+whose end a main waits for may hand over files, and so may what it has started.
 What was forked from its parent without an execve counts as a worker.
 """
 
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import HARDLY
 from gpu_bottleneck_exporter.feeders.crowd import CLOSELY
+from gpu_bottleneck_exporter.feeders.probe import child_token
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.descriptors import ask, descriptors, fields, is_file, is_socket
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
@@ -64,6 +66,11 @@ class Waits:
         count = sum(self._on[number] for number in (None, *numbers))
         return self.looks < MIN_LOOKS or count >= HARDLY * self.looks
 
+    def are_for(self, child: int) -> bool:
+        """Whether the main waits for the end of a child, as far as it is known."""
+        count = sum(self._on[token] for pid in (0, child) for token in child_token(pid))
+        return self.looks >= MIN_LOOKS and count >= HARDLY * self.looks
+
 
 class Channels(NamedTuple):
     """How a process may hand data over."""
@@ -72,6 +79,7 @@ class Channels(NamedTuple):
     """It writes a pipe, a socket pair or memory that was made for it and a main or a worker."""
     to_mains: Mapping[int, frozenset[int]] = {}
     """By main, its descriptors at whose other end is the output or a connection of the process."""
+    parent: int = 0
     to_others: frozenset[int] = frozenset()
     """Programs below the same mains that are at the other end of one."""
 
@@ -166,6 +174,10 @@ class HelperFinder:
         self.undecided = False
         judged = {pid: one.channels for pid, one in self._known.items() if one.channels}
         helpers = {pid for pid, one in judged.items() if not self._hands_over(one, mains)}
+        ending = {pid for pid in helpers if _is_awaited(pid, judged[pid], mains)}
+        while below := {pid for pid in helpers - ending if judged[pid].parent in ending}:
+            ending |= below
+        helpers -= ending
         while feeding := {
             pid for pid in helpers if judged[pid].to_others & judged.keys() - helpers
         }:
@@ -226,7 +238,14 @@ class HelperFinder:
         if forked and any(_joined(program, opened(parent))):
             return Channels(surely=True)
         found = frozenset(pid for pid in others if any(_joined(program, opened(pid))))
-        return Channels(to_mains={pid: on for pid, on in to_mains.items() if on}, to_others=found)
+        return Channels(
+            parent=parent, to_mains={pid: on for pid, on in to_mains.items() if on}, to_others=found
+        )
+
+
+def _is_awaited(pid: int, channels: Channels, mains: Mapping[int, Waits]) -> bool:
+    """Whether a main waits until its child `pid` ends, which may hand over files."""
+    return channels.parent in mains and mains[channels.parent].are_for(pid)
 
 
 def _joined(program: _Opened, other: _Opened) -> tuple[bool, frozenset[int]]:

@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.threads import MOST_UNASKED, Thread, Threads, Used
-from gpu_bottleneck_exporter.host.waits import Wait, waits_on
+from gpu_bottleneck_exporter.host.waits import Wait, awaited_child, waits_on
 from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, SELDOM_NS, SHORTLY_NS, Every
 
 LAUNCHES = ("pt_autograd_",)
@@ -210,6 +210,8 @@ class DeepProbe:
         on_threads = [thread.descriptors for thread in threads]
         self._note_awaited([first, clients, *on_threads])
         behind = on_threads if first == () and wait in _FOR_THREADS else ()
+        if wait is Wait.CHILD:
+            behind = [child_token(awaited_child(self._call.read()))]
         self.awaits = frozenset(chain.from_iterable(_numbers(on) for on in (first, *behind)))
         self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
         self._judge_first(seen, wait, first, verdicts)
@@ -392,6 +394,11 @@ class DeepProbe:
         for pid in self._children.keys() - pids:
             for part in self._children.pop(pid):
                 part.close()
+
+
+def child_token(pid: int | None) -> tuple[int]:
+    """What stands for child `pid` among the descriptors that are awaited; 0 or None: any child."""
+    return (-(pid or 1),)
 
 
 def _numbers(on: Descriptors) -> Collection[int | None]:

@@ -42,6 +42,10 @@ class Process:
         """Of the first thread: when it was last asked for, and how long it had been by then."""
         self._last = Counters(read_bytes=None, written_bytes=None)
         """As last read."""
+        self.may_hide_io = False
+        """Whether the kernel may not have accounted for what it last read or wrote."""
+        self.hides_io_until_ns = 0
+        """Monotonic; it waited for files of which the kernel does not account for the I/O."""
         self.gone = False
         """Whether the process had ended when its counters were last read."""
         self.count()
@@ -136,7 +140,9 @@ class Process:
             self.gone = True
             return None
         self._last = now
-        return less(now, before)
+        did = less(now, before)
+        self.may_hide_io = did.hides_reads or did.hides_writes
+        return did
 
     def _read(self) -> Counters | None:
         stat, last = self.reader.stat(), self._last
@@ -159,4 +165,5 @@ class Process:
             stat.children_ns,
             io.read_chars if io else last.read_chars,
             io.write_calls if io else last.write_calls,
+            io.write_chars if io else last.write_chars,
         )

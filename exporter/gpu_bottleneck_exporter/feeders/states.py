@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.mounts import Places
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
+from gpu_bottleneck_exporter.schedule import LATELY_NS, SHORTLY_NS
 
 _PER_PASS = 2
 """Of workers and of related processes, in turn: forty looks at workers in the 4 s over which
@@ -93,10 +94,12 @@ class StateSampler:
             activity = self._activity(process, seen, bucket.reasons) if behind else seen.first
             main.note(activity)
             process.note(activity)
+            self._find_hidden_io(process, seen, bucket.at_ns)
             if behind and (waits := self._family.waits.get(process.pid)):
                 waits.note(process.deepen().awaits)
             if seen.active:
                 add_up(threads.seen, seen.active)
+                bucket.awaited_threads += activity is Activity.QUEUE
             if deep:
                 self._locate(seen, bucket)
         if behind:
@@ -141,6 +144,7 @@ class StateSampler:
         seen = process.probe(bucket.at_ns, around)
         if around:
             self._locate(seen, bucket)
+        self._find_hidden_io(process, seen, bucket.at_ns)
         activity = seen.whole
         process.note(activity)
         away = activity is Activity.SLEEP and seen.reason in _AWAY
@@ -173,6 +177,14 @@ class StateSampler:
         """
         if seen.in_file and not bucket.places:
             bucket.places = {self._places.of(*seen.in_file, bucket.at_ns): 1}
+
+    def _find_hidden_io(self, process: Process, seen: Seen, now_ns: int) -> None:
+        """Note that a process waits for files of which the kernel does not account for the I/O."""
+        if not (process.may_hide_io and seen.in_file):
+            return
+        is_due = now_ns + SHORTLY_NS > process.hides_io_until_ns
+        if is_due and self._places.is_without_device(*seen.in_file, now_ns):
+            process.hides_io_until_ns = now_ns + LATELY_NS
 
     def _count_waits(self, role: str, bucket: Bucket) -> None:
         """Count waits since the last look: those sampled stand for all of the role."""

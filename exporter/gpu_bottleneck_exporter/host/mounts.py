@@ -43,6 +43,8 @@ _MOUNT = re.compile(
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _NO_FILES = frozenset({RING, "anon_inode:[eventpoll]"})
 """Links of descriptors on which a thread waits for other descriptors' files."""
+_NO_DEVICE = "0:"
+"""How `major:minor` begins of file systems without a block device."""
 _STAYS_NS = 10_000_000_000
 """How long the types of mounts hold: mounts and open files change seldom."""
 
@@ -86,6 +88,12 @@ class Mount(NamedTuple):
     point: str
     kind: str
     """Type of the file system."""
+
+    @property
+    def is_without_device(self) -> bool:
+        """Whether the kernel itself reads no block device for it."""
+        remote = self.kind in REMOTE or _is_fuse(self.kind)
+        return remote or self.device.startswith(_NO_DEVICE)
 
 
 def mounts(process: Path) -> list[Mount]:
@@ -139,16 +147,13 @@ class Places:
 
     def of(self, pid: int, tid: int, now_ns: int) -> Place:
         """The place of the file that thread `tid` of `pid` waits for. Raises NoRoomError."""
-        if now_ns >= self._due_ns or len(self._known) >= MOST_REMEMBERED:
-            self._due_ns = now_ns + _STAYS_NS
-            self._known.clear()
+        self._renew(now_ns)
         if not (kinds := self._mounted(pid)):
             pid, kinds = tid, self._mounted(tid)  # the first thread may have ended
         place = _common(kinds.values())
         if place is not Place.UNKNOWN or not kinds:
             return place  # all are alike, mostly local ones
-        # Aside, for the locks of an execve, and of an epoll that takes over the file's number.
-        wait = aside.call(pid, partial(_wait_of, f"{self._proc}/{pid}", tid))
+        wait = self._wait_of(pid, tid)
         if wait is None:
             return Place.UNKNOWN
         mount, channel = wait
@@ -161,6 +166,35 @@ class Places:
         # Page faults, paths, AIO and io_uring name no file of their own.
         opened = self._kept(f"{pid}", lambda: mounts_of_open_files(self._proc, pid))
         return _common(opened.values())
+
+    def is_without_device(self, pid: int, tid: int, now_ns: int) -> bool:
+        """Whether thread `tid` of `pid` waits for a file on no block device.
+
+        FUSE and the clients of many remote file systems do not account for I/O; those that do have
+        shown it in the counters of the process.
+        """
+        self._renew(now_ns)
+        wait = self._wait_of(pid, tid)
+        if wait is None:
+            return False
+        number, channel = wait
+        if number is None:
+            return channel.startswith((*FUSE_CHANNELS, *REMOTE_CHANNELS))
+        process = self._proc / f"{pid}"
+        without = self._kept(
+            f"{pid} without",
+            lambda: {one.number: one.kind for one in mounts(process) if one.is_without_device},
+        )
+        return number in without
+
+    def _renew(self, now_ns: int) -> None:
+        if now_ns >= self._due_ns or len(self._known) >= MOST_REMEMBERED:
+            self._due_ns = now_ns + _STAYS_NS
+            self._known.clear()
+
+    def _wait_of(self, pid: int, tid: int) -> tuple[str | None, str] | None:
+        # Aside, for the locks of an execve, and of an epoll that takes over the file's number.
+        return aside.call(pid, partial(_wait_of, f"{self._proc}/{pid}", tid))
 
     def _mounted(self, pid: int) -> Mapping[str, str]:
         process = self._proc / str(pid)

@@ -88,6 +88,8 @@ class Io(NamedTuple):
     """To storage."""
     read_chars: int
     """Read in any way, from files or pipes, from storage or the page cache; not from sockets."""
+    write_chars: int
+    """Written to files or pipes, to storage or the page cache."""
     write_calls: int
     """Calls of write and its kin, on files and pipes; sends on sockets do not count."""
 
@@ -377,7 +379,8 @@ class ProcessReader:
         """/proc/PID/io; None without permission."""
         text = self._read(self._io) or b""
         read, written = _number_after(b"read_bytes: ", text), _number_after(b"write_bytes: ", text)
-        return Io(read, written, _number_after(b"rchar: ", text), _number_after(b"syscw: ", text))
+        chars = _number_after(b"rchar: ", text), _number_after(b"wchar: ", text)
+        return Io(read, written, *chars, _number_after(b"syscw: ", text))
 
     def command(self) -> str:
         """The name of the process (comm): at most 15 characters, which it may change."""

@@ -7,6 +7,7 @@ arguments of poll(2) and select(2). Channel, call and arguments take the permiss
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import re
 import struct
@@ -160,6 +161,9 @@ _ON_ONE, _POLL, _SELECT = _CALLS.get(platform.machine(), (set(), set(), set()))
 _RING_ENTER, _BY_INDEX = 426, 16
 """io_uring_enter, of the same number on every architecture, and the flag with which its first
 argument is no descriptor (IORING_ENTER_REGISTERED_RING, Linux 5.18)."""
+_WAIT4, _WAITID = {"x86_64": (61, 247), "aarch64": (260, 95)}.get(platform.machine(), (None, None))
+_MAX_PID = 2**22
+"""PID_MAX_LIMIT; a process group is a negative number."""
 _MOST_SELECTED = 1024
 """FD_SETSIZE."""
 _ON_MEMORY_MAP = {
@@ -238,6 +242,15 @@ def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     if number in _POLL:
         return _polled(pid, first, second)
     return _selected(pid, first, (second, third)) if number in _SELECT else None
+
+
+@understood
+def awaited_child(call: bytes | None) -> int:
+    """The pid of the child for whose end a thread waits; 0: any, or unknown."""
+    number, first, second = (int(word, 0) for word in (call or b"").split()[:3])
+    if number == _WAITID:
+        return second if first == os.P_PID else 0
+    return first if number == _WAIT4 and first < _MAX_PID else 0
 
 
 def _polled(pid: int, address: int, count: int) -> tuple[int, ...] | None:
