@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_bottleneck_exporter.host.environment import variables_in
 from gpu_bottleneck_exporter.host.process import real_uid
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup, slurm_job
 from support.rows import rows
@@ -31,6 +32,7 @@ KIND_SLICE = f"kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice"
 KIND_POD = f"{KIND}/{KIND_SLICE}"
 JOB = "system.slice/slurmstepd.scope/job_1392969"
 CGROUP = "cgroup"
+SLURM = ("SLURM_JOB_ID",)
 USERS = "/user.slice/user-1000.slice/user@1000.service"
 
 Place = tuple[str | None, str | None]
@@ -222,6 +224,8 @@ def test_in_a_container_of_our_own_it_is_that_of_our_neighbours() -> None:
 ENVIRONMENTS: dict[str, tuple[str, str | None]] = {
     "alone": ("SLURM_JOB_ID=123", "123"),
     "first": ("SLURM_JOB_ID=123\0HOME=/root\0", "123"),
+    "last": ("HOME=/root\0SLURM_JOB_ID=123\0", "123"),
+    "twice: the first, as for getenv": ("SLURM_JOB_ID=123\0SLURM_JOB_ID=124\0", "123"),
     "none": ("HOME=/root\0", None),
     "no number": ("SLURM_JOB_ID=12a\0", None),
     "too long": ("SLURM_JOB_ID=12345678901\0", None),
@@ -233,7 +237,7 @@ ENVIRONMENTS: dict[str, tuple[str, str | None]] = {
 
 @pytest.mark.parametrize(("text", "job"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 def test_jobs_of_environments(text: str, job: str | None) -> None:
-    assert slurm_job(text) == job
+    assert slurm_job(variables_in(text, SLURM)) == job
 
 
 def test_real_users() -> None:
@@ -245,6 +249,6 @@ def test_real_users() -> None:
 
 @given(st.text())
 def test_no_text_is_too_strange(text: str) -> None:
-    job, uid = slurm_job(text), real_uid(text)
+    job, uid = slurm_job(variables_in(text, SLURM)), real_uid(text)
     assert job is None or re.fullmatch("[0-9]{1,10}", job)
     assert re.fullmatch("[0-9]{0,10}", uid)

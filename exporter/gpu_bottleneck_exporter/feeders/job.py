@@ -16,7 +16,6 @@ from gpu_bottleneck_exporter.host.process import (
     TICK_NS,
     allowed_cpus,
     command_line,
-    environment,
     is_our_network,
     network_namespace,
     stat_of,
@@ -24,7 +23,8 @@ from gpu_bottleneck_exporter.host.process import (
     user_id,
 )
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
-from gpu_bottleneck_exporter.workload.owners import Groups, rendezvous
+from gpu_bottleneck_exporter.workload.owners import Groups
+from gpu_bottleneck_exporter.workload.ranks import COLLECTIVE, rendezvous
 
 GROUP = "group"
 _SPAWNED = ("from multiprocessing.spawn import ", "from multiprocessing.forkserver import ")
@@ -116,11 +116,12 @@ def facts_of(
 def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
     """Equal for processes of one job: the process itself, its group, those started beside it.
 
-    The group is where its ranks meet, which only the same user or one with CAP_SYS_PTRACE may
-    read. Siblings are processes that Python's multiprocessing started for one parent.
+    The group is where ranks that work in step meet, which only the same user or one with
+    CAP_SYS_PTRACE may read. Siblings are processes that Python's multiprocessing started for one
+    parent.
     """
     keys: set[Key] = {("process", str(pid))}
-    place = rendezvous(proc, pid, environment(proc, pid), groups.unit(pid))
+    place = rendezvous(proc, pid, groups.claims(pid), groups.unit(pid), COLLECTIVE)
     siblings = _siblings(proc, pid, command)
     return keys | ({(GROUP, *place)} if place else set()) | ({siblings} if siblings else set())
 

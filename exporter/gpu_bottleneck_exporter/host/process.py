@@ -16,6 +16,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import aside, proc_reads
 from gpu_bottleneck_exporter.host.files import (
     MANY_BYTES,
+    MOST_BYTES,
     MOST_LISTED,
     KeptFile,
     Part,
@@ -255,15 +256,6 @@ def real_uid(status: str) -> str:
     return found[1] if found else ""
 
 
-def environment(proc: Path, pid: int) -> str:
-    """The variables of a process, each ended by a NUL; of very many, the first ones.
-
-    Takes the same user or the permission to ptrace; empty without either.
-    """
-    part = _from_memory(proc, pid, "environ")
-    return part.text if part.whole else part.text[: part.text.rfind("\0") + 1]
-
-
 def allowed_cpus(status: str) -> frozenset[int]:
     """The CPUs of Cpus_allowed_list in `status`, a /proc/PID/status file; empty if missing."""
     found = _CPUS.search(status)
@@ -275,14 +267,23 @@ def allowed_cpus(status: str) -> frozenset[int]:
 
 def command_line(proc: Path, pid: int) -> Part:
     """The arguments of a process, each ended by a NUL; empty if they cannot be read."""
-    return _from_memory(proc, pid, "cmdline")
+    return _from_memory(proc, pid, "cmdline", MOST_BYTES)
 
 
-def _from_memory(proc: Path, pid: int, name: str) -> Part:
+def environment(proc: Path, pid: int, most: int) -> Part:
+    """The first `most` bytes of a process's variables, each ended by a NUL.
+
+    Takes the same user or the permission to ptrace; empty without either.
+    """
+    part = _from_memory(proc, pid, "environ", most)
+    return part if part.whole else Part(part.text[: part.text.rfind("\0") + 1], whole=False)
+
+
+def _from_memory(proc: Path, pid: int, name: str, most: int) -> Part:
     """Aside, as these files are in the memory of the process."""
-    part = aside.call(pid, lambda: read_part(f"{proc}/{pid}/{name}")) or Part("", whole=True)
+    part = aside.call(pid, lambda: read_part(f"{proc}/{pid}/{name}", most)) or Part("", whole=True)
     tid = pid if part.text else living_thread(proc, pid)
-    return part if tid == pid else _from_memory(proc, tid, name)
+    return part if tid == pid else _from_memory(proc, tid, name, most)
 
 
 class ProcessReader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import takewhile
 
@@ -27,7 +27,7 @@ Since 26.05 v2 names a job by its SLUID, unless CgroupJobIdPaths is set: Crockfo
 (src/common/sluid.c)."""
 _USERS_OWN = re.compile(r"user-[0-9]+\.slice|user@[0-9]+\.service")
 """Below these, users create and name groups themselves."""
-_JOB = re.compile(r"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?:\0|$)")
+_JOB = re.compile(r"[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ def owner_in_cgroup(
     return replace(most, slurm_job_id=job).known_from("cgroup")
 
 
-def slurm_job(text: str) -> str | None:
-    """The Slurm job that `text`, a /proc/PID/environ file, names."""
-    found = _JOB.search(text)
-    return found[1] if found else None
+def slurm_job(variables: Mapping[str, str]) -> str | None:
+    """The Slurm job that `variables` of a process name."""
+    number = variables.get("SLURM_JOB_ID", "")
+    return number if _JOB.fullmatch(number) else None
 
 
 def _owner(path: str, around: Sequence[str]) -> Owner:
