@@ -481,11 +481,11 @@ def told_of(owner: Labels, node: str = "") -> dict[str, str]:
         space, pod = owner.get("workload_namespace", ""), owner["workload_pod"]
         name, group = f"pod {space}/{pod}", f"{node}/{space}/{pod}"
     else:
-        kinds = {"Slurm job": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
-        kinds |= {"user": "user"}
+        kinds = {"Slurm job": "slurm_job_id", "job": "workload_job", "pod": "pod_uid"}
+        kinds |= {"container": "container_id", "user": "user"}
         known = (f"{kind} {owner[label]}" for kind, label in kinds.items() if label in owner)
         name, group = next(known, "owner unknown"), ""
     groups = {"slurm": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
     own = (f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner)
-    group = next(own, group)
+    group = next(own, owner.get("workload_job", group))
     return {**owner, "workload": name, **({"workload_group": group} if group else {})}

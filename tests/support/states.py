@@ -156,6 +156,7 @@ OWNER = Owner(
     pod_uid="3b2f8a1c-5c01-4b6e-8e4e-42010a800002",
     container_id="9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961",
     slurm_job_id="123456",
+    job="pbs-1234.server",
     user="alice",
     rendezvous="5f3c9ab01d2e",
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpu_bottleneck_exporter.host.environment import variables_in
 from gpu_bottleneck_exporter.host.process import real_uid
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup, slurm_job
+from gpu_bottleneck_exporter.workload.schedulers import SCHEMES
 from support.rows import rows
 
 UID = "2c48913c-b29f-11e7-9350-020968147796"
@@ -75,7 +76,6 @@ PLACES: dict[Place, dict[str, str]] = {
         "a pod that a user names": f"/../../user.slice/user@7.service/kubepods/pod{UID}/{ID}",
         "the root": "/",
         "a service": "/system.slice/nvidia-persistenced.service",
-        "LXD": "/lxc.payload.train/user.slice",
         "an id too short": f"/docker/{ID[:63]}",
         "an id in capitals": f"/docker/{ID.upper()}",
         "an id with something behind it": f"/docker/{ID}.mount",
@@ -136,6 +136,67 @@ JOBS: dict[str, tuple[str, str | None]] = {
 @pytest.mark.parametrize(("path", "job"), JOBS.values(), ids=JOBS)
 def test_slurm_jobs(text: Text, path: str, job: str | None) -> None:
     assert owner_in_cgroup(text(path)) == Owner(slurm_job_id=job, source=job and CGROUP)
+
+
+OTHERS: dict[str, tuple[str, str | None]] = {
+    "PBS, v1": ("/pbs_jobs.service/jobid/2404743.opbs", "pbs-2404743.opbs"),
+    "PBS, v2": ("/pbs_jobs.service/jobs/2404743.opbs/x", "pbs-2404743.opbs"),
+    "PBS, in a slice": ("/system.slice/pbs_jobs.service/jobs/7.s", "pbs-7.s"),
+    "PBS Professional": ("/pbspro.slice/pbspro-7.head.slice", "pbs-7.head"),
+    "PBS, an array": ("/pbspro.slice/pbspro-7\\x5b3\\x5d.head.slice", "pbs-7[3].head"),
+    "TORQUE": ("/torque/1234.head.example/1", "torque-1234.head.example"),
+    "LSF": ("/lsf/cluster1/job.101.17487.1367353231", "lsf-101"),
+    "LSF, an array": ("/lsf/cluster1/job.101[4].17487.1367353231/step", "lsf-101[4]"),
+    "HTCondor, v1": ("/htcondor/condor_var_lib_condor_execute_slot1_2@n1", "htcondor-slot1_2@n1"),
+    "HTCondor, v2": (
+        "/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@n1.example",
+        "htcondor-slot1_23@n1.example",
+    ),
+    "HTCondor, its unit": ("/system.slice/condor.service/condor_scratch_slot2", "htcondor-slot2"),
+    "Flux": ("/system.slice/flux-ƒ2oLkTLb.scope", "flux-ƒ2oLkTLb"),
+    "Flux, escaped": ("/system.slice/flux-\\xc6\\x922oLkTLb.scope", "flux-ƒ2oLkTLb"),
+    "Flux, a number": ("/flux-21092302848/shell", "flux-21092302848"),
+    "Flux, its IMP": ("/flux.slice/imp-shell-0-f2oLkTLb.service", "flux-f2oLkTLb"),
+    "Flux's broker": ("/system.slice/flux.service", None),
+    "no job of Flux's": ("/system.slice/flux-framework.service", None),
+    "Grid Engine": ("/UGE/4711.2", "gridengine-4711.2"),
+    "OAR": ("/oar/ada_4711", "oar-4711"),
+    "YARN": (
+        "/hadoop-yarn/container_e17_1410901177871_0001_01_000005",
+        "yarn-1410901177871_0001",
+    ),
+    "Nomad, v2": (f"/nomad.slice/share.slice/{UID}.train.scope", f"nomad-{UID}"),
+    "Nomad, cores of its own": (f"/nomad.slice/reserve.slice/{UID}.a.b.scope", f"nomad-{UID}"),
+    "Nomad, v1": (f"/nomad/{UID}.train", f"nomad-{UID}"),
+    "LXC": ("/lxc.payload.train/user.slice", "lxc-train"),
+    "LXC, Proxmox": ("/lxc/101/ns/init.scope", "lxc-101"),
+    "LXC's monitor": ("/lxc.monitor.train", None),
+    "nspawn": ("/machine.slice/systemd-nspawn@web.service/payload", "nspawn-web"),
+    "nspawn, a scope": ("/machine.slice/machine-my\\x2dweb.scope", "nspawn-my-web"),
+    "a virtual machine": ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope", None),
+    "a user's own": (f"{USERS}/pbs_jobs.service/jobid/1.s", None),
+    "a name that only begins so": ("/xlsf/c/job.1.2", None),
+}
+
+
+@pytest.mark.parametrize("text", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize(("path", "job"), OTHERS.values(), ids=OTHERS)
+def test_jobs_of_other_schedulers_and_machines(text: Text, path: str, job: str | None) -> None:
+    assert owner_in_cgroup(text(path)) == Owner(job=job, source=job and CGROUP)
+
+
+def test_every_scheme_has_a_test() -> None:
+    for one in SCHEMES:
+        assert any(re.search(one.pattern, path) and job for path, job in OTHERS.values())
+
+
+def test_a_container_in_a_machine_is_an_owner_itself_but_one_in_a_job_is_of_the_job() -> None:
+    found = owner_in_cgroup(v2(f"/lxc/101/ns/kubepods/burstable/pod{UID}/{ID}"))
+    assert found == Owner(pod_uid=UID, container_id=ID, source=CGROUP)
+    found = owner_in_cgroup(v2(f"/lxc.payload.a/docker/{ID}"))
+    assert found == Owner(container_id=ID, source=CGROUP)
+    found = owner_in_cgroup(v2(f"/pbs_jobs.service/jobs/7.s/{ID}"))
+    assert found == Owner(container_id=ID, job="pbs-7.s", source=CGROUP)
 
 
 def test_a_container_in_a_job_is_both() -> None:

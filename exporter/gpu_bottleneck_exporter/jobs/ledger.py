@@ -261,7 +261,9 @@ class Ledger:
         if found.pod:
             owner = replace(owner, **found.pod._asdict())
         claims = claims_of(self._proc, pid, self._settings.jobs_claims)
-        run = run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id else {}
+        run = (
+            run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id or owner.job else {}
+        )
         job = self._job(owner, stat.session, started_ns, run)
         job.claims |= claims
         had = next((one for one in job.gpus if one.uuid == gpu.uuid), None)
@@ -449,7 +451,8 @@ def name_of(owner: Owner) -> str | None:
     if owner.slurm_job_id and owner.source not in _PROOFS:
         tenant = filter(None, (owner.user or "unknown", pod or container))
         return _id("slurm", owner.slurm_job_id, *tenant)
-    names = {"slurm": owner.slurm_job_id, "pod": pod, "container": container}
+    kind, _, name = (owner.job or "").partition("-")
+    names = {"slurm": owner.slurm_job_id, kind: name, "pod": pod, "container": container}
     return next((_id(kind, name) for kind, name in names.items() if name), None)
 
 

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, replace
 from itertools import takewhile
 
 from gpu_bottleneck_exporter.host.cgroup import memberships
+from gpu_bottleneck_exporter.workload.schedulers import job_in
 
 _POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:$|:)"
@@ -45,6 +46,8 @@ class Owner:
     user: str | None = None
     rendezvous: str | None = None
     """A hash of the place where the ranks of its job meet."""
+    job: str | None = None
+    """Another scheduler's job, or a container manager's machine: `pbs-1234.server`, `lxc-101`."""
     source: str | None = None
     """Where pod, container or job is known from: `cgroup` (a group that root made), `kubelet`,
     `prolog`, or `claim` (the process's own environment). None: there is only a user.
@@ -58,7 +61,7 @@ class Owner:
 
     def known_from(self, source: str) -> Owner:
         """The same owner with this source, if there is anything beside the user."""
-        named = self.pod_uid or self.container_id or self.slurm_job_id
+        named = self.pod_uid or self.container_id or self.slurm_job_id or self.job
         return replace(self, source=source if named else None)
 
 
@@ -68,7 +71,7 @@ NOBODY = Owner()
 def owner_in_cgroup(
     text: str, ours: str = "", made_by_root: Callable[[str, str], str] = lambda _, path: path
 ) -> Owner:
-    """Pod, container and Slurm job that `text`, a /proc/PID/cgroup file, names.
+    """Pod, container and job that `text`, a /proc/PID/cgroup file, names.
 
     `ours` is our own such file: if we run in a container, what lies around it is the node, not
     somebody's container. `made_by_root` returns the beginning of a path, given with its
@@ -82,8 +85,9 @@ def owner_in_cgroup(
         for controllers, path in memberships(text)
     ]
     most = max(found, key=lambda one: (bool(one.pod_uid), bool(one.container_id)), default=NOBODY)
-    job = next((one.slurm_job_id for one in found if one.slurm_job_id), None)
-    return replace(most, slurm_job_id=job).known_from("cgroup")
+    slurm = next((one.slurm_job_id for one in found if one.slurm_job_id), None)
+    job = next((one.job for one in found if one.job), None)
+    return replace(most, slurm_job_id=slurm, job=job).known_from("cgroup")
 
 
 def slurm_job(variables: Mapping[str, str]) -> str | None:
@@ -114,9 +118,11 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
         if found := _CONTAINER.search(folder):
             container, end = found[1], depth
             break
-    job = _SLURM.search("/".join(folders[begin:end]))
-    number = (job[1] or job[2]) if job else None
-    return Owner(pod_uid=pod, container_id=container, slurm_job_id=number)
+    inside = "/".join(folders[begin:end])
+    slurm, other = _SLURM.search(inside), job_in(inside)
+    number = (slurm[1] or slurm[2]) if slurm else None
+    job = other.name if other and not (other.is_machine and (pod or container)) else None
+    return Owner(pod_uid=pod, container_id=container, slurm_job_id=number, job=job)
 
 
 def _around(path: str) -> Sequence[str]:

@@ -131,7 +131,7 @@ class Groups:
         self._slurm_tracks: bool | None = None
 
     def owner(self, pid: int) -> Owner:
-        """Pod, container and Slurm job of process `pid`; `NOBODY` if it has ended."""
+        """Pod, container and job of process `pid`; `NOBODY` if it has ended."""
         text = control_groups(self._proc, pid)
         if not text:
             return NOBODY
@@ -158,14 +158,14 @@ class Groups:
         return claims
 
     def unit(self, pid: int) -> str:
-        """The container id or Slurm job of a process; empty if it is in neither."""
+        """The container id or job of a process; empty if it is in neither."""
         owner = self.owner(pid)
-        return owner.container_id or owner.slurm_job_id or ""
+        return owner.container_id or owner.slurm_job_id or owner.job or ""
 
     def tenant(self, pid: int) -> tuple[str, str]:
-        """The pod or container of a process, and its Slurm job; empty if it is in none."""
+        """The pod or container of a process, and its job; empty if it is in none."""
         owner = self.owner(pid)
-        return owner.pod_uid or owner.container_id or "", owner.slurm_job_id or ""
+        return owner.pod_uid or owner.container_id or "", owner.slurm_job_id or owner.job or ""
 
     def forget(self) -> None:
         """Read again: a group may have been recreated for another owner."""
@@ -258,7 +258,7 @@ def _administers(proc: Path, pid: int, status: str) -> bool:
 
 
 def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
-    """The function from a pid to its pod, container, Slurm job or user, by groups of root's.
+    """The function from a pid to its pod, container, job or user, by groups of root's.
 
     They share the time for reads that may block: many processes are one tenant. Reads nothing
     that may block. For any thread.
@@ -270,7 +270,7 @@ def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
         with suppress(NoRoomError):
             text = control_groups(proc, pid) or ""
             owner, login = owner_in_cgroup(text, made_by_root=by_root), _LOGIN.search(text)
-            unit = owner.pod_uid or owner.container_id or owner.slurm_job_id
+            unit = owner.pod_uid or owner.container_id or owner.slurm_job_id or owner.job
             uid = real_uid(read(f"{proc}/{pid}/status") or "")
             return unit or (login[1] if login else uid)
         return ""
