@@ -95,11 +95,17 @@ PLACES: dict[Place, dict[str, str]] = {
         "gone": f"/system.slice/docker-{ID}.scope (deleted)",
     },
     (None, NODE): {
-        "kind, seen from outside": f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}",
-        "kind, cgroupfs": f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
         "kind's node itself": f"/docker/{NODE}/kubelet.slice/kubelet.service",
     },
+    (OTHER_UID, None): {
+        "kind, a pod, not in a container": f"/docker/{NODE}{KIND_POD}",
+    },
     (OTHER_UID, INNER): {
+        "kind, seen from outside": f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}",
+        "kind, cgroupfs": f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
+        "k3d": f"/system.slice/docker-{NODE}.scope/kubepods/pod{OTHER_UID}/{INNER}",
+        "a node in a container": f"/docker/{ID}/docker/{NODE}/kubepods/pod{OTHER_UID}/{INNER}",
+        "a container in its pod": f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}/docker/{ID}",
         "kind, seen from inside the node": f"{KIND_POD}/{INNER_SCOPE}",
         "kind, seen from a pod of it": f"/../../{KIND_SLICE}/{INNER_SCOPE}",
     },
@@ -264,12 +270,12 @@ def test_a_node_that_is_a_container_is_the_machine_to_those_in_it(text: Text, ou
     def seen(path: str) -> Owner:
         return owner_in_cgroup(text(path), text(ours))
 
-    another = Owner(container_id=INNER, source=CGROUP)
     pod = Owner(pod_uid=OTHER_UID, container_id=INNER, source=CGROUP)
     assert seen(f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}") == pod
     assert seen(f"/docker/{NODE}/kubelet/kubepods/pod{OTHER_UID}/{INNER}") == pod
     assert seen(f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}/docker/{STATIC * 2}") == pod
-    assert seen(f"/docker/{INNER}{KIND_POD}/{SCOPE}") == another
+    of_another = Owner(pod_uid=OTHER_UID, container_id=ID, source=CGROUP)
+    assert seen(f"/docker/{INNER}{KIND_POD}/{SCOPE}") == of_another
     own = owner_in_cgroup(text(ours[len(f"/docker/{NODE}") :]))
     assert seen(ours) == own, "as it sees itself"
     assert own.container_id == ID
@@ -279,7 +285,7 @@ def test_in_a_container_of_our_own_it_is_that_of_our_neighbours() -> None:
     ours = v2(f"/docker/{ID}")
     assert owner_in_cgroup(ours, ours) == Owner(container_id=ID, source=CGROUP)
     inside = v2(f"/docker/{ID}/kubepods/pod{UID}/{INNER}")
-    assert owner_in_cgroup(inside, ours) == Owner(container_id=ID, source=CGROUP)
+    assert owner_in_cgroup(inside, ours) == Owner(pod_uid=UID, container_id=INNER, source=CGROUP)
 
 
 ENVIRONMENTS: dict[str, tuple[str, str | None]] = {

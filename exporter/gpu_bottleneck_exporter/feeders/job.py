@@ -13,10 +13,10 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, Part, read, read_part
 from gpu_bottleneck_exporter.host.machine import network_bytes
 from gpu_bottleneck_exporter.host.process import (
-    TICK_NS,
     allowed_cpus,
     command_line,
     is_our_network,
+    monotonic_start_ns,
     network_namespace,
     stat_of,
     stat_text,
@@ -78,9 +78,9 @@ class JobFacts:
 
 
 def facts_of(
-    proc: Path, mains: Mapping[int, Process], groups: Collection[Cgroup], units: Groups, now_ns: int
+    proc: Path, mains: Mapping[int, Process], groups: Collection[Cgroup], units: Groups
 ) -> JobFacts:
-    """Facts of `mains` in control groups `groups`, which `units` map to jobs, at `now_ns`."""
+    """Facts of `mains` in control groups `groups`, which `units` map to jobs."""
     if not mains:
         return JobFacts()
     networks = {network_namespace(proc, pid): pid for pid in mains}
@@ -99,7 +99,7 @@ def facts_of(
         addressed=all(is_our_network(proc, pid) for pid in networks.values()),
         command=min(texts),
         notebook=notebook,
-        started_ns=_started_ns(proc, mains.values(), now_ns),
+        started_ns=_started_ns(mains.values()),
         limits=JobLimits(
             cpus_allowed=_cpus_allowed(proc, mains),
             cpu_cores=cpu_cores(groups),
@@ -205,14 +205,10 @@ class Networks:
         return self._found[inode]
 
 
-def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None:
-    """Start of the oldest of `mains`, in the monotonic clock of `now_ns`."""
-    uptime = (read(f"{proc}/uptime") or "").split()
+def _started_ns(mains: Iterable[Process]) -> int | None:
+    """Start of the oldest of `mains`, in the monotonic clock."""
     started = [ticks for main in mains if (ticks := main.reader.started_ticks) is not None]
-    if not uptime or not started:
-        return None
-    age_ns = int(float(uptime[0]) * 1e9) - min(started) * TICK_NS
-    return now_ns - max(age_ns, 0)
+    return monotonic_start_ns(min(started)) if started else None
 
 
 def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:

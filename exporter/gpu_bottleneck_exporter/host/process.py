@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -248,6 +249,16 @@ def is_our_network(proc: Path, pid: int) -> bool:
         return proc_reads.call(pid, is_ours) or False
     except OSError as error:
         return isinstance(error, FileNotFoundError)
+
+
+def monotonic_start_ns(started_ticks: int) -> int:
+    """The start of a process in the monotonic clock, from its start in ticks since boot.
+
+    By the clock that the kernel takes for it: in a container of LXC, lxcfs makes /proc/uptime the
+    time since that container began, but not the starts in /proc/PID/stat.
+    """
+    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ticks * TICK_NS
+    return time.monotonic_ns() - max(age_ns, 0)
 
 
 def real_uid(status: str) -> str:

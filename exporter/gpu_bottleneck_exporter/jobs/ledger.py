@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Pro
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.host.descriptors import open_pidfd
 from gpu_bottleneck_exporter.host.files import NoRoomError
-from gpu_bottleneck_exporter.host.process import TICK_NS, Started, stat_of
+from gpu_bottleneck_exporter.host.process import Started, monotonic_start_ns, stat_of
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Stay
 from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, end_of, moved
@@ -255,8 +255,7 @@ class Ledger:
         stat = stat_of(self._proc, pid)
         if stat is None or stat.ended:
             return False
-        up_ns, now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.monotonic_ns()
-        started_ns = now_ns - max(up_ns - stat.started_ticks * TICK_NS, 0)
+        started_ns, now_ns = monotonic_start_ns(stat.started_ticks), time.monotonic_ns()
         owner, *_ = *self._owners.of([(pid, stat.started_ticks)], now_ns), NOBODY
         if found.pod:
             owner = replace(owner, **found.pod._asdict())

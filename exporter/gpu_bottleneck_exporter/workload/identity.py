@@ -100,12 +100,14 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
     """What the folders of `path` name, from the outermost inwards, without those `around` us.
 
     The outermost container counts, within a pod the pod's: groups below it were created inside,
-    and everything in it is one tenant, however many containers it creates for itself. Groups
+    and everything in it is one tenant, however many containers it creates for itself. But a
+    container outside of pods that has pods is a node (kind, k3d), and they are its tenants. Groups
     below a user's own count for nothing. The kernel appends ` (deleted)` to a removed group.
     """
     folders = path.removesuffix(" (deleted)").split("/")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(folders, around, strict=False))
     begin, end = sum(1 for _ in same), len(folders)
+    pods = [depth for depth, folder in enumerate(folders) if _POD.search(folder)]
     pod = container = None
     for depth, folder in enumerate(folders):
         if _USERS_OWN.fullmatch(folder):
@@ -114,10 +116,11 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
         if depth < begin:
             continue
         if pod is None and (found := _POD.search(folder)):
-            pod = found[1].replace("_", "-")
+            pod, container, end = found[1].replace("_", "-"), None, len(folders)
         if found := _CONTAINER.search(folder):
             container, end = found[1], depth
-            break
+            if pod or not pods or depth > pods[-1]:
+                break
     inside = "/".join(folders[begin:end])
     slurm, other = _SLURM.search(inside), job_in(inside)
     number = (slurm[1] or slurm[2]) if slurm else None
