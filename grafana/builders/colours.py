@@ -58,6 +58,7 @@ CAUSES: dict[str, str] = {
     "tensor_cores_idle": "#66C7AB",
     "low_parallelism": "#A3E7D5",
     "near_oom": "#D1FBF0",
+    "memory_not_released": "#B9E4E6",
     # Without evidence
     "unexplained_low_utilization": WAITING_ON["unknown"],
 }

@@ -241,6 +241,7 @@ class Gpu:
     memory: Signal = 0.7
     """Used share of 80 GiB."""
     processes: Signal = gauge(1, "gpu_processes")
+    unlisted: Signal | None = gauge(None, "gpu_unlisted_processes")
     celsius: Signal | None = gauge(65, "gpu_temperature_celsius sensor=gpu")
     memory_celsius: Signal | None = gauge(75, "gpu_temperature_celsius sensor=memory")
     margin_celsius: Signal | None = gauge(None, "gpu_temperature_margin_celsius")

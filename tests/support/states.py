@@ -333,8 +333,11 @@ def state(*gpus: GpuSnapshot, simulated: bool = False) -> SamplerState:
 
 
 def mixed_state() -> SamplerState:
-    """A Hopper, a Hopper in MIG mode with one instance, an Ampere, and a lost GPU."""
-    return state(hopper(), mig_parent(), mig_instance(), ampere(), lost())
+    """A Hopper, a Hopper in MIG mode with one instance, an Ampere with unlisted processes, and a
+    lost GPU.
+    """
+    kept = replace(ampere(), unlisted_pids=(4714, 4715))
+    return state(hopper(), mig_parent(), mig_instance(), kept, lost())
 
 
 NO_DRIVER = SamplerState(

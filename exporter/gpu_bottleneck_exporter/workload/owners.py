@@ -221,7 +221,8 @@ def without_bystanders(reading: Processes, proc: Path, daemons: Collection[str])
         for process in reading.processes
         if not (_is_desktops(process, proc) or _is_daemon(proc, process.pid, daemons))
     )
-    return reading if len(kept) == len(reading.processes) else replace(reading, processes=kept)
+    left_out = len(reading.processes) - len(kept)
+    return replace(reading, processes=kept, bystanders=left_out) if left_out else reading
 
 
 def _is_desktops(process: Process, proc: Path) -> bool:
