@@ -357,6 +357,19 @@ def test_the_start_of_a_process_does_not_depend_on_what_lxcfs_makes_of_uptime(
     assert before - TICK_NS <= started <= after
 
 
+def test_traffic_in_the_hosts_network_is_shared(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    assert recorded.tick().job.shares_network is None, "process 1 is not there"
+    process(recorded.proc, 1)
+    groups = Groups(recorded.proc)
+
+    def shares(pid: int) -> bool | None:
+        mains = {pid: Process(recorded.proc, pid)}
+        return facts_of(recorded.proc, mains, [], groups).shares_network
+
+    assert (shares(1), shares(7)) == (True, False)
+
+
 def test_limits(recorded: Recorded) -> None:
     recorded.adopt(7)
     limits = recorded.tick().job.limits

@@ -281,6 +281,7 @@ class Gpu:
     network_bytes: Signal = counter(
         1e5, "gpu_feeder_network_receive_bytes_total gpu_feeder_network_transmit_bytes_total"
     )
+    network_shared: Signal | None = gauge(None, "gpu_feeder_network_shared")
     worker_starts: Signal = counter(0.0, "gpu_feeder_worker_starts_total")
     throttled: Signal | None = counter(0.0, "gpu_feeder_throttled_seconds_total")
     cpu_limit_cores: Signal | None = gauge(None, "gpu_feeder_cpu_limit_cores")

@@ -198,6 +198,7 @@ def feeding() -> Feeding:
             age_seconds=3600.25,
             received_bytes=2**30,
             sent_bytes=2**20,
+            shares_network=False,
             pressure_ns=pressure_ns(),
         ),
         owners=(OWNER,),
@@ -252,6 +253,8 @@ def machine() -> Machine:
         disk_io_seconds={"nvme0n1": 4000.5, "sda": 12.25},
         network_receive_bytes={"eth0": 10**12, "eth1": 0},
         network_transmit_bytes={"eth0": 10**11, "eth1": 0},
+        rdma_receive_bytes={"mlx5_0:1": 10**13},
+        rdma_transmit_bytes={"mlx5_0:1": 10**12},
         pressure_ns=pressure_ns(),
     )
 
@@ -284,6 +287,7 @@ def mig_parent() -> GpuSnapshot:
     }
     totals = replace(gpu.totals, memory_busy_ns=None, last_memory_ratio=None)
     refused = replace(feeding(), outlook=model.Outlook(model.Refusal("mixed")))
+    refused = replace(refused, job=replace(refused.job, shares_network=True))
     return replace(gpu, readings=readings, totals=totals, feeding=refused)
 
 

@@ -62,6 +62,8 @@ class JobFacts:
     """The same without Slurm jobs: the next one of a user has the same owner."""
     networks: Mapping[int, int] = field(default_factory=dict)
     """Their network namespaces, each with one of them."""
+    shares_network: bool | None = None
+    """Whether one of these is the machine's, whose traffic is also that of others."""
     addressed: bool = True
     """Whether no user can have chosen the addresses in these."""
     command: str = ""
@@ -96,6 +98,7 @@ def facts_of(
         owners=frozenset((user, *units.tenant(pid)) for pid, user in users.items()),
         lasting=frozenset((user, units.tenant(pid)[0]) for pid, user in users.items()),
         networks={inode: pid for inode, pid in networks.items() if inode is not None},
+        shares_network=_shares_network(proc, networks),
         addressed=all(is_our_network(proc, pid) for pid in networks.values()),
         command=min(texts),
         notebook=notebook,
@@ -111,6 +114,12 @@ def facts_of(
             interactive=notebook or any(map(has_terminal, stats)) if stats else None,
         ),
     )
+
+
+def _shares_network(proc: Path, inodes: Collection[int | None]) -> bool | None:
+    """Whether one of the namespaces is that of process 1, as on bare metal and with hostNetwork."""
+    machines = network_namespace(proc, 1)
+    return None if machines is None or None in inodes else machines in inodes
 
 
 def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
@@ -146,6 +155,8 @@ class Job:
     """Of the oldest main."""
     received_bytes: int | None = None
     sent_bytes: int | None = None
+    shares_network: bool | None = None
+    """Whether these bytes are also those of other processes of the machine."""
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By resource and kind."""
 

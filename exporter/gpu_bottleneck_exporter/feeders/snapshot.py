@@ -132,6 +132,7 @@ class FeedingReader:
             else max(now_ns - facts.started_ns, 0) / 1e9,
             received_bytes=sums.get("received"),
             sent_bytes=sums.get("sent"),
+            shares_network=facts.shares_network,
             pressure_ns=self._pressure.known(sources=any_now),
         )
 
