@@ -59,6 +59,7 @@ CAUSES: dict[str, str] = {
     "tensor_cores_idle": "#66C7AB",
     "low_parallelism": "#A3E7D5",
     "near_oom": "#D1FBF0",
+    "memory_not_released": "#B9E4E6",
     # Its video engines
     "video_engine_bound": WAITING_ON["video_engine"],
     # Without evidence

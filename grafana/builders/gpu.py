@@ -351,7 +351,30 @@ def _io() -> list[Panel]:
             thresholds=("disk_busy",),
             width=6,
         ),
+        lines(
+            "Network and RDMA of the node",
+            "Over all interfaces and cards, whoever caused it. RDMA: InfiniBand, RoCE and EFA, "
+            "which bypass the kernel and the other two.",
+            [
+                Query(_of_node("gpu_host_network_receive_bytes_total"), "received"),
+                Query(_of_node("gpu_host_network_transmit_bytes_total"), "sent"),
+                Query(_of_node("gpu_host_rdma_receive_bytes_total"), "RDMA received"),
+                Query(_of_node("gpu_host_rdma_transmit_bytes_total"), "RDMA sent"),
+            ],
+            "Bps",
+            colours={
+                "received": WAIT["network"],
+                "sent": WAIT["host_code"],
+                "RDMA received": WAIT["peer"],
+                "RDMA sent": WAIT["worker_cpu"],
+            },
+            width=24,
+        ),
     ]
+
+
+def _of_node(metric: str) -> str:
+    return f"sum (rate({metric}{{{TARGETS}}}{RATE}) and on (job, instance) gpu:up:bool{{{CHOSEN}}})"
 
 
 def _host_memory() -> list[Panel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroups, cgroup_of
 from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
+from support.programs import program
 from support.rows import rows
 from support.trees import cgroup_v2, end, lay, links, process
 
@@ -352,11 +354,36 @@ def test_when_all_mains_have_ended_sums_stay_and_gauges_go(recorded: Recorded) -
     assert main_read(after) is not None
 
 
+@pytest.mark.parametrize("uptime", ["0.01 0.01\n", ""])
+def test_the_start_of_a_process_does_not_depend_on_what_lxcfs_makes_of_uptime(
+    uptime: str, tmp_path: Path
+) -> None:
+    proc, before = lay(tmp_path, {"uptime": uptime}), time.monotonic_ns()
+    with program("ready(); told()") as one:
+        after = time.monotonic_ns()
+        (proc / f"{one.pid}").symlink_to(f"/proc/{one.pid}")
+        mains = {one.pid: Process(proc, one.pid)}
+        started = facts_of(proc, mains, [], Groups(proc)).started_ns
+    assert started is not None
+    assert before - TICK_NS <= started <= after
+
+
+def test_traffic_in_the_hosts_network_is_shared(recorded: Recorded) -> None:
+    recorded.adopt(7)
+    assert recorded.tick().job.shares_network is None, "process 1 is not there"
+    process(recorded.proc, 1)
+    groups = Groups(recorded.proc)
+
+    def shares(pid: int) -> bool | None:
+        mains = {pid: Process(recorded.proc, pid)}
+        return facts_of(recorded.proc, mains, [], groups).shares_network
+
+    assert (shares(1), shares(7)) == (True, False)
+
+
 def test_limits(recorded: Recorded) -> None:
     recorded.adopt(7)
-    job = recorded.tick().job
-    assert job.age_seconds == pytest.approx(30.5)
-    limits = job.limits
+    limits = recorded.tick().job.limits
     assert (limits.cpus_allowed, limits.cpu_cores) == (4, None)
     assert (limits.memory_used_bytes, limits.memory_bytes) == (1000, 2000)
     assert limits.shared_memory is None  # /proc/PID/root is not there
@@ -390,7 +417,7 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
         texts = [(proc / f"{pid}/cgroup").read_text() for pid in pids]
         groups = [cgroup_of(text, tmp_path / "sys") for text in texts]
         mains = {pid: members[pid] for pid in pids}
-        found = facts_of(proc, mains, groups, Groups(proc), 0).limits
+        found = facts_of(proc, mains, groups, Groups(proc)).limits
         return found.cpu_cores, found.memory_used_bytes, found.memory_bytes
 
     assert limits(1) == (1.0, 900, 1000)

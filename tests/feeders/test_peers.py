@@ -19,6 +19,7 @@ from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.sampling.peers import are_joined, ends_towards, inspect_connections
 from gpu_bottleneck_exporter.workload.owners import Groups
+from gpu_bottleneck_exporter.workload.ranks import rendezvous
 from support.programs import Program, program
 from support.rights import Way, as_nobody, with_a_network_of_its_own
 from support.waiting import until
@@ -105,6 +106,14 @@ def test_ranks_of_one_user_that_meet_are_of_one_job(address: str) -> None:
     with rank(address) as one, rank(address) as other:
         assert meets(one)
         assert meets(one) == meets(other)
+
+
+def test_workers_of_a_ray_job_are_no_peers_by_that_alone() -> None:
+    """They may be independent trials, none of which waits for another."""
+    way = ("env", "RAY_ADDRESS=10.0.0.1:6379", "RAY_JOB_ID=01000000")
+    with program("ready(); told()", way=way) as one:
+        assert rendezvous(PROC, one.pid, Groups(PROC).claims(one.pid))
+        assert not meets(one)
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.1", "0.0.0.0", "::ffff:127.0.0.1"])  # noqa: S104

@@ -15,11 +15,11 @@ from gpu_bottleneck_exporter.feeders.probe import Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import hierarchy
+from gpu_bottleneck_exporter.host.environment import variables
 from gpu_bottleneck_exporter.host.process import (
     ProcessReader,
     command_line,
     control_groups,
-    environment,
     living_thread,
     network_namespace,
     stat_of,
@@ -95,7 +95,7 @@ def test_its_memory_is_read_through_a_living_thread(leaderless: Program) -> None
     pid = leaderless.pid
     assert living_thread(PROC, pid) != pid
     assert "pthread_exit" in command_line(PROC, pid).text
-    assert "PATH=" in environment(PROC, pid)
+    assert variables(PROC, pid, ("PATH",))
     assert private_bytes(PROC, pid)
     assert network_namespace(PROC, pid) == network_namespace(PROC, os.getpid())
 

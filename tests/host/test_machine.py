@@ -123,6 +123,64 @@ def test_recorded_files(recorded: Path) -> None:
     assert MachineReader(recorded).read(0) == RECORDED
 
 
+def interface(sysfs: Path, name: str, index: int, *, on: int = 0, of: str = "") -> None:
+    """An interface; `on`: its link's index, if not its own; `of`: entries such as `device`."""
+    files = {"ifindex": f"{index}\n", "iflink": f"{on or index}\n"}
+    files |= {f"{entry}/uevent": "" for entry in of.split()}
+    lay(sysfs / "class/net" / name, files)
+
+
+LAYERS = {
+    "eth0": (1, 0, "device"),
+    "eth1": (2, 0, "device"),
+    "bond0": (3, 0, "lower_eth0 lower_eth1"),
+    "bond0.7": (4, 3, "lower_bond0"),
+    "br0": (5, 0, "lower_bond0.7 lower_eni1"),
+    "eni1": (6, 2, ""),
+    "wg0": (7, 0, ""),
+    "cilium_vxlan": (8, 0, ""),
+    "macvlan0": (9, 1, "lower_eth0"),
+}
+
+
+@rows(
+    "names, counted",
+    {
+        "a bond with its members": ("eth0 eth1 bond0", {"eth0", "eth1"}),
+        "a VLAN on a bond": ("eth0 eth1 bond0 bond0.7", {"eth0", "eth1"}),
+        "a bridge, and one end of a veth": ("eth0 br0 eni1", {"eth0"}),
+        "a macvlan": ("eth0 macvlan0", {"eth0"}),
+        "with nothing below": ("eth0 wg0", {"eth0", "wg0"}),
+        "a container, with one end of a veth": ("eni1", {"eni1"}),
+        "what sysfs does not show": ("", {"eth0", "eth1", "bond0", "bond0.7", "br0", "eni1"}),
+    },
+)
+def test_traffic_is_counted_once(
+    recorded: Path, tmp_path: Path, names: str, counted: set[str]
+) -> None:
+    for name in names.split():
+        index, on, entries = LAYERS[name]
+        interface(tmp_path / "sys", name, index, on=on, of=entries)
+    there = names.split() or counted
+    (recorded / "1/net/dev").write_text(devices(**dict.fromkeys(there, (1, 2))))
+    found = MachineReader(recorded, tmp_path / "sys").read(0)
+    assert found.network_receive_bytes == dict.fromkeys(counted, 1)
+    assert found.network_transmit_bytes == dict.fromkeys(counted, 2)
+
+
+WAYS = "rcv", "xmit"
+
+
+def test_rdma_is_counted_in_words_of_four_bytes(recorded: Path, tmp_path: Path) -> None:
+    ports = {("mlx5_0", 1): (10, 20), ("mlx5_0", 2): (1, 2), ("efa_0", 1): (None, 7)}
+    for (card, port), counts in ports.items():
+        names = {f"port_{way}_data": f"{n}\n" for way, n in zip(WAYS, counts, strict=True) if n}
+        lay(tmp_path / f"sys/class/infiniband/{card}/ports/{port}/counters", {"x": "", **names})
+    found = MachineReader(recorded, tmp_path / "sys").read(0)
+    assert found.rdma_receive_bytes == {"mlx5_0:1": 40, "mlx5_0:2": 4}
+    assert found.rdma_transmit_bytes == {"mlx5_0:1": 80, "mlx5_0:2": 8}
+
+
 def test_the_number_of_interfaces_is_bounded(recorded: Path) -> None:
     (recorded / "1/net/dev").write_text(devices(**{f"eth{n}": (1, 2) for n in range(100)}))
     found = MachineReader(recorded).read(0)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.job import Networks, job_keys
+from gpu_bottleneck_exporter.feeders.job import GROUP, Networks, job_keys
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from gpu_bottleneck_exporter.host.environment import variables
 from gpu_bottleneck_exporter.host.files import MOST_BYTES
 from gpu_bottleneck_exporter.host.mounts import mount_points, mounts_of_open_files
 from gpu_bottleneck_exporter.host.process import command_line, environment, trees
-from gpu_bottleneck_exporter.workload.owners import Groups
+from gpu_bottleneck_exporter.workload.owners import Groups, claims_of
 from support.programs import program
+from support.rights import Way
 from support.rows import rows
 from support.trees import lay, links
+from support.waiting import until
 
 PROC = Path("/proc")
 STAT = "{0} (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
@@ -28,7 +32,60 @@ def test_a_variable_that_is_cut_is_none() -> None:
     variables = {"FIRST": "a b", "LONG": "c d " * 30_000, "MASTER_ADDR": "here"}
     way = ("env", "-i", *(f"{name}={value}" for name, value in variables.items()))
     with program("ready(); told()", way=way) as one:
-        assert environment(PROC, one.pid) == "FIRST=a b\0"
+        assert environment(PROC, one.pid, MOST_BYTES) == ("FIRST=a b\0", False)
+
+
+CROWDED = {
+    f"SVC_{service}_{name}": "tcp://10.96.11.12:8080"
+    for service in range(220)
+    for name in (
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "PORT",
+        "PORT_8080_TCP",
+        "PORT_8080_TCP_PROTO",
+        "PORT_8080_TCP_PORT",
+        "PORT_8080_TCP_ADDR",
+    )
+}
+"""Kubernetes sets seven variables for each Service of a namespace."""
+LAST = {"SLURM_JOB_ID": "7", "MASTER_ADDR": "here", "MASTER_PORT": "1", "WORLD_SIZE": "8"}
+
+
+def crowded(last: Mapping[str, str]) -> Way:
+    variables = {**CROWDED, "PADDING": "x" * (MOST_BYTES // 2), **last}
+    return "env", "-i", *(f"{name}={value}" for name, value in variables.items())
+
+
+def test_the_last_variables_of_many_are_read() -> None:
+    groups = Groups(PROC)
+    with program("ready(); told()", way=crowded(LAST)) as one:
+        assert len(Path(f"/proc/{one.pid}/environ").read_bytes()) > MOST_BYTES
+        assert variables(PROC, one.pid, tuple(LAST)) == LAST
+        assert claims_of(PROC, one.pid, ["WORLD_SIZE"]) == {"WORLD_SIZE": "8"}
+        assert groups.claims(one.pid)["MASTER_ADDR"] == "here"
+        keys = job_keys(PROC, one.pid, command_line(PROC, one.pid), groups)
+    assert GROUP in {key[0] for key in keys}
+
+
+def test_many_variables_are_read_in_full_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program("ready(); told()", way=crowded(LAST)) as one:
+        first = variables(PROC, one.pid, tuple(LAST))
+        monkeypatch.setattr("gpu_bottleneck_exporter.host.environment.MANY_BYTES", 0)
+        assert variables(PROC, one.pid, tuple(LAST)) == first
+
+
+def test_after_an_execve_many_variables_are_read_again() -> None:
+    """A launcher's shell that becomes the program keeps its pid and its start."""
+    code = f"os.environ.update({next(iter(CROWDED))}='other', MASTER_ADDR='there')"
+    code = f"ready(); told(); {code}; os.execv('/bin/cat', ['cat'])"
+    with program(code, way=crowded(LAST)) as one:
+        assert variables(PROC, one.pid, ("MASTER_ADDR",)) == {"MASTER_ADDR": "here"}
+        one.tell()
+        until(
+            lambda: variables(PROC, one.pid, ("MASTER_ADDR",)) == {"MASTER_ADDR": "there"},
+            "the new environment",
+        )
 
 
 def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> None:

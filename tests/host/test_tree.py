@@ -81,6 +81,6 @@ def test_the_table_is_scanned_where_the_kernel_names_no_children(tmp_path: Path)
     parents = {1: 0, 10: 1, 11: 10, 12: 10, 13: 12, 20: 1, 21: 20}
     zeros = " ".join(["0"] * 40)
     files = {f"{pid}/stat": f"{pid} (a b) S {parent} {zeros}\n" for pid, parent in parents.items()}
-    proc = lay(tmp_path, {**files, "uptime": "1 1\n", "30/comm": "vanished\n"})
+    proc = lay(tmp_path, {**files, "30/comm": "vanished\n"})
     assert trees(proc, [10, 20, 99], NOBODY).of == {10: {11, 12, 13}, 20: {21}, 99: set()}
     assert trees(proc, [10], frozenset({12})).of == {10: {11}}

@@ -126,6 +126,7 @@ def test_a_pod_goes_on_with_another_process() -> None:
         (Owner(slurm_job_id="7", user="a-b"), "slurm-7-a-b-39320b39fbf7"),
         (Owner(pod_uid="1-2", container_id="a" * 64), "pod-1-2"),
         (Owner(container_id="0123456789abcdef", user="ada"), "container-0123456789ab"),
+        (Owner(job="pbs-7.head", container_id="a" * 64), "pbs-7.head"),
         (Owner(namespace="../é", pod="x" * 200), f"pod-..--.{'x' * 58}-2e25d6b2415e"),
         (Owner(user="ada"), None),
     ],

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
-from gpu_bottleneck_exporter.jobs.runs import is_later
+from gpu_bottleneck_exporter.jobs.runs import is_later, run_of
 from gpu_bottleneck_exporter.jobs.store import Row
 from jobs.held import at_work, jobs, keeping, process
 from support import leftovers
+from support.trees import cgroup_v2, lay
 from support.waiting import until
 
 NUMBER = {"SLURM_JOB_ID": "7"}
@@ -173,6 +174,14 @@ def test_a_group_that_was_created_anew_is_another_run(top: Path) -> None:
                         at_work(ledger, one)
                     until(lambda: all(job["end_seconds"] for job in jobs(ledger)), "its end")
         assert ids(ledger) == ["earlier", "slurm-7"]
+
+
+@pytest.mark.parametrize("group", ["pbs_jobs.service/jobs/7.s", "lsf/c/job.7.8.9", "lxc/7"])
+def test_a_run_of_another_scheduler_is_known_by_its_group(group: str, tmp_path: Path) -> None:
+    proc, sysfs = tmp_path / "proc", tmp_path / "sys"
+    lay(proc, {"1/cgroup": f"0::/{group}/a/b\n", "sys/kernel/random/boot_id": "boot\n"})
+    mount = cgroup_v2(sysfs, {f"{group}/a/b/cgroup.procs": "1\n"})
+    assert run_of(proc, sysfs, 1) == {"group": f"{(mount / group).stat().st_ino} boot"}
 
 
 def test_a_step_after_another_is_the_same_run(top: Path) -> None:

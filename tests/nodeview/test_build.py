@@ -31,6 +31,14 @@ from support.states import (
 )
 
 
+def test_who_keeps_the_memory_of_a_gpu_without_processes() -> None:
+    *_, kept, _ = node(mixed_state()).gpus
+    assert kept.trouble is not None
+    assert (
+        "memory in use without a listed process; its device is open in: 4714, 4715" in kept.trouble
+    )
+
+
 def test_a_gpu_that_tells_everything() -> None:
     gpu = node(mixed_state()).gpus[0]
     assert gpu.key == Key("0", states.HOPPER.uuid)

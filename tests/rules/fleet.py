@@ -243,6 +243,7 @@ class Gpu:
     memory: Signal = 0.7
     """Used share of 80 GiB."""
     processes: Signal = gauge(1, "gpu_processes")
+    unlisted: Signal | None = gauge(None, "gpu_unlisted_processes")
     celsius: Signal | None = gauge(65, "gpu_temperature_celsius sensor=gpu")
     memory_celsius: Signal | None = gauge(75, "gpu_temperature_celsius sensor=memory")
     margin_celsius: Signal | None = gauge(None, "gpu_temperature_margin_celsius")
@@ -286,6 +287,7 @@ class Gpu:
     network_bytes: Signal = counter(
         1e5, "gpu_feeder_network_receive_bytes_total gpu_feeder_network_transmit_bytes_total"
     )
+    network_shared: Signal | None = gauge(None, "gpu_feeder_network_shared")
     worker_starts: Signal = counter(0.0, "gpu_feeder_worker_starts_total")
     throttled: Signal | None = counter(0.0, "gpu_feeder_throttled_seconds_total")
     cpu_limit_cores: Signal | None = gauge(None, "gpu_feeder_cpu_limit_cores")
@@ -496,11 +498,11 @@ def told_of(owner: Labels, node: str = "") -> dict[str, str]:
         space, pod = owner.get("workload_namespace", ""), owner["workload_pod"]
         name, group = f"pod {space}/{pod}", f"{node}/{space}/{pod}"
     else:
-        kinds = {"Slurm job": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
-        kinds |= {"user": "user"}
+        kinds = {"Slurm job": "slurm_job_id", "job": "workload_job", "pod": "pod_uid"}
+        kinds |= {"container": "container_id", "user": "user"}
         known = (f"{kind} {owner[label]}" for kind, label in kinds.items() if label in owner)
         name, group = next(known, "owner unknown"), ""
     groups = {"slurm": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
     own = (f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner)
-    group = next(own, group)
+    group = next(own, owner.get("workload_job", group))
     return {**owner, "workload": name, **({"workload_group": group} if group else {})}

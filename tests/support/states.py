@@ -172,6 +172,7 @@ OWNER = Owner(
     pod_uid="3b2f8a1c-5c01-4b6e-8e4e-42010a800002",
     container_id="9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961",
     slurm_job_id="123456",
+    job="pbs-1234.server",
     user="alice",
     rendezvous="5f3c9ab01d2e",
 )
@@ -213,6 +214,7 @@ def feeding() -> Feeding:
             age_seconds=3600.25,
             received_bytes=2**30,
             sent_bytes=2**20,
+            shares_network=False,
             pressure_ns=pressure_ns(),
         ),
         owners=(OWNER,),
@@ -267,6 +269,8 @@ def machine() -> Machine:
         disk_io_seconds={"nvme0n1": 4000.5, "sda": 12.25},
         network_receive_bytes={"eth0": 10**12, "eth1": 0},
         network_transmit_bytes={"eth0": 10**11, "eth1": 0},
+        rdma_receive_bytes={"mlx5_0:1": 10**13},
+        rdma_transmit_bytes={"mlx5_0:1": 10**12},
         pressure_ns=pressure_ns(),
     )
 
@@ -299,6 +303,7 @@ def mig_parent() -> GpuSnapshot:
     }
     totals = replace(gpu.totals, memory_busy_ns=None, last_memory_ratio=None)
     refused = replace(feeding(), outlook=model.Outlook(model.Refusal("mixed")))
+    refused = replace(refused, job=replace(refused.job, shares_network=True))
     return replace(gpu, readings=readings, totals=totals, feeding=refused)
 
 
@@ -348,8 +353,11 @@ def state(*gpus: GpuSnapshot, simulated: bool = False) -> SamplerState:
 
 
 def mixed_state() -> SamplerState:
-    """A Hopper, a Hopper in MIG mode with one instance, an Ampere, and a lost GPU."""
-    return state(hopper(), mig_parent(), mig_instance(), ampere(), lost())
+    """A Hopper, a Hopper in MIG mode with one instance, an Ampere with unlisted processes, and a
+    lost GPU.
+    """
+    kept = replace(ampere(), unlisted_pids=(4714, 4715))
+    return state(hopper(), mig_parent(), mig_instance(), kept, lost())
 
 
 NO_DRIVER = SamplerState(

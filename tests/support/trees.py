@@ -62,7 +62,7 @@ def process(  # noqa: PLR0913 - what a process shows, each with a default
     started_seconds: int = 50,
     state: str = "S",
 ) -> None:
-    """A process of a machine that was up for 80.5 s; `read_bytes` None: it may not be known."""
+    """A process; `read_bytes` None: it may not be known."""
     start = started_seconds * os.sysconf("SC_CLK_TCK")
     fields = (
         f"{state} 1 0 0 0 0 0 0 0 4 0 {cpu_ticks} 0 {ended_ticks} 0 20 0 1 0 {start} {'0 ' * 30}"
@@ -82,7 +82,6 @@ def process(  # noqa: PLR0913 - what a process shows, each with a default
     if read_bytes is None:
         files["io"] = ""
     lay(proc / str(pid), files)
-    lay(proc, {"uptime": "80.5 100\n"})
 
 
 def end(proc: Path, pid: int) -> None:

@@ -89,6 +89,30 @@ def test_a_users_real_groups_name_nobody(mount: Path, below: Sequence[bytes]) ->
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
+@pytest.mark.parametrize(
+    ("names", "job"),
+    [
+        ([b"pbs_jobs.service", b"jobs", b"7.head"], "pbs-7.head"),
+        ([b"lsf", b"c", b"job.8.9.10"], "lsf-8"),
+        ([b"lxc", b"101", b"ns"], "lxc-101"),
+    ],
+)
+def test_a_job_is_that_of_a_group_that_root_made(
+    mount: Path, names: Sequence[bytes], job: str
+) -> None:
+    top = f"{mark()}-{secrets.token_hex(4)}.slice"
+    with (
+        group(usable(mount), top.encode(), *names) as folder,
+        program("ready(); told()") as one,
+    ):
+        move(one.pid, folder)
+        assert Groups(PROC, SYSFS).owner(one.pid) == Owner(), "a user's own"
+        os.chown(mount / top, 0, 0)
+        assert Groups(PROC, SYSFS).owner(one.pid) == Owner(job=job, source="cgroup")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
 @pytest.mark.parametrize("below", [b"\xff\xfe", b"x (deleted)"])
 def test_what_a_container_names_its_groups_does_not_change_whose_it_is(
     mount: Path, below: bytes

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_bottleneck_exporter.host.environment import variables_in
 from gpu_bottleneck_exporter.host.process import real_uid
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup, slurm_job
+from gpu_bottleneck_exporter.workload.schedulers import SCHEMES
 from support.rows import rows
 
 UID = "2c48913c-b29f-11e7-9350-020968147796"
@@ -31,6 +33,7 @@ KIND_SLICE = f"kubelet-kubepods-besteffort-pod{OTHER_UID_}.slice"
 KIND_POD = f"{KIND}/{KIND_SLICE}"
 JOB = "system.slice/slurmstepd.scope/job_1392969"
 CGROUP = "cgroup"
+SLURM = ("SLURM_JOB_ID",)
 USERS = "/user.slice/user-1000.slice/user@1000.service"
 
 Place = tuple[str | None, str | None]
@@ -73,7 +76,6 @@ PLACES: dict[Place, dict[str, str]] = {
         "a pod that a user names": f"/../../user.slice/user@7.service/kubepods/pod{UID}/{ID}",
         "the root": "/",
         "a service": "/system.slice/nvidia-persistenced.service",
-        "LXD": "/lxc.payload.train/user.slice",
         "an id too short": f"/docker/{ID[:63]}",
         "an id in capitals": f"/docker/{ID.upper()}",
         "an id with something behind it": f"/docker/{ID}.mount",
@@ -93,11 +95,17 @@ PLACES: dict[Place, dict[str, str]] = {
         "gone": f"/system.slice/docker-{ID}.scope (deleted)",
     },
     (None, NODE): {
-        "kind, seen from outside": f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}",
-        "kind, cgroupfs": f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
         "kind's node itself": f"/docker/{NODE}/kubelet.slice/kubelet.service",
     },
+    (OTHER_UID, None): {
+        "kind, a pod, not in a container": f"/docker/{NODE}{KIND_POD}",
+    },
     (OTHER_UID, INNER): {
+        "kind, seen from outside": f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}",
+        "kind, cgroupfs": f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{OTHER_UID}/{INNER}",
+        "k3d": f"/system.slice/docker-{NODE}.scope/kubepods/pod{OTHER_UID}/{INNER}",
+        "a node in a container": f"/docker/{ID}/docker/{NODE}/kubepods/pod{OTHER_UID}/{INNER}",
+        "a container in its pod": f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}/docker/{ID}",
         "kind, seen from inside the node": f"{KIND_POD}/{INNER_SCOPE}",
         "kind, seen from a pod of it": f"/../../{KIND_SLICE}/{INNER_SCOPE}",
     },
@@ -134,6 +142,67 @@ JOBS: dict[str, tuple[str, str | None]] = {
 @pytest.mark.parametrize(("path", "job"), JOBS.values(), ids=JOBS)
 def test_slurm_jobs(text: Text, path: str, job: str | None) -> None:
     assert owner_in_cgroup(text(path)) == Owner(slurm_job_id=job, source=job and CGROUP)
+
+
+OTHERS: dict[str, tuple[str, str | None]] = {
+    "PBS, v1": ("/pbs_jobs.service/jobid/2404743.opbs", "pbs-2404743.opbs"),
+    "PBS, v2": ("/pbs_jobs.service/jobs/2404743.opbs/x", "pbs-2404743.opbs"),
+    "PBS, in a slice": ("/system.slice/pbs_jobs.service/jobs/7.s", "pbs-7.s"),
+    "PBS Professional": ("/pbspro.slice/pbspro-7.head.slice", "pbs-7.head"),
+    "PBS, an array": ("/pbspro.slice/pbspro-7\\x5b3\\x5d.head.slice", "pbs-7[3].head"),
+    "TORQUE": ("/torque/1234.head.example/1", "torque-1234.head.example"),
+    "LSF": ("/lsf/cluster1/job.101.17487.1367353231", "lsf-101"),
+    "LSF, an array": ("/lsf/cluster1/job.101[4].17487.1367353231/step", "lsf-101[4]"),
+    "HTCondor, v1": ("/htcondor/condor_var_lib_condor_execute_slot1_2@n1", "htcondor-slot1_2@n1"),
+    "HTCondor, v2": (
+        "/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@n1.example",
+        "htcondor-slot1_23@n1.example",
+    ),
+    "HTCondor, its unit": ("/system.slice/condor.service/condor_scratch_slot2", "htcondor-slot2"),
+    "Flux": ("/system.slice/flux-ƒ2oLkTLb.scope", "flux-ƒ2oLkTLb"),
+    "Flux, escaped": ("/system.slice/flux-\\xc6\\x922oLkTLb.scope", "flux-ƒ2oLkTLb"),
+    "Flux, a number": ("/flux-21092302848/shell", "flux-21092302848"),
+    "Flux, its IMP": ("/flux.slice/imp-shell-0-f2oLkTLb.service", "flux-f2oLkTLb"),
+    "Flux's broker": ("/system.slice/flux.service", None),
+    "no job of Flux's": ("/system.slice/flux-framework.service", None),
+    "Grid Engine": ("/UGE/4711.2", "gridengine-4711.2"),
+    "OAR": ("/oar/ada_4711", "oar-4711"),
+    "YARN": (
+        "/hadoop-yarn/container_e17_1410901177871_0001_01_000005",
+        "yarn-1410901177871_0001",
+    ),
+    "Nomad, v2": (f"/nomad.slice/share.slice/{UID}.train.scope", f"nomad-{UID}"),
+    "Nomad, cores of its own": (f"/nomad.slice/reserve.slice/{UID}.a.b.scope", f"nomad-{UID}"),
+    "Nomad, v1": (f"/nomad/{UID}.train", f"nomad-{UID}"),
+    "LXC": ("/lxc.payload.train/user.slice", "lxc-train"),
+    "LXC, Proxmox": ("/lxc/101/ns/init.scope", "lxc-101"),
+    "LXC's monitor": ("/lxc.monitor.train", None),
+    "nspawn": ("/machine.slice/systemd-nspawn@web.service/payload", "nspawn-web"),
+    "nspawn, a scope": ("/machine.slice/machine-my\\x2dweb.scope", "nspawn-my-web"),
+    "a virtual machine": ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope", None),
+    "a user's own": (f"{USERS}/pbs_jobs.service/jobid/1.s", None),
+    "a name that only begins so": ("/xlsf/c/job.1.2", None),
+}
+
+
+@pytest.mark.parametrize("text", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize(("path", "job"), OTHERS.values(), ids=OTHERS)
+def test_jobs_of_other_schedulers_and_machines(text: Text, path: str, job: str | None) -> None:
+    assert owner_in_cgroup(text(path)) == Owner(job=job, source=job and CGROUP)
+
+
+def test_every_scheme_has_a_test() -> None:
+    for one in SCHEMES:
+        assert any(re.search(one.pattern, path) and job for path, job in OTHERS.values())
+
+
+def test_a_container_in_a_machine_is_an_owner_itself_but_one_in_a_job_is_of_the_job() -> None:
+    found = owner_in_cgroup(v2(f"/lxc/101/ns/kubepods/burstable/pod{UID}/{ID}"))
+    assert found == Owner(pod_uid=UID, container_id=ID, source=CGROUP)
+    found = owner_in_cgroup(v2(f"/lxc.payload.a/docker/{ID}"))
+    assert found == Owner(container_id=ID, source=CGROUP)
+    found = owner_in_cgroup(v2(f"/pbs_jobs.service/jobs/7.s/{ID}"))
+    assert found == Owner(container_id=ID, job="pbs-7.s", source=CGROUP)
 
 
 def test_a_container_in_a_job_is_both() -> None:
@@ -201,12 +270,12 @@ def test_a_node_that_is_a_container_is_the_machine_to_those_in_it(text: Text, ou
     def seen(path: str) -> Owner:
         return owner_in_cgroup(text(path), text(ours))
 
-    another = Owner(container_id=INNER, source=CGROUP)
     pod = Owner(pod_uid=OTHER_UID, container_id=INNER, source=CGROUP)
     assert seen(f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}") == pod
     assert seen(f"/docker/{NODE}/kubelet/kubepods/pod{OTHER_UID}/{INNER}") == pod
     assert seen(f"/docker/{NODE}{KIND_POD}/{INNER_SCOPE}/docker/{STATIC * 2}") == pod
-    assert seen(f"/docker/{INNER}{KIND_POD}/{SCOPE}") == another
+    of_another = Owner(pod_uid=OTHER_UID, container_id=ID, source=CGROUP)
+    assert seen(f"/docker/{INNER}{KIND_POD}/{SCOPE}") == of_another
     own = owner_in_cgroup(text(ours[len(f"/docker/{NODE}") :]))
     assert seen(ours) == own, "as it sees itself"
     assert own.container_id == ID
@@ -216,12 +285,14 @@ def test_in_a_container_of_our_own_it_is_that_of_our_neighbours() -> None:
     ours = v2(f"/docker/{ID}")
     assert owner_in_cgroup(ours, ours) == Owner(container_id=ID, source=CGROUP)
     inside = v2(f"/docker/{ID}/kubepods/pod{UID}/{INNER}")
-    assert owner_in_cgroup(inside, ours) == Owner(container_id=ID, source=CGROUP)
+    assert owner_in_cgroup(inside, ours) == Owner(pod_uid=UID, container_id=INNER, source=CGROUP)
 
 
 ENVIRONMENTS: dict[str, tuple[str, str | None]] = {
     "alone": ("SLURM_JOB_ID=123", "123"),
     "first": ("SLURM_JOB_ID=123\0HOME=/root\0", "123"),
+    "last": ("HOME=/root\0SLURM_JOB_ID=123\0", "123"),
+    "twice: the first, as for getenv": ("SLURM_JOB_ID=123\0SLURM_JOB_ID=124\0", "123"),
     "none": ("HOME=/root\0", None),
     "no number": ("SLURM_JOB_ID=12a\0", None),
     "too long": ("SLURM_JOB_ID=12345678901\0", None),
@@ -233,7 +304,7 @@ ENVIRONMENTS: dict[str, tuple[str, str | None]] = {
 
 @pytest.mark.parametrize(("text", "job"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 def test_jobs_of_environments(text: str, job: str | None) -> None:
-    assert slurm_job(text) == job
+    assert slurm_job(variables_in(text, SLURM)) == job
 
 
 def test_real_users() -> None:
@@ -245,6 +316,6 @@ def test_real_users() -> None:
 
 @given(st.text())
 def test_no_text_is_too_strange(text: str) -> None:
-    job, uid = slurm_job(text), real_uid(text)
+    job, uid = slurm_job(variables_in(text, SLURM)), real_uid(text)
     assert job is None or re.fullmatch("[0-9]{1,10}", job)
     assert re.fullmatch("[0-9]{0,10}", uid)

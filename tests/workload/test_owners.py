@@ -73,7 +73,7 @@ def test_who_shares_a_gpu_is_one_owner_with_the_same_user_and_pod_container_or_j
 
     def owners(*pids: int) -> int:
         mains = {pid: Process(recorded.proc, pid) for pid in pids}
-        return len(facts_of(recorded.proc, mains, [], recorded.groups, 0).owners)
+        return len(facts_of(recorded.proc, mains, [], recorded.groups).owners)
 
     assert [owners(1, 2), owners(3, 4), owners(1, 3), owners(3, 5), owners(4, 6)] == [1, 1, 2, 2, 2]
 

@@ -138,6 +138,13 @@ _MEMORY: Table[GpuSnapshot] = {
         "kernel uses it, too: the sum over the processes.",
     ): used_bytes,
     gauge(
+        "gpu_unlisted_processes",
+        "Processes that have the GPU's device open while the driver lists none and more memory is "
+        "in use than monitoring tools take: they keep it, as children do that outlive a main. 0: "
+        "none was found, as without CAP_SYS_PTRACE. Absent otherwise, and under MIG. Their pids "
+        "are in the log.",
+    ): lambda gpu: None if gpu.unlisted_pids is None else len(gpu.unlisted_pids),
+    gauge(
         "gpu_memory_reserved_bytes", "Device memory that the driver keeps for itself, in bytes."
     ): lambda gpu: _memory(gpu).reserved_bytes,
 }

@@ -132,11 +132,17 @@ FAMILIES: Table[Feeding] = {
     counter(
         "gpu_feeder_network_receive_bytes_total",
         "Bytes received in the network namespaces of the main processes (/proc/PID/net/dev without "
-        "loopback and container bridges). With hostNetwork that is the whole host's traffic.",
+        "loopback and container bridges). With hostNetwork, and outside of containers, that is the "
+        "whole host's traffic: see gpu_feeder_network_shared.",
     ): lambda fed: fed.job.received_bytes,
     counter(
         "gpu_feeder_network_transmit_bytes_total", "Bytes sent in the same network namespaces."
     ): lambda fed: fed.job.sent_bytes,
+    gauge(
+        "gpu_feeder_network_shared",
+        "Constant 1 where that is the network namespace of the host, with the traffic of others; "
+        "absent elsewhere.",
+    ): lambda fed: fed.job.shares_network or None,
     counter(
         "gpu_feeder_pressure_seconds_total{resource, kind}",
         "Seconds in which some, or all (full, of io only), runnable tasks in the main processes' "

@@ -56,13 +56,23 @@ FAMILIES: Table[Machine] = {
     ): lambda machine: machine.disk_io_seconds,
     counter(
         "gpu_host_network_receive_bytes_total{device}",
-        "Bytes received by the interface (/proc/1/net/dev), without the loopback and "
-        f"{_VIRTUAL}; {MOST_DEVICES} interfaces at most.",
+        "Bytes received by the interface (/proc/1/net/dev), without the loopback, those on top of "
+        f"others (bonds, bridges, VLANs) and {_VIRTUAL}; {MOST_DEVICES} interfaces at most.",
     ): lambda machine: machine.network_receive_bytes,
     counter(
         "gpu_host_network_transmit_bytes_total{device}",
         "Bytes sent by the same interfaces (/proc/1/net/dev).",
     ): lambda machine: machine.network_transmit_bytes,
+    counter(
+        "gpu_host_rdma_receive_bytes_total{device}",
+        "Bytes received by RDMA, which other counters miss, by card and port: mlx5_0:1 "
+        "(port_rcv_data in /sys/class/infiniband, times 4). Read every 5 s; "
+        f"{MOST_DEVICES} ports at most.",
+    ): lambda machine: machine.rdma_receive_bytes,
+    counter(
+        "gpu_host_rdma_transmit_bytes_total{device}",
+        "Bytes sent by the same ports (port_xmit_data, times 4).",
+    ): lambda machine: machine.rdma_transmit_bytes,
 }
 
 COLLECTOR = Collector(

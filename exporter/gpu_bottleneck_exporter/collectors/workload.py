@@ -26,12 +26,13 @@ def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
 
 _INFO = gauge(
     "gpu_workload_info{workload_namespace, workload_pod, workload_container, pod_uid, "
-    "container_id, slurm_job_id, user, rendezvous}",
+    "container_id, slurm_job_id, user, rendezvous, workload_job}",
     "Constant 1; one series for each owner of the GPU: those of its main processes, 8 at most, and "
     "containers and Slurm jobs to which the kubelet or a prolog gave it, 32 containers at most. "
     "slurm_job_id is a SLUID where the number is not visible, user a number if the host's names "
-    "are not available; rendezvous is a hash of MASTER_ADDR and MASTER_PORT, the same on all GPUs "
-    "of a distributed job. Labels that do not apply or are unknown are omitted.",
+    "are not available; rendezvous is a hash of the place where the ranks of a distributed job "
+    "meet, the same on all its GPUs; workload_job is another scheduler's job (pbs-1234.server) or "
+    "a container manager's machine (lxc-101). Labels that do not apply or are unknown are omitted.",
 )
 LABELS = _INFO.labels
 """In the order of the fields of an owner."""

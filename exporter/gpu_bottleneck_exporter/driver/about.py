@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+
+from gpu_bottleneck_exporter.driver.readings import Identity
 
 DOWN = "look for the driver's errors in the kernel log; reset the GPU or reboot the node"
 """The remedy also where only a node's metrics are known, not its driver."""
@@ -26,6 +28,8 @@ class About:
     """Whether `Device.processes` also lists processes in other PID namespaces than ours."""
     daemons: frozenset[str] = frozenset()
     """The driver's own processes that hold a GPU for others, by name (comm: 15 characters)."""
+    device_nodes: Callable[[Identity], Collection[str]] = lambda _: ()
+    """The device nodes that a process with a context on this GPU has open; none: unknown."""
     error_event: str = "error event"
     """The vendor's name for the events that `Driver.wait_error` returns."""
     down: str = DOWN

@@ -245,6 +245,8 @@ class Processes(Reading):
     """Whether PID namespaces may hide others from us: then an empty list proves nothing."""
     pod: Pod | None = None
     """Of all processes of a simulated GPU, which run in none."""
+    bystanders: int = 0
+    """Processes that are left out: those of a desktop, and the driver's daemons."""
 
     @property
     def count(self) -> int | None:

@@ -122,7 +122,7 @@ class FeederGroup:
         """Read the facts of the mains again, if that is due."""
         cgroups = self.counters.cgroups
         if self._refreshing.is_due(now_ns, (cgroups, *self.mains.values())):
-            self.facts = facts_of(self._proc, self.mains, cgroups, self._units, now_ns)
+            self.facts = facts_of(self._proc, self.mains, cgroups, self._units)
             self.states.notebook = self.facts.notebook
 
     def note_split(self, active_ns: int, stalls: Mapping[str, int], now_ns: int) -> None:

@@ -13,18 +13,18 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, Part, read, read_part
 from gpu_bottleneck_exporter.host.machine import network_bytes
 from gpu_bottleneck_exporter.host.process import (
-    TICK_NS,
     allowed_cpus,
     command_line,
-    environment,
     is_our_network,
+    monotonic_start_ns,
     network_namespace,
     stat_of,
     stat_text,
     user_id,
 )
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
-from gpu_bottleneck_exporter.workload.owners import Groups, rendezvous
+from gpu_bottleneck_exporter.workload.owners import Groups
+from gpu_bottleneck_exporter.workload.ranks import COLLECTIVE, rendezvous
 
 GROUP = "group"
 _SPAWNED = ("from multiprocessing.spawn import ", "from multiprocessing.forkserver import ")
@@ -62,6 +62,8 @@ class JobFacts:
     """The same without Slurm jobs: the next one of a user has the same owner."""
     networks: Mapping[int, int] = field(default_factory=dict)
     """Their network namespaces, each with one of them."""
+    shares_network: bool | None = None
+    """Whether one of these is the machine's, whose traffic is also that of others."""
     addressed: bool = True
     """Whether no user can have chosen the addresses in these."""
     command: str = ""
@@ -78,9 +80,9 @@ class JobFacts:
 
 
 def facts_of(
-    proc: Path, mains: Mapping[int, Process], groups: Collection[Cgroup], units: Groups, now_ns: int
+    proc: Path, mains: Mapping[int, Process], groups: Collection[Cgroup], units: Groups
 ) -> JobFacts:
-    """Facts of `mains` in control groups `groups`, which `units` map to jobs, at `now_ns`."""
+    """Facts of `mains` in control groups `groups`, which `units` map to jobs."""
     if not mains:
         return JobFacts()
     networks = {network_namespace(proc, pid): pid for pid in mains}
@@ -96,10 +98,11 @@ def facts_of(
         owners=frozenset((user, *units.tenant(pid)) for pid, user in users.items()),
         lasting=frozenset((user, units.tenant(pid)[0]) for pid, user in users.items()),
         networks={inode: pid for inode, pid in networks.items() if inode is not None},
+        shares_network=_shares_network(proc, networks),
         addressed=all(is_our_network(proc, pid) for pid in networks.values()),
         command=min(texts),
         notebook=notebook,
-        started_ns=_started_ns(proc, mains.values(), now_ns),
+        started_ns=_started_ns(mains.values()),
         limits=JobLimits(
             cpus_allowed=_cpus_allowed(proc, mains),
             cpu_cores=cpu_cores(groups),
@@ -113,14 +116,21 @@ def facts_of(
     )
 
 
+def _shares_network(proc: Path, inodes: Collection[int | None]) -> bool | None:
+    """Whether one of the namespaces is that of process 1, as on bare metal and with hostNetwork."""
+    machines = network_namespace(proc, 1)
+    return None if machines is None or None in inodes else machines in inodes
+
+
 def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
     """Equal for processes of one job: the process itself, its group, those started beside it.
 
-    The group is where its ranks meet, which only the same user or one with CAP_SYS_PTRACE may
-    read. Siblings are processes that Python's multiprocessing started for one parent.
+    The group is where ranks that work in step meet, which only the same user or one with
+    CAP_SYS_PTRACE may read. Siblings are processes that Python's multiprocessing started for one
+    parent.
     """
     keys: set[Key] = {("process", str(pid))}
-    place = rendezvous(proc, pid, environment(proc, pid), groups.unit(pid))
+    place = rendezvous(proc, pid, groups.claims(pid), groups.unit(pid), COLLECTIVE)
     siblings = _siblings(proc, pid, command)
     return keys | ({(GROUP, *place)} if place else set()) | ({siblings} if siblings else set())
 
@@ -145,6 +155,8 @@ class Job:
     """Of the oldest main."""
     received_bytes: int | None = None
     sent_bytes: int | None = None
+    shares_network: bool | None = None
+    """Whether these bytes are also those of other processes of the machine."""
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By resource and kind."""
 
@@ -204,14 +216,10 @@ class Networks:
         return self._found[inode]
 
 
-def _started_ns(proc: Path, mains: Iterable[Process], now_ns: int) -> int | None:
-    """Start of the oldest of `mains`, in the monotonic clock of `now_ns`."""
-    uptime = (read(f"{proc}/uptime") or "").split()
+def _started_ns(mains: Iterable[Process]) -> int | None:
+    """Start of the oldest of `mains`, in the monotonic clock."""
     started = [ticks for main in mains if (ticks := main.reader.started_ticks) is not None]
-    if not uptime or not started:
-        return None
-    age_ns = int(float(uptime[0]) * 1e9) - min(started) * TICK_NS
-    return now_ns - max(age_ns, 0)
+    return monotonic_start_ns(min(started)) if started else None
 
 
 def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:

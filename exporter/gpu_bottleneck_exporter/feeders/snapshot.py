@@ -127,9 +127,12 @@ class FeedingReader:
         sums = self._traffic.known(sources=any_now)
         return Job(
             limits=facts.limits,
-            age_seconds=None if facts.started_ns is None else (now_ns - facts.started_ns) / 1e9,
+            age_seconds=None
+            if facts.started_ns is None
+            else max(now_ns - facts.started_ns, 0) / 1e9,
             received_bytes=sums.get("received"),
             sent_bytes=sums.get("sent"),
+            shares_network=facts.shares_network,
             pressure_ns=self._pressure.known(sources=any_now),
         )
 

@@ -190,3 +190,5 @@ proc_reads = Aside(4 * PATIENCE_SECONDS)
 
 They wait longer, as a process whose stat is not read counts as ended.
 """
+device_reads = Aside(4 * PATIENCE_SECONDS)
+"""For counters that a card's firmware returns."""

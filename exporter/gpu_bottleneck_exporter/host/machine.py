@@ -1,4 +1,4 @@
-"""The machine as a whole: CPU, memory, disks, network, shared memory, pressure.
+"""The machine as a whole: CPU, memory, disks, network, RDMA, shared memory, pressure.
 
 psutil reads CPU and memory: it is fast enough for once a tick.
 """
@@ -6,6 +6,7 @@ psutil reads CPU and memory: it is fast enough for once a tick.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,9 @@ from typing import TypeVar
 
 import psutil
 
+from gpu_bottleneck_exporter.host.aside import device_reads
 from gpu_bottleneck_exporter.host.cgroup import stalled_by_resource
-from gpu_bottleneck_exporter.host.files import KeptFiles
+from gpu_bottleneck_exporter.host.files import MOST_LISTED, KeptFiles, listed, read
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
@@ -25,7 +27,7 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 MOST_DEVICES = 16
-"""Disks, and network interfaces, that get series: a bound on their number."""
+"""Disks, network interfaces, and RDMA ports, that get series: a bound on their number."""
 _SIZES_EVERY_NS = 5_000_000_000
 """Sizes are no counters: once in a few seconds is enough."""
 VIRTUAL_INTERFACES = ("veth", "cali", "lxc", "cni", "flannel", "docker", "br-", "ifb")
@@ -37,6 +39,8 @@ _IO_TIME = re.compile(r"^ *[0-9]+ +[0-9]+ (\S+)(?: [0-9]+){9} ([0-9]+)", re.MULT
 _NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 _STACKED = ("dm-", "md", "drbd")
 """Block devices on top of others, whose I/O time is that of the disks below once more."""
+_RDMA_WORD_BYTES = 4
+"""Unit of port_rcv_data and port_xmit_data (Documentation/ABI/stable/sysfs-class-infiniband)."""
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 
 
@@ -53,19 +57,25 @@ class Machine:
     disk_io_seconds: Mapping[str, float] = field(default_factory=dict)
     network_receive_bytes: Mapping[str, int] = field(default_factory=dict)
     network_transmit_bytes: Mapping[str, int] = field(default_factory=dict)
+    rdma_receive_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By device and port: `mlx5_0:1`."""
+    rdma_transmit_bytes: Mapping[str, int] = field(default_factory=dict)
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class MachineReader:
     """Reads the machine whose procfs is mounted at `proc`; parts fail independently.
 
-    Counters at each call, sizes every 5 s. Network and shared memory are those of process 1. In a
-    private PID namespace that is not the host's, so both are unknown. Shared memory is also
-    unknown if only a container's is visible.
+    Counters at each call, sizes and RDMA every 5 s. Network and shared memory are those of
+    process 1. In a private PID namespace that is not the host's, so both are unknown. Shared memory
+    is also unknown if only a container's is visible.
     """
 
-    def __init__(self, proc: Path) -> None:
+    def __init__(self, proc: Path, sysfs: Path = Path("/sys")) -> None:
         self._proc = proc
+        self._sysfs = sysfs
+        self._layered: frozenset[str] = frozenset()
+        """Interfaces whose traffic others count."""
         self._sees_host = in_hosts_pid_namespace(proc) is not False
         self._files = KeptFiles()
         self._sizes = Machine()
@@ -103,11 +113,15 @@ class MachineReader:
             return {}
         # /proc/net/dev would be that of our own network namespace.
         found = network_bytes(self._files.text(f"{self._proc}/1/net/dev"))
-        return {name: found[name] for name in _bounded(found)}
+        return {name: found[name] for name in _bounded(found.keys() - self._layered)}
 
     def _read_sizes(self) -> Machine:
         memory = _part(psutil.virtual_memory, None)
+        self._layered = _part(lambda: layered_interfaces(self._sysfs), frozenset())
+        rdma = _part(lambda: rdma_bytes(self._sysfs), {})
         return Machine(
+            rdma_receive_bytes={port: received for port, (received, _) in rdma.items()},
+            rdma_transmit_bytes={port: sent for port, (_, sent) in rdma.items()},
             cpus=_part(psutil.cpu_count, None),
             memory_total_bytes=memory.total if memory else None,
             memory_available_bytes=memory.available if memory else None,
@@ -127,6 +141,45 @@ def network_bytes(text: str) -> dict[str, tuple[int, int]]:
         for name, received, sent in _TRAFFIC.findall(text)
         if not (name == "lo" or name.startswith(VIRTUAL_INTERFACES))
     }
+
+
+def layered_interfaces(sysfs: Path) -> frozenset[str]:
+    """Interfaces whose traffic is that of others once more: bonds, bridges, VLANs, veth.
+
+    Those on others (`lower_*`), and those that are linked to another one (`iflink`) on a machine
+    with network devices: in a container, whose only interface is one end of a veth, it counts.
+    """
+    folder = sysfs / "class/net"
+    names, _ = listed(folder, MOST_LISTED)
+    names = [name for name in names if not name.startswith(VIRTUAL_INTERFACES)]
+    virtual = [name for name in names if not (folder / name / "device").exists()]
+    on_a_host = len(virtual) < len(names)
+    return frozenset(
+        name
+        for name in virtual
+        if any(entry.startswith("lower_") for entry in listed(folder / name, MOST_LISTED)[0])
+        or (on_a_host and read(folder / name / "iflink") != read(folder / name / "ifindex"))
+    )
+
+
+def rdma_bytes(sysfs: Path) -> dict[str, tuple[int, int]]:
+    """Bytes received and sent by port of InfiniBand, RoCE and iWARP, as `mlx5_0:1`.
+
+    On a helper thread, as a card may take long to answer.
+    """
+    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*/counters"))[:MOST_DEVICES]
+    return (device_reads.call(os.getpid(), lambda: _rdma_bytes(ports)) or {}) if ports else {}
+
+
+def _rdma_bytes(ports: Iterable[Path]) -> dict[str, tuple[int, int]]:
+    found = {}
+    for counters in ports:
+        words = [read(counters / f"port_{way}_data") for way in ("rcv", "xmit")]
+        counts = [int(text) * _RDMA_WORD_BYTES for text in words if text]
+        if len(counts) == len(words):
+            card, port = counters.parents[2].name, counters.parent.name
+            found[f"{card}:{port}"] = counts[0], counts[1]
+    return found
 
 
 def whole_disks(names: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import aside, proc_reads
 from gpu_bottleneck_exporter.host.files import (
     MANY_BYTES,
+    MOST_BYTES,
     MOST_LISTED,
     KeptFile,
     Part,
@@ -251,19 +253,20 @@ def is_our_network(proc: Path, pid: int) -> bool:
         return isinstance(error, FileNotFoundError)
 
 
+def monotonic_start_ns(started_ticks: int) -> int:
+    """The start of a process in the monotonic clock, from its start in ticks since boot.
+
+    By the clock that the kernel takes for it: in a container of LXC, lxcfs makes /proc/uptime the
+    time since that container began, but not the starts in /proc/PID/stat.
+    """
+    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ticks * TICK_NS
+    return time.monotonic_ns() - max(age_ns, 0)
+
+
 def real_uid(status: str) -> str:
     """The real user id in `status`, a /proc/PID/status file; empty if missing."""
     found = _UID.search(status)
     return found[1] if found else ""
-
-
-def environment(proc: Path, pid: int) -> str:
-    """The variables of a process, each ended by a NUL; of very many, the first ones.
-
-    Takes the same user or the permission to ptrace; empty without either.
-    """
-    part = _from_memory(proc, pid, "environ")
-    return part.text if part.whole else part.text[: part.text.rfind("\0") + 1]
 
 
 def allowed_cpus(status: str) -> frozenset[int]:
@@ -277,14 +280,23 @@ def allowed_cpus(status: str) -> frozenset[int]:
 
 def command_line(proc: Path, pid: int) -> Part:
     """The arguments of a process, each ended by a NUL; empty if they cannot be read."""
-    return _from_memory(proc, pid, "cmdline")
+    return _from_memory(proc, pid, "cmdline", MOST_BYTES)
 
 
-def _from_memory(proc: Path, pid: int, name: str) -> Part:
+def environment(proc: Path, pid: int, most: int) -> Part:
+    """The first `most` bytes of a process's variables, each ended by a NUL.
+
+    Takes the same user or the permission to ptrace; empty without either.
+    """
+    part = _from_memory(proc, pid, "environ", most)
+    return part if part.whole else Part(part.text[: part.text.rfind("\0") + 1], whole=False)
+
+
+def _from_memory(proc: Path, pid: int, name: str, most: int) -> Part:
     """Aside, as these files are in the memory of the process."""
-    part = aside.call(pid, lambda: read_part(f"{proc}/{pid}/{name}")) or Part("", whole=True)
+    part = aside.call(pid, lambda: read_part(f"{proc}/{pid}/{name}", most)) or Part("", whole=True)
     tid = pid if part.text else living_thread(proc, pid)
-    return part if tid == pid else _from_memory(proc, tid, name)
+    return part if tid == pid else _from_memory(proc, tid, name, most)
 
 
 class ProcessReader:

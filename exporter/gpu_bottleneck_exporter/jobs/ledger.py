@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Pro
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.host.descriptors import open_pidfd
 from gpu_bottleneck_exporter.host.files import NoRoomError
-from gpu_bottleneck_exporter.host.process import TICK_NS, Started, stat_of
+from gpu_bottleneck_exporter.host.process import Started, monotonic_start_ns, stat_of
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Stay
 from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, end_of, moved
@@ -255,13 +255,14 @@ class Ledger:
         stat = stat_of(self._proc, pid)
         if stat is None or stat.ended:
             return False
-        up_ns, now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.monotonic_ns()
-        started_ns = now_ns - max(up_ns - stat.started_ticks * TICK_NS, 0)
+        started_ns, now_ns = monotonic_start_ns(stat.started_ticks), time.monotonic_ns()
         owner, *_ = *self._owners.of([(pid, stat.started_ticks)], now_ns), NOBODY
         if found.pod:
             owner = replace(owner, **found.pod._asdict())
         claims = claims_of(self._proc, pid, self._settings.jobs_claims)
-        run = run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id else {}
+        run = (
+            run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id or owner.job else {}
+        )
         job = self._job(owner, stat.session, started_ns, run)
         job.claims |= claims
         had = next((one for one in job.gpus if one.uuid == gpu.uuid), None)
@@ -449,7 +450,8 @@ def name_of(owner: Owner) -> str | None:
     if owner.slurm_job_id and owner.source not in _PROOFS:
         tenant = filter(None, (owner.user or "unknown", pod or container))
         return _id("slurm", owner.slurm_job_id, *tenant)
-    names = {"slurm": owner.slurm_job_id, "pod": pod, "container": container}
+    kind, _, name = (owner.job or "").partition("-")
+    names = {"slurm": owner.slurm_job_id, kind: name, "pod": pod, "container": container}
     return next((_id(kind, name) for kind, name in names.items() if name), None)
 
 

@@ -1,4 +1,4 @@
-"""Tells the runs of a Slurm job apart: one that is requeued keeps its number."""
+"""Tells the runs of a job apart: one that is requeued keeps its number."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.host.cgroup import find_group, hierarchy, memberships
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.workload.owners import claims_of
+from gpu_bottleneck_exporter.workload.schedulers import job_in
 
 _NUMBER, _COUNT = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
 _GROUP = re.compile(r".*?/(?:job_[0-9]+|s[0-9A-HJKMNP-TV-Z]{13})(?=/|$)")
@@ -17,24 +18,33 @@ _GROUP = re.compile(r".*?/(?:job_[0-9]+|s[0-9A-HJKMNP-TV-Z]{13})(?=/|$)")
 
 
 def run_of(proc: Path, sysfs: Path, pid: int) -> dict[str, str]:
-    """What identifies the run of the Slurm job of process `pid`, as far as known.
+    """What identifies the run of the job of process `pid`, as far as known.
 
-    `restarts`: how often the job was requeued, by the environment that Slurm gives it, which the
-    job may change. `group`: inode of the job's control group and the boot; slurmd creates it anew
-    for each run and, on nodes with neither batch script nor extern step, for each step.
+    `restarts`: how often a Slurm job was requeued, by the environment that Slurm gives it, which
+    the job may change. `group`: inode of the job's control group and the boot; schedulers create it
+    anew for each run, and slurmd, on nodes with neither batch script nor extern step, for each
+    step.
     """
     variables, run = claims_of(proc, pid, (_NUMBER, _COUNT)), {}
     count = variables.get(_COUNT, "0" if _NUMBER in variables else "")
     if count.isdecimal():
         run["restarts"] = count
     groups = memberships(read(f"{proc}/{pid}/cgroup") or "")
-    paths = ((names, found[0]) for names, path in groups if (found := _GROUP.match(path)))
+    paths = ((names, job) for names, path in groups if (job := _job_folder(path)))
     folders = (find_group(hierarchy(sysfs, names), path) for names, path in paths)
     with suppress(OSError):
         if folder := next(filter(None, folders), None):
             boot = read(f"{proc}/sys/kernel/random/boot_id") or ""
             run["group"] = f"{folder.stat().st_ino} {boot.strip()}"
     return run
+
+
+def _job_folder(path: str) -> str:
+    """The part of control group `path` as far as the folder of its job; empty if it is in none."""
+    if slurm := _GROUP.match(path):
+        return slurm[0]
+    found = job_in(path)
+    return path[: found.end] if found else ""
 
 
 def is_later(run: Mapping[str, str], before: Mapping[str, str]) -> bool:

@@ -269,6 +269,9 @@ def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
 
 
 def _memory_trouble(gpu: GpuSnapshot) -> Iterator[str]:
+    if gpu.unlisted_pids is not None:
+        pids = ", ".join(map(str, gpu.unlisted_pids)) or "no process that may be looked at"
+        yield f"memory in use without a listed process; its device is open in: {pids}"
     health = _reading(gpu, readings.Health)
     if health.remap_failed:
         yield "a row remapping failed: replace the GPU"

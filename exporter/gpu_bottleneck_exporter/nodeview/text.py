@@ -172,14 +172,15 @@ def label(gpu: Gpu) -> str:
 
 
 def owner(labels: Mapping[str, str]) -> str:
-    """The owner of a GPU: pod or container, Slurm job, user, as far as known."""
+    """The owner of a GPU: pod or container, job, user, as far as known."""
     names = (labels.get(f"workload_{part}") for part in ("namespace", "pod", "container"))
     pod = "/".join(filter(None, names))
     if not pod and "pod_uid" in labels:
         pod = f"pod {labels['pod_uid'][:8]}"
     if not pod and "container_id" in labels:
         pod = f"container {labels['container_id'][:12]}"
-    job = f"Slurm job {labels['slurm_job_id']}" if "slurm_job_id" in labels else ""
+    job = f"job {labels['workload_job']}" if "workload_job" in labels else ""
+    job = f"Slurm job {labels['slurm_job_id']}" if "slurm_job_id" in labels else job
     user = f"user {labels['user']}" if "user" in labels else ""
     return ", ".join(filter(None, (pod, job, user)))
 

@@ -38,7 +38,7 @@ class HostReader:
         self.snapshot: HostSnapshot | None = None
         self._proc = proc
         self._sysfs = sysfs
-        self._machine = MachineReader(proc) if machine else None
+        self._machine = MachineReader(proc, sysfs) if machine else None
         self._without = without
         self._signals: Mapping[str, bool] = {}
         self._throttle = LogThrottle(log)

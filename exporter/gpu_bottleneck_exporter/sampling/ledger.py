@@ -74,6 +74,10 @@ class GpuSnapshot:
     assigned: Assigned = NOTHING
     most_lanes: int | None = None
     """Most PCIe lanes in use at once since the exporter started."""
+    unlisted_pids: tuple[int, ...] | None = None
+    """Processes with its device open while the driver lists none and memory is in use; else None.
+
+    Empty: none was found."""
 
     def stale(self) -> GpuSnapshot:
         """What still holds long after `at_ns`: that it was up, its identity, and its errors."""

@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.linewatch import LineWatch
 from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
+from gpu_bottleneck_exporter.sampling.unlisted import UnlistedProcesses, is_kept
 from gpu_bottleneck_exporter.sampling.watching import REFRESH_SECONDS, SNAPSHOT_SECONDS, HostSampler
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
 from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff
@@ -123,7 +124,9 @@ class Sampler:
         asked = "workload" in self._wanted and "kubelet" not in settings.without
         self._kubelet = self._new_kubelet() if asked else None
         self._jobs = self._new_jobs() if "workload" in self._wanted else None
-        self._allocations = [watch for watch in (self._kubelet, self._jobs) if watch is not None]
+        self._unlisted = self._new_unlisted() if {"processes", "memory"} <= self._names else None
+        watches = (self._kubelet, self._jobs, self._unlisted)
+        self._watches = [watch for watch in watches if watch is not None]
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._event_thread = threading.Thread(target=self._count_events, name="xid", daemon=True)
 
@@ -131,7 +134,7 @@ class Sampler:
         """Start the threads; returns at once, even without a driver."""
         if self._watch is not None:
             self._watch.start()
-        for watch in self._allocations:
+        for watch in self._watches:
             watch.start()
         self._thread.start()
 
@@ -143,7 +146,7 @@ class Sampler:
         if self._watch is not None:
             self._watch.stop()
         deadline = time.monotonic() + timeout_seconds
-        for watch in self._allocations:
+        for watch in self._watches:
             watch.stop(timeout_seconds / 4)
         for worker in self._workers:
             worker.join(max(deadline - time.monotonic(), 0.0))
@@ -213,7 +216,7 @@ class Sampler:
             system=driver.system if driver else NO_SYSTEM,
             about=driver.about if driver else UNKNOWN,
             collectors=self._names,
-            gpus=self._assigned(self._gpus(workers, now)),
+            gpus=self._assigned([self._kept(gpu) for gpu in self._gpus(workers, now)]),
             outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),
             driver_calls=driver.calls if driver else 0,
             driver_seconds=driver.seconds if driver else 0.0,
@@ -240,6 +243,20 @@ class Sampler:
         folder = self._settings.job_mapping_dir
         users = UserNames(self._settings.procfs)
         return JobFiles(folder, users.of, expected=folder != JOB_MAPPING_DIR)
+
+    def _new_unlisted(self) -> UnlistedProcesses:
+        def gpus() -> list[GpuSnapshot]:
+            return self._gpus(self._workers, time.monotonic_ns())
+
+        def nodes(gpu: Identity) -> Collection[str]:
+            return self._driver.about.device_nodes(gpu) if self._driver else ()
+
+        return UnlistedProcesses(self._settings.procfs, gpus, nodes)
+
+    def _kept(self, gpu: GpuSnapshot) -> GpuSnapshot:
+        """`gpu` with the processes that keep its memory though they are not listed."""
+        pids = self._unlisted.pids.get(gpu.identity.uuid) if self._unlisted else None
+        return gpu if pids is None or not is_kept(gpu) else replace(gpu, unlisted_pids=pids)
 
     def _owners(self) -> set[Owner]:
         gpus = self._gpus(self._workers, time.monotonic_ns())

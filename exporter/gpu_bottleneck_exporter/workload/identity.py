@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import takewhile
 
 from gpu_bottleneck_exporter.host.cgroup import memberships
+from gpu_bottleneck_exporter.workload.schedulers import job_in
 
 _POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:$|:)"
@@ -27,7 +28,7 @@ Since 26.05 v2 names a job by its SLUID, unless CgroupJobIdPaths is set: Crockfo
 (src/common/sluid.c)."""
 _USERS_OWN = re.compile(r"user-[0-9]+\.slice|user@[0-9]+\.service")
 """Below these, users create and name groups themselves."""
-_JOB = re.compile(r"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?:\0|$)")
+_JOB = re.compile(r"[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Owner:
     user: str | None = None
     rendezvous: str | None = None
     """A hash of the place where the ranks of its job meet."""
+    job: str | None = None
+    """Another scheduler's job, or a container manager's machine: `pbs-1234.server`, `lxc-101`."""
     source: str | None = None
     """Where pod, container or job is known from: `cgroup` (a group that root made), `kubelet`,
     `prolog`, or `claim` (the process's own environment). None: there is only a user.
@@ -58,7 +61,7 @@ class Owner:
 
     def known_from(self, source: str) -> Owner:
         """The same owner with this source, if there is anything beside the user."""
-        named = self.pod_uid or self.container_id or self.slurm_job_id
+        named = self.pod_uid or self.container_id or self.slurm_job_id or self.job
         return replace(self, source=source if named else None)
 
 
@@ -68,7 +71,7 @@ NOBODY = Owner()
 def owner_in_cgroup(
     text: str, ours: str = "", made_by_root: Callable[[str, str], str] = lambda _, path: path
 ) -> Owner:
-    """Pod, container and Slurm job that `text`, a /proc/PID/cgroup file, names.
+    """Pod, container and job that `text`, a /proc/PID/cgroup file, names.
 
     `ours` is our own such file: if we run in a container, what lies around it is the node, not
     somebody's container. `made_by_root` returns the beginning of a path, given with its
@@ -82,26 +85,29 @@ def owner_in_cgroup(
         for controllers, path in memberships(text)
     ]
     most = max(found, key=lambda one: (bool(one.pod_uid), bool(one.container_id)), default=NOBODY)
-    job = next((one.slurm_job_id for one in found if one.slurm_job_id), None)
-    return replace(most, slurm_job_id=job).known_from("cgroup")
+    slurm = next((one.slurm_job_id for one in found if one.slurm_job_id), None)
+    job = next((one.job for one in found if one.job), None)
+    return replace(most, slurm_job_id=slurm, job=job).known_from("cgroup")
 
 
-def slurm_job(text: str) -> str | None:
-    """The Slurm job that `text`, a /proc/PID/environ file, names."""
-    found = _JOB.search(text)
-    return found[1] if found else None
+def slurm_job(variables: Mapping[str, str]) -> str | None:
+    """The Slurm job that `variables` of a process name."""
+    number = variables.get("SLURM_JOB_ID", "")
+    return number if _JOB.fullmatch(number) else None
 
 
 def _owner(path: str, around: Sequence[str]) -> Owner:
     """What the folders of `path` name, from the outermost inwards, without those `around` us.
 
     The outermost container counts, within a pod the pod's: groups below it were created inside,
-    and everything in it is one tenant, however many containers it creates for itself. Groups
+    and everything in it is one tenant, however many containers it creates for itself. But a
+    container outside of pods that has pods is a node (kind, k3d), and they are its tenants. Groups
     below a user's own count for nothing. The kernel appends ` (deleted)` to a removed group.
     """
     folders = path.removesuffix(" (deleted)").split("/")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(folders, around, strict=False))
     begin, end = sum(1 for _ in same), len(folders)
+    pods = [depth for depth, folder in enumerate(folders) if _POD.search(folder)]
     pod = container = None
     for depth, folder in enumerate(folders):
         if _USERS_OWN.fullmatch(folder):
@@ -110,13 +116,16 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
         if depth < begin:
             continue
         if pod is None and (found := _POD.search(folder)):
-            pod = found[1].replace("_", "-")
+            pod, container, end = found[1].replace("_", "-"), None, len(folders)
         if found := _CONTAINER.search(folder):
             container, end = found[1], depth
-            break
-    job = _SLURM.search("/".join(folders[begin:end]))
-    number = (job[1] or job[2]) if job else None
-    return Owner(pod_uid=pod, container_id=container, slurm_job_id=number)
+            if pod or not pods or depth > pods[-1]:
+                break
+    inside = "/".join(folders[begin:end])
+    slurm, other = _SLURM.search(inside), job_in(inside)
+    number = (slurm[1] or slurm[2]) if slurm else None
+    job = other.name if other and not (other.is_machine and (pod or container)) else None
+    return Owner(pod_uid=pod, container_id=container, slurm_job_id=number, job=job)
 
 
 def _around(path: str) -> Sequence[str]:

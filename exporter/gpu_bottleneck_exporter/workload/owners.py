@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import re
-import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Process, Processes
 from gpu_bottleneck_exporter.host.cgroup import find_group, made_by_root, verified
+from gpu_bottleneck_exporter.host.environment import variables
 from gpu_bottleneck_exporter.host.files import NoRoomError, read
 from gpu_bottleneck_exporter.host.process import (
     MOST_PROCESSES,
     Started,
     command_line,
     control_groups,
-    environment,
-    network_namespace,
     real_uid,
     user_id,
 )
-from gpu_bottleneck_exporter.host.sockets import is_here
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, RefreshSchedule
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup, slurm_job
+from gpu_bottleneck_exporter.workload.ranks import VARIABLES, Place, rendezvous
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 SYSFS = Path("/sys")
@@ -44,7 +41,6 @@ _MOST_OF_A_STEP = 8
 _TITLE = re.compile(r"slurmstepd: \[([0-9]{1,10})[.+]")
 """`[7.0]`, `[7.batch]`, `[7.extern]`, `[7.interactive]`, `[7.0+1]` in a heterogeneous job."""
 _SLURM_GROUPS = ("*.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/uid_*")
-_NAMES_HERE = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?", re.IGNORECASE)
 _STATUS = re.compile(r"Name:\t(.*)\n(?:.*\n)*?PPid:\t([0-9]+)\n")
 _NESTED = re.compile(r"^NSpid:\t[0-9]+\t", re.MULTILINE)
 """In /proc/PID/status of a process in another PID namespace than the host's, as in a container."""
@@ -55,9 +51,6 @@ _CAP_SYS_ADMIN = 21
 """linux/capability.h: Python has no name for it."""
 _DIGITS = 12
 """Of the hash of a place: 48 bits tell the jobs of a cluster apart."""
-
-Place = tuple[str, ...]
-"""Where the ranks of a distributed job meet: it shows which processes in many pods are one job."""
 
 
 class OwnerReader:
@@ -110,23 +103,19 @@ def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
 
     Reading its environment takes the same user or the permission to ptrace.
     """
-    variables = environment(proc, pid)
+    claims = groups.claims(pid)
     owner, uid = groups.owner(pid), user_id(proc, pid)
-    # Anybody can set SLURM_JOB_ID: it is a claim of its user, and none where Slurm creates control
-    # groups.
-    if owner.slurm_job_id is None and not groups.slurm_tracks():
-        owner = replace(owner, slurm_job_id=slurm_job(variables))
-        owner = owner.known_from("claim" if owner.slurm_job_id else "cgroup")
-    if place := rendezvous(proc, pid, variables, groups.unit(pid)):
+    if owner.slurm_job_id is None and (job := slurm_job(claims)):
+        owner = replace(owner, slurm_job_id=job).known_from("claim")
+    if place := rendezvous(proc, pid, claims, groups.unit(pid)):
         owner = replace(owner, rendezvous=named(place))
     return replace(owner, user=users.of(int(uid))) if uid else owner
 
 
 def claims_of(proc: Path, pid: int, names: Collection[str]) -> dict[str, str]:
     """The variables `names` of process `pid`, as far as set: anybody can set them to anything."""
-    text = environment(proc, pid) if names else ""
-    entries = (entry.partition("=") for entry in text.split("\0"))
-    return {name: value[:MOST_OF_A_CLAIM] for name, _, value in entries if name in names and value}
+    claims = variables(proc, pid, tuple(names)) if names else {}
+    return {name: value[:MOST_OF_A_CLAIM] for name, value in claims.items() if value}
 
 
 class Groups:
@@ -142,7 +131,7 @@ class Groups:
         self._slurm_tracks: bool | None = None
 
     def owner(self, pid: int) -> Owner:
-        """Pod, container and Slurm job of process `pid`; `NOBODY` if it has ended."""
+        """Pod, container and job of process `pid`; `NOBODY` if it has ended."""
         text = control_groups(self._proc, pid)
         if not text:
             return NOBODY
@@ -155,15 +144,28 @@ class Groups:
             self._known[text] = replace(owner, slurm_job_id=number)
         return self._known[text]
 
+    def claims(self, pid: int) -> Mapping[str, str]:
+        """What a process's environment says of its job and ranks, as far as it is credible.
+
+        Anybody can set SLURM_JOB_ID: where Slurm creates control groups, these name the job.
+        """
+        claims = variables(self._proc, pid, VARIABLES)
+        if "SLURM_JOB_ID" not in claims:
+            return claims
+        proven = self.owner(pid).slurm_job_id
+        if proven or self.slurm_tracks():
+            return {**claims, "SLURM_JOB_ID": proven or ""}
+        return claims
+
     def unit(self, pid: int) -> str:
-        """The container id or Slurm job of a process; empty if it is in neither."""
+        """The container id or job of a process; empty if it is in neither."""
         owner = self.owner(pid)
-        return owner.container_id or owner.slurm_job_id or ""
+        return owner.container_id or owner.slurm_job_id or owner.job or ""
 
     def tenant(self, pid: int) -> tuple[str, str]:
-        """The pod or container of a process, and its Slurm job; empty if it is in none."""
+        """The pod or container of a process, and its job; empty if it is in none."""
         owner = self.owner(pid)
-        return owner.pod_uid or owner.container_id or "", owner.slurm_job_id or ""
+        return owner.pod_uid or owner.container_id or "", owner.slurm_job_id or owner.job or ""
 
     def forget(self) -> None:
         """Read again: a group may have been recreated for another owner."""
@@ -202,37 +204,9 @@ def _title(proc: Path, pid: int) -> str:
     return command_line(proc, pid).text if user_id(proc, pid) == "0" else ""
 
 
-def rendezvous(proc: Path, pid: int, variables: str, unit: str = "") -> Place | None:
-    """Address, port and user, the same for all processes of one job; None for a single process.
-
-    `variables` is the text of /proc/PID/environ, where torchrun and similar launchers set
-    MASTER_ADDR, MASTER_PORT and WORLD_SIZE. A loopback address is only unique within one network
-    namespace and one `unit` (the process's container or Slurm job), so these are added to it.
-    """
-    values = dict(entry.partition("=")[::2] for entry in variables.split("\0"))
-    address, port = values.get("MASTER_ADDR"), values.get("MASTER_PORT")
-    if not address or not port or values.get("WORLD_SIZE", "1") == "1":
-        return None
-    where = ""
-    if _is_here(address):  # in one network namespace of one machine, which its boot tells
-        boot = (read(f"{proc}/sys/kernel/random/boot_id") or "").strip()
-        where = f"{boot}/{network_namespace(proc, pid)}/{unit}"
-    return address, port, user_id(proc, pid), where
-
-
 def named(place: Place) -> str:
     """A short hash of `place`: a plain address would disclose the job's network."""
     return hashlib.sha256("\0".join(place).encode(errors="replace")).hexdigest()[:_DIGITS]
-
-
-def _is_here(address: str) -> bool:
-    if _NAMES_HERE.fullmatch(address):
-        return True
-    with suppress(OSError, ValueError):  # also knows short forms such as `127.1`
-        return is_here(IPv4Address(socket.inet_aton(address)))
-    with suppress(ValueError):
-        return is_here(IPv6Address(address))
-    return False
 
 
 def without_bystanders(reading: Processes, proc: Path, daemons: Collection[str]) -> Processes:
@@ -247,7 +221,8 @@ def without_bystanders(reading: Processes, proc: Path, daemons: Collection[str])
         for process in reading.processes
         if not (_is_desktops(process, proc) or _is_daemon(proc, process.pid, daemons))
     )
-    return reading if len(kept) == len(reading.processes) else replace(reading, processes=kept)
+    left_out = len(reading.processes) - len(kept)
+    return replace(reading, processes=kept, bystanders=left_out) if left_out else reading
 
 
 def _is_desktops(process: Process, proc: Path) -> bool:
@@ -284,7 +259,7 @@ def _administers(proc: Path, pid: int, status: str) -> bool:
 
 
 def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
-    """The function from a pid to its pod, container, Slurm job or user, by groups of root's.
+    """The function from a pid to its pod, container, job or user, by groups of root's.
 
     They share the time for reads that may block: many processes are one tenant. Reads nothing
     that may block. For any thread.
@@ -296,7 +271,7 @@ def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
         with suppress(NoRoomError):
             text = control_groups(proc, pid) or ""
             owner, login = owner_in_cgroup(text, made_by_root=by_root), _LOGIN.search(text)
-            unit = owner.pod_uid or owner.container_id or owner.slurm_job_id
+            unit = owner.pod_uid or owner.container_id or owner.slurm_job_id or owner.job
             uid = real_uid(read(f"{proc}/{pid}/status") or "")
             return unit or (login[1] if login else uid)
         return ""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gpu_bottleneck_exporter.driver.about import About
 from gpu_bottleneck_exporter.driver.nvml.findings import seen
+from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.pod import in_a_pod
 
 OF_DOWN = "look for XIDs in the kernel log; reset the GPU or reboot the node"
@@ -69,10 +72,18 @@ def remedy(cause: str) -> str:
     return found or OF_ERRORS[cause]
 
 
+def _device_nodes(gpu: Identity) -> Collection[str]:
+    """The node of the GPU, and that of unified memory, which tools without a context leave shut."""
+    if gpu.minor is None or gpu.parent_uuid is not None:
+        return ()
+    return f"/dev/nvidia{gpu.minor}", "/dev/nvidia-uvm"
+
+
 NVIDIA = About(
     "NVIDIA",
     sees_all_namespaces=False,
     daemons=frozenset({"nvidia-cuda-mps"}),  # nvidia-cuda-mps-control and nvidia-cuda-mps-server
+    device_nodes=_device_nodes,
     error_event="XID",
     down=OF_DOWN,
     hung=OF_ERRORS["hung"],

@@ -1,0 +1,122 @@
+"""Jobs and machines by the control groups that a scheduler or container manager creates as root."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
+"""Bytes in the name of a systemd unit (systemd-escape(1))."""
+_MAX_NAME_CHARACTERS = 128
+"""More than a job id with its server's host name has; names of LXC have 253 at most."""
+
+
+class Scheme(NamedTuple):
+    """The control groups of one scheduler."""
+
+    scheduler: str
+    pattern: str
+    """The folders of a job in a path; the first group is what the scheduler calls the job."""
+    source: str
+    """The code or page that describes them."""
+    is_machine: bool = False
+    """Whether it is a machine of its own: pods and containers in it are owners themselves."""
+
+
+SCHEMES = (
+    Scheme(
+        "pbs",
+        r"pbs(?:_jobs|pro)\.(?:service|slice)/(?:jobid|jobs)/([^/]+)",
+        "https://github.com/openpbs/openpbs/blob/master/src/hooks/cgroups/pbs_cgroups.PY",
+    ),
+    Scheme(
+        "pbs",
+        r"pbspro\.slice/pbspro-([^/]+)\.slice",
+        "https://github.com/openpbs/openpbs/blob/v19.1.1/src/hooks/cgroups/pbs_cgroups.PY",
+    ),
+    Scheme(
+        "torque",
+        r"torque/([0-9][^/]*)",
+        "https://github.com/adaptivecomputing/torque/blob/master/src/resmom/trq_cgroups.c",
+    ),
+    Scheme(
+        "lsf",
+        r"lsf/[^/]+/job\.([0-9]+(?:\[[0-9]+\])?)(?:\.[0-9]+)*",
+        "https://www.ibm.com/support/pages/how-does-lsf-calculate-max-memory-usage-cgroup",
+    ),
+    Scheme(
+        "htcondor",
+        r"(?:htcondor|condor\.service)/condor_[^/]*?(slot[0-9]+(?:_[0-9]+)?(?:@[^/]+)?)",
+        "https://htcondor.readthedocs.io/en/latest/admin-manual/ep-policy-configuration.html",
+    ),
+    Scheme(
+        "flux",
+        r"imp-shell-[0-9]+-((?:ƒ|\\xc6\\x92|f)[1-9A-HJ-NP-Za-km-z]+)\.service",
+        "https://flux-framework.readthedocs.io/projects/flux-core/en/latest/man5/flux-config-exec.html",
+    ),
+    Scheme(
+        "flux",
+        r"flux-((?:ƒ|\\xc6\\x92)[1-9A-HJ-NP-Za-km-z]+|[0-9]{5,})(?:\.scope|\.service)?",
+        "https://flux-framework.readthedocs.io/projects/flux-rfc/en/latest/spec_19.html",
+    ),
+    Scheme(
+        "gridengine",
+        r"(?:UGE|AGE|SGE)/([0-9]+\.[0-9]+)",
+        "https://gridengine.eu/mangridengine/htmlman5/sge_conf.html",
+    ),
+    Scheme(
+        "oar",
+        r"oar/[^/]+_([0-9]+)",
+        "https://github.com/oar-team/oar/blob/master/sources/core/tools/job_resource_manager_cgroups.pl",
+    ),
+    Scheme(
+        "yarn",
+        r"(?:hadoop-)?yarn/container_(?:e[0-9]+_)?([0-9]+_[0-9]+)_[0-9]+_[0-9]+",
+        "https://hadoop.apache.org/docs/stable/hadoop-yarn/hadoop-yarn-site/NodeManagerCgroups.html",
+    ),
+    Scheme(
+        "nomad",
+        r"nomad(?:\.slice)?(?:/(?:shared?|reserved?)(?:\.slice)?)?"
+        r"/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.[^/]+",
+        "https://github.com/hashicorp/nomad/tree/main/client/lib/cgroupslib",
+    ),
+    Scheme(
+        "lxc",
+        r"lxc(?:\.payload\.|(?:\.payload)?/)([^/]+)",
+        "https://linuxcontainers.org/lxc/manpages/man5/lxc.container.conf.5.html",
+        is_machine=True,
+    ),
+    Scheme(
+        "nspawn",
+        r"machine\.slice/(?:systemd-nspawn@|machine-(?!qemu|libpod))([^/]+)\.(?:service|scope)",
+        "https://www.freedesktop.org/software/systemd/man/latest/systemd-nspawn.html",
+        is_machine=True,
+    ),
+)
+_COMPILED = [(one, re.compile(rf"(?:^|/){one.pattern}(?=/|$)")) for one in SCHEMES]
+
+
+class Found(NamedTuple):
+    """A job or machine in the path of a control group."""
+
+    name: str
+    """`pbs-1234.server`: the scheduler, and what it calls the job."""
+    is_machine: bool
+    end: int
+    """Where its folder ends in the path."""
+
+
+def job_in(path: str) -> Found | None:
+    """The job, else the machine, that control group `path` is in; None if it is in none."""
+    for scheme, pattern in _COMPILED:
+        if found := pattern.search(path):
+            name = f"{scheme.scheduler}-{_unescaped(found[1])}"
+            return Found(name[:_MAX_NAME_CHARACTERS], scheme.is_machine, found.end())
+    return None
+
+
+def _unescaped(name: str) -> str:
+    def text(escaped: re.Match[str]) -> str:
+        return bytes.fromhex(escaped[0].replace("\\x", "")).decode(errors="replace")
+
+    return _ESCAPED.sub(text, name)
