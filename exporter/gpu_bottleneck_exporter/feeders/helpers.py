@@ -201,8 +201,11 @@ class HelperFinder:
         if now_ns >= self._again_ns:
             self._again_ns = math.inf
         opened = cache(lambda pid: _Opened(self._proc, pid))
+        command = cache(lambda pid: command_line(self._proc, pid).text)
         for pid in due:
-            self._known[pid].is_own = self._is_own_program(pid)
+            # A program that was only forked has its parent's command line.
+            parent = command(stat.parent) if (stat := stat_of(self._proc, pid)) else ""
+            self._known[pid].is_own = command(pid) not in {"", parent}
         for pid in due:
             one = self._known[pid]
             one.channels = self._channels(opened(pid), mains, opened) if one.is_own else None
@@ -211,13 +214,6 @@ class HelperFinder:
             is_new, pause_ns = not one.due_ns, SELDOM_NS if lasts else SHORTLY_NS
             one.due_ns = now_ns + (STEADY_NS if is_new else pause_ns)
             self._again_ns = min(self._again_ns, one.due_ns if is_new else math.inf)
-
-    def _is_own_program(self, pid: int) -> bool:
-        """Whether its command line differs from its parent's, so that it called execve."""
-        stat, own = stat_of(self._proc, pid), command_line(self._proc, pid).text
-        if stat is None or not own:
-            return False
-        return own != command_line(self._proc, stat.parent).text
 
     def _channels(
         self, program: _Opened, mains: Collection[int], opened: Callable[[int], _Opened]
