@@ -126,6 +126,12 @@ def test_what_others_take_while_the_process_sleeps_is_not_its_own(loop: Loop) ->
     assert set(found[10:]) == {IDLE}
 
 
+def test_among_others_it_takes_most_while_it_runs(loop: Loop) -> None:
+    """Others take some at a third of the looks at which it rests."""
+    found = [loop.second(taken=at % 4 > 0 or at % 12 == 0, ran=at % 4) for at in range(80)]
+    assert set(found[60:]) == {STEPS}
+
+
 def test_threads_may_take_them(loop: Loop) -> None:
     loop.tcp.arrivals.others_run = True
     assert [loop.second(taken=5, ran=0) for _ in range(5)][-1] is STEPS

@@ -123,7 +123,7 @@ def test_a_job_cannot_write_to_our_terminal(tmp_path: Path, point: str, kind: st
 def test_whose_datagrams_are_waited_for() -> None:
     pairs = [(98 * SECOND, STORE), (99 * SECOND, STORE._replace(port=5))]
     (said,) = evidence.fed(pairs, 100 * SECOND)
-    assert said == "waits for datagrams, of 10.0.0.2:5"
+    assert said == "waits for datagrams: 10.0.0.2:5"
     assert not list(evidence.fed(pairs, 99 * SECOND + LATELY_NS))
 
 

@@ -19,8 +19,12 @@ from gpu_bottleneck_exporter.host.sockets import Connection
 
 _STEP_NS = 900_000_000
 """Least time between two looks at whether the GPU worked: it is read once a second."""
-_FOREIGN = 0.2
-"""Share of the looks at which others' datagrams were counted, from which counts show nothing."""
+_WEIGHT = 0.05
+"""Weight of the newest look in both shares: they must not differ by chance."""
+_QUIET = 0.02
+"""Share of the looks between which only others took datagrams, below which there are no others."""
+_CLEAR = 0.2
+"""Least difference of both shares where there are others: four standard errors."""
 
 
 class Arrivals:
@@ -34,8 +38,9 @@ class Arrivals:
         self._schedstat = KeptFile(f"{proc}/{pid}/schedstat")
         self._before: tuple[int, int] | None = None
         """Datagrams, and times that the first thread ran, at the last look."""
-        self._foreign = 0.0
-        """Share of recent looks between which the process did not run and datagrams were taken."""
+        self._running, self._resting = 0.0, 0.0
+        """Shares of recent looks since which datagrams were taken: where the process ran meanwhile,
+        and where it did not, so that others took them."""
         self._came = self._came_since = False
         self._came_ns: int | None = None
         self._step_ns = 0
@@ -55,9 +60,10 @@ class Arrivals:
         if before is not None:
             came, ran_since = (now != then for now, then in zip(self._before, before, strict=True))
             if ran_since or self.others_run:
-                self._came = came and self._foreign < _FOREIGN
+                self._running += _WEIGHT * (came - self._running)
+                self._came = came and self._takes
             else:
-                self._foreign += WEIGHT * (came - self._foreign)
+                self._resting += _WEIGHT * (came - self._resting)
         self._came_since |= self._came
         if self._came:
             self._came_ns = time.monotonic_ns()
@@ -79,6 +85,12 @@ class Arrivals:
         if now.unread_bytes or not now.received_bytes or self._came_ns is None:
             return None
         return (time.monotonic_ns() - self._came_ns) // 1_000_000
+
+    @property
+    def _takes(self) -> bool:
+        """Whether what is taken while the process runs is its own."""
+        clear = self._running - self._resting > _CLEAR and self._running > 2 * self._resting
+        return clear or self._resting < _QUIET
 
     @property
     def feed_steps(self) -> bool:

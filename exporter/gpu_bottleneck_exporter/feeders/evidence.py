@@ -73,7 +73,7 @@ def fed(by: Iterable[tuple[int, Endpoint]], now_ns: int) -> Iterator[str]:
     recent = [pair for pair in by if now_ns - pair[0] < LATELY_NS]
     if recent:
         _, end = max(recent)
-        yield f"waits for datagrams, of {end}"
+        yield f"waits for datagrams: {end}"
 
 
 def submitted(trackers: Iterable[RingTracker], target: Target, now_ns: int) -> Iterator[str]:
