@@ -353,7 +353,7 @@ def _io() -> list[Panel]:
         ),
         lines(
             "Network and RDMA of the node",
-            "Over all interfaces and cards, whoever caused it. RDMA: InfiniBand, RoCE and EFA, "
+            "Over all interfaces and cards, of all jobs. RDMA: InfiniBand, RoCE and EFA, "
             "which bypass the kernel and the other two.",
             [
                 Query(_of_node("gpu_host_network_receive_bytes_total"), "received"),

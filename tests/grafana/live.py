@@ -59,6 +59,9 @@ def fleet() -> Fleet:
     for resource in ("cpu", "io", "memory"):
         name = "gpu_feeder_pressure_seconds_total"
         made.counter(name, 0.3, **of_limited, resource=resource, kind="some")
+    for way in ("receive", "transmit"):
+        port = {"job": JOB, "instance": "limited", "device": "mlx5_0:1"}
+        made.counter(f"gpu_host_rdma_{way}_bytes_total", 2e9, **port)
     lacks = {"job": JOB, "instance": "limited", "signal": "gpm"}
     made.gauge("gpu_exporter_signal_available", 0.0, **lacks)
     errors = {"94": [(minute, 1 + minute) for minute in range(1, 9)]}

@@ -32,6 +32,8 @@ OF_THE_MACHINE = {
     "gpu: Throttled by the limit A": "without a CPU limit",
     "gpu: Host memory of the job B": "without a memory limit",
     "gpu: Pressure of the job A": "without PSI of control groups",
+    "gpu: Network and RDMA of the node C": "without InfiniBand, RoCE or EFA",
+    "gpu: Network and RDMA of the node D": "without InfiniBand, RoCE or EFA",
     "exporter: Where signals are missing A": "with all signals",
     "exporter: GPUs that do not answer A": "unless it stands still",
 }

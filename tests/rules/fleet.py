@@ -503,6 +503,7 @@ def told_of(owner: Labels, node: str = "") -> dict[str, str]:
         known = (f"{kind} {owner[label]}" for kind, label in kinds.items() if label in owner)
         name, group = next(known, "owner unknown"), ""
     groups = {"slurm": "slurm_job_id", "pod": "pod_uid", "container": "container_id"}
-    own = (f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner)
-    group = next(own, owner.get("workload_job", group))
+    own = [f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner]
+    own = [owner["workload_job"]] if "workload_job" in owner else own
+    group = next(iter(own), group)
     return {**owner, "workload": name, **({"workload_group": group} if group else {})}

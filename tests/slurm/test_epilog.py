@@ -482,6 +482,39 @@ def test_a_requeued_job_is_summed_up_over_its_last_run(slurm: Slurm, of_slurm: s
     assert slurm.stored["gpu_bottleneck"]["busy"] == pytest.approx(0.1, abs=0.01)
 
 
+MAP = "slurmd-0 {host}\n\nslurmd-9 10.0.0.9\na line of words\n"
+
+
+@pytest.mark.parametrize("command", [False, True])
+def test_exporters_are_where_a_map_says(slurm: Slurm, command: bool) -> None:  # noqa: FBT001
+    """Where slurmd runs in a pod, Slurm's node has the pod's name, and the exporter the host's."""
+    start = time.time() - SETTLED + START
+    slurm.account(f"{int(start)}", f"{int(start + 3600)}", "slurmd-0,n2", gpus=2)
+    paths: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        paths.append(request.path.partition("/api")[0])
+        return Reply(moved(0, gpu()))
+
+    with answering(answer) as port:
+        text = MAP.format(host=f"{HOST}:{port}/first")
+        if command:
+            slurm.change("hosts", f'[ "$*" = "slurmd-0 n2" ] && printf %s "{text}"')
+        else:
+            (slurm.folder / "hosts").write_text(text)
+        slurm.run("http://{node}", f"--exporters={slurm.folder}/hosts")
+    assert set(paths) == {"/first"}
+    assert [*slurm.stored["nodes"]] == ["slurmd-0"]
+
+
+def test_a_map_that_is_missing_is_one_line(slurm: Slurm) -> None:
+    slurm.account("1", "2", "n1")
+    done = slurm.run("http://{node}", "--exporters=/none")
+    assert done.returncode == 1
+    assert done.stderr.startswith("--exporters: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_nodes_that_hang_cost_themselves_only(slurm: Slurm) -> None:
     """It ends, although none of them ever does, and stores what the others said."""
     start = time.time() - SETTLED + START

@@ -134,7 +134,7 @@ def test_every_launcher_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("job", [job for job, _ in RANKS.values()], ids=RANKS)
-def test_a_process_that_is_alone_meets_nobody_whatever_its_launcher(
+def test_a_single_process_has_no_place_whatever_its_launcher(
     job: Mapping[str, str], tmp_path: Path
 ) -> None:
     sizes = {size for one in LAUNCHERS for size in one.size} & job.keys()

@@ -98,6 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, fromfile_prefix_chars="@")
     add = parser.add_argument
     add("--url", default="http://{node}:10170", help="exporter of a node; may hold user:password")
+    add("--exporters", help="file with lines `NODE HOST`, or a command that prints them for NODEs")
     add("--ca-file", help="certificates to trust instead of the system's")
     add("--wait", type=float, default=15.0, help="seconds that all of it may take")
     add("--job", default=os.environ.get("SLURM_JOB_ID", ""), help="its number, if not the epilog's")
@@ -108,23 +109,28 @@ def main() -> None:
         parser.error("--wait: give a number of seconds")
     syslog.openlog(f"gpu-bottleneck-epilog[{options.job}]")
     try:
-        syslog.syslog(run(options.job, options.url, options.ca_file, options.wait))
+        syslog.syslog(run(options))
     except SystemExit as failure:
         syslog.syslog(syslog.LOG_ERR, f"{failure}")
         raise
 
 
-def run(number: str, url: str, ca_file: str | None, wait_seconds: float) -> str:
-    """What was done about job `number`."""
-    over = time.monotonic() + wait_seconds
+def run(options: argparse.Namespace) -> str:
+    """What was done about the job."""
+    number, over = options.job, time.monotonic() + options.wait
     job = ended(number, over)
     if not job.gpus:
         return "no GPUs"
     if job.comment and not job.comment.startswith("JS1:"):
         sys.exit("has another AdminComment, which is left alone")
     names = said(over, "scontrol", "show", "hostnames", job.nodes).split()
+    hosts = exporters(options.exporters, names, over) if options.exporters else {}
     now = time.monotonic()
-    ask = partial(asked, url, number, job, ca_file)
+
+    def ask(timeout: float, node: str) -> tuple[Gpus, bool]:
+        host = hosts.get(node, node)
+        return asked(options.url, number, job, options.ca_file, timeout, host)
+
     answers = gathered(names, ask, now + _NODES_SHARE * (over - now))
     for node in (name for name in names if name not in answers):
         syslog.syslog(syslog.LOG_WARNING, f"{node}: no answer in time")
@@ -167,6 +173,23 @@ def ended(number: str, over: float) -> Job:
 def _unix(text: str) -> float:
     """A time of sacct's as Unix seconds. Raises ValueError for `Unknown`."""
     return float(text) if text.isdigit() else datetime.fromisoformat(text).timestamp()
+
+
+def exporters(source: str, nodes: Sequence[str], over: float) -> Mapping[str, str]:
+    """Hosts of the exporters of `nodes`, as far as `source`, a file or a command, has them.
+
+    Where slurmd runs in pods, a Slurm node has the pod's name, and the exporter the host's.
+    """
+    if os.access(source, os.X_OK):
+        text = said(over, source, *nodes)
+    else:
+        try:
+            with open(source, encoding="utf-8") as file:
+                text = file.read(_MOST_BYTES)
+        except (OSError, ValueError) as error:
+            sys.exit(f"--exporters: {error}")
+    lines = (line.split() for line in text.splitlines())
+    return {words[0]: words[1] for words in lines if len(words) == 2}  # noqa: PLR2004
 
 
 def gathered(

@@ -51,7 +51,7 @@ def variables_in(text: str, names: tuple[str, ...]) -> Mapping[str, str]:
     """The variables `names` in `text`, entries ended by a NUL; of several, the first, as getenv."""
     alternatives = "|".join(map(re.escape, names))
     entries = re.finditer(rf"(?:^|\0)({alternatives})=([^\0]*)", text) if names else ()
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for entry in entries:
-        found.setdefault(entry[1], entry[2][:_MAX_VALUE_CHARACTERS])
-    return found
+        values.setdefault(entry[1], entry[2][:_MAX_VALUE_CHARACTERS])
+    return values

@@ -172,14 +172,14 @@ def rdma_bytes(sysfs: Path) -> dict[str, tuple[int, int]]:
 
 
 def _rdma_bytes(ports: Iterable[Path]) -> dict[str, tuple[int, int]]:
-    found = {}
+    traffic = {}
     for counters in ports:
         words = [read(counters / f"port_{way}_data") for way in ("rcv", "xmit")]
         counts = [int(text) * _RDMA_WORD_BYTES for text in words if text]
         if len(counts) == len(words):
             card, port = counters.parents[2].name, counters.parent.name
-            found[f"{card}:{port}"] = counts[0], counts[1]
-    return found
+            traffic[f"{card}:{port}"] = counts[0], counts[1]
+    return traffic
 
 
 def whole_disks(names: Iterable[str]) -> list[str]:

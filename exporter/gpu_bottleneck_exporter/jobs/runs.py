@@ -43,8 +43,8 @@ def _job_folder(path: str) -> str:
     """The part of control group `path` as far as the folder of its job; empty if it is in none."""
     if slurm := _GROUP.match(path):
         return slurm[0]
-    found = job_in(path)
-    return path[: found.end] if found else ""
+    job = job_in(path)
+    return path[: job.end] if job else ""
 
 
 def is_later(run: Mapping[str, str], before: Mapping[str, str]) -> bool:

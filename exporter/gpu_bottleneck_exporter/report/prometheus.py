@@ -33,10 +33,17 @@ MOST_BYTES = 256 * 2**20
 _LONGEST_NAME = 253
 _AT_ONCE = 2
 """Queries: as many as a small Prometheus has cores."""
-_WHO = "workload_namespace, workload_pod, slurm_job_id, user, workload"
+_WHO = "workload_namespace, workload_pod, slurm_job_id, workload_job, user, workload"
 _BILLED = f"cluster, workload_owner, {_WHO}"
 _GPU = "job, instance, gpu, uuid"
-_OWNER = ("workload_owner", "workload_namespace", "workload_pod", "slurm_job_id", "user")
+_OWNER = (
+    "workload_owner",
+    "workload_namespace",
+    "workload_pod",
+    "slurm_job_id",
+    "workload_job",
+    "user",
+)
 """Labels that become fields of `Job.owner`."""
 _ITS_OWNER = (
     "* on (cluster, workload_namespace, workload_pod, user) group_left (workload_owner) "

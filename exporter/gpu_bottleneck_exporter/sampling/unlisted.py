@@ -63,10 +63,10 @@ class UnlistedProcesses(Watch):
                 log.warning("gpu %d: %s: %s", who.index, what, named)
 
     def _search(self, wanted: Mapping[str, frozenset[str]]) -> Mapping[str, tuple[int, ...]]:
-        found: dict[str, list[int]] = {uuid: [] for uuid in wanted}
+        opened: dict[str, list[int]] = {uuid: [] for uuid in wanted}
         for pid in processes(self._proc):
             links = {link for _, link in descriptors(self._proc, pid)} if pid != os.getpid() else ()
             for uuid, nodes in wanted.items():
-                if nodes.issubset(links) and len(found[uuid]) < _MAX_PIDS:
-                    found[uuid].append(pid)
-        return {uuid: tuple(pids) for uuid, pids in found.items()}
+                if nodes.issubset(links) and len(opened[uuid]) < _MAX_PIDS:
+                    opened[uuid].append(pid)
+        return {uuid: tuple(pids) for uuid, pids in opened.items()}

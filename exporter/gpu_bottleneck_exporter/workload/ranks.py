@@ -162,8 +162,8 @@ def _of_ray(proc: Path, pid: int, variables: Mapping[str, str]) -> Mapping[str, 
     RAY_ADDRESS may be missing, and is a loopback address on the head.
     """
     stat = stat_of(proc, pid) if "RAY_JOB_ID" in variables else None
-    found = _GCS_ADDRESS.search(command_line(proc, stat.parent).text) if stat else None
-    return {"RAY_ADDRESS": found[1]} if found else {}
+    match = _GCS_ADDRESS.search(command_line(proc, stat.parent).text) if stat else None
+    return {"RAY_ADDRESS": match[1]} if match else {}
 
 
 def _is_local(address: str) -> bool:

@@ -96,7 +96,7 @@ SCHEMES = (
 _COMPILED = [(one, re.compile(rf"(?:^|/){one.pattern}(?=/|$)")) for one in SCHEMES]
 
 
-class Found(NamedTuple):
+class SchedulerJob(NamedTuple):
     """A job or machine in the path of a control group."""
 
     name: str
@@ -106,12 +106,12 @@ class Found(NamedTuple):
     """Where its folder ends in the path."""
 
 
-def job_in(path: str) -> Found | None:
+def job_in(path: str) -> SchedulerJob | None:
     """The job, else the machine, that control group `path` is in; None if it is in none."""
     for scheme, pattern in _COMPILED:
-        if found := pattern.search(path):
-            name = f"{scheme.scheduler}-{_unescaped(found[1])}"
-            return Found(name[:_MAX_NAME_CHARACTERS], scheme.is_machine, found.end())
+        if match := pattern.search(path):
+            name = f"{scheme.scheduler}-{_unescaped(match[1])}"
+            return SchedulerJob(name[:_MAX_NAME_CHARACTERS], scheme.is_machine, match.end())
     return None
 
 
