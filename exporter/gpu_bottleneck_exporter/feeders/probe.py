@@ -32,9 +32,11 @@ _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET})
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
 _FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
 """What a first thread sleeps in until another one has something for it."""
-_OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
-_DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
-_MORE = frozenset({Verdict.FEEDS, Verdict.DATAGRAMS})
+_REQUESTS = frozenset({Verdict.REQUEST, Verdict.UPLOAD})
+_OF_CLIENTS = _REQUESTS | {Verdict.SERVED}
+_DUE = frozenset({Verdict.ANSWER, Verdict.STUCK, Verdict.UPLOAD})
+_TASKS = frozenset({Verdict.TASK})
+_MORE = frozenset({Verdict.DATAGRAMS})
 """The same for who waits for nothing else."""
 _DEEPEST = 2
 """Children of children are looked at, and no further."""
@@ -128,9 +130,18 @@ class DeepProbe:
         """Whether, at the last look, other threads than the first drove the GPU."""
         self.serving = False
         """Whether, at the last look, it listened and no client had a request open."""
+        self.asked = False
+        """Whether, at the last look, a client had a request open."""
+        self.lacks_tasks = False
+        """Whether, at the last look, it waited for the next task."""
         self.lacks_clients = False
         """Whether, at the last look, it listened and no client was connected."""
         self._awaited: set[int | None] = set()
+
+    @property
+    def listens(self) -> bool:
+        """Whether it listens on a port, as far as was seen."""
+        return self.tcp is not None and bool(self.tcp.ports)
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -158,7 +169,8 @@ class DeepProbe:
         A look that is still fresh, with the first thread in the same wait, is returned again.
         """
         if wait in _NOT_ASLEEP:
-            self.serving = False
+            self.lacks_tasks = False
+            self._ask_for_requests(now_ns, wait)
             return shallow(self._pid, wait)
         if wait is self._wait and self._seen:
             stays = 1 if self._seen.whole.active else HALF_AS_OFTEN
@@ -167,6 +179,19 @@ class DeepProbe:
         self._wait, self._looked_ns = wait, now_ns
         self._seen = self._probe(now_ns, wait, around)
         return self._seen
+
+    def _ask_for_requests(self, now_ns: int, wait: Wait) -> None:
+        """See whether a client of a process that runs has a request open."""
+        self.serving = False
+        if self.tcp is None or wait is not Wait.RUN:
+            return
+        if self._inspecting.is_due(now_ns, SHORTLY_NS):
+            self.tcp.sockets.forget()
+        elif not self.listens:
+            return
+        verdicts = self.tcp.inspect((), whole=True)
+        self.asked = not _REQUESTS.isdisjoint(verdicts.values())
+        self.serving = self.listens and not self.asked
 
     def _probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         seen = Seen(ACTIVITY_OF[wait], reason=wait.value)
@@ -189,8 +214,10 @@ class DeepProbe:
             self._judge_thread(seen, thread, verdicts, due)
         if not seen.first.active and not seen.active:
             self._judge_children(seen, now_ns, around)
-        listens = self.tcp is not None and bool(self.tcp.ports) and wait in _SERVES_IN
-        self.serving = seen.serves = listens and Verdict.REQUEST not in verdicts.values()
+        self.asked = not _REQUESTS.isdisjoint(verdicts.values())
+        self.serving = seen.serves = self.listens and wait in _SERVES_IN and not self.asked
+        blocked = (first, *(thread.descriptors for thread in threads))
+        self.lacks_tasks = any(_is_due(on, verdicts, _TASKS) for on in blocked)
         return seen
 
     def inspect_connections(self, now_ns: int, *, now: bool = False) -> None:
@@ -265,7 +292,7 @@ class DeepProbe:
             seen.first = activity
 
     def _follow_requests(self, now_ns: int, verdicts: Verdicts, around: Surroundings) -> None:
-        if around.may_serve and Verdict.REQUEST in verdicts.values():
+        if around.may_serve and not _REQUESTS.isdisjoint(verdicts.values()):
             self._asked_ns = now_ns
         # So long a request makes a server work.
         asked = self._asked_ns is not None and now_ns - self._asked_ns < SHORTLY_NS
@@ -311,5 +338,9 @@ def _is_due(on: Descriptors, verdicts: Verdicts, due: frozenset[Verdict]) -> boo
     """Whether one of `due` is said of a descriptor `on` which it waits; None: of any that owes."""
     if on is None:
         found = {*verdicts.values()}
-        return Verdict.ANSWER in found or (Verdict.STUCK in found and Verdict.REQUEST not in found)
+        if due is _TASKS:
+            return Verdict.TASK in found
+        if Verdict.REQUEST in found:
+            return Verdict.ANSWER in found
+        return not found.isdisjoint(_DUE)
     return any(verdicts.get(number) in due for number in on)
