@@ -44,13 +44,17 @@ if os.fork() == 0:
 ready()
 signal.pause()
 """
+SILENT = """
+silent = socket.create_server(("127.0.0.1", 0), backlog=4096)
+ready(silent.getsockname()[1])
+locked()
+"""
 ASKING = f"""
 import resource
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-silent = socket.create_server(("127.0.0.1", 0), backlog=4096)
 if os.fork() == 0:
-    kept = [connect(silent.getsockname()[1]) for _ in range({SOCKETS})]
+    kept = [connect(int(sys.argv[1])) for _ in range({SOCKETS})]
     ready()
     while True:
         kept[-1].send(b"?")
@@ -159,7 +163,11 @@ def test_a_watch_without_room_takes_nobody_for_gone(
 
 
 def test_of_many_sockets_the_one_that_is_asked_is_seen() -> None:
-    with program(ASKING) as one, watched(one.pid) as watch:
+    with (
+        program(SILENT) as server,
+        program(ASKING, *server.words) as one,
+        watched(one.pid) as watch,
+    ):
         until(lambda: signal(watch, "all_sockets") is False, "that not all are looked at")
         since = time.monotonic_ns()
 

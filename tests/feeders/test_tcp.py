@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
-from gpu_bottleneck_exporter.feeders.tcp import Course, TcpTracker, Verdict, judge
+from gpu_bottleneck_exporter.feeders.tcp import Course, TcpTracker, Verdict, awaits_answer, judge
 from gpu_bottleneck_exporter.feeders.timeouts import PATIENCE_MS, AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
@@ -79,27 +79,29 @@ def asked_ago(ms: int) -> Connection:
         "never answered": (REQUEST, replace(ASKS_US, sent_segments=0, received_ms=30_001)),
         "who has hung up": (SERVED, replace(ASKS_US, state=CLOSE_WAIT)),
         "the socket that listens": (Verdict.LISTENS, LISTENING),
+        "a client that is not accepted yet": (REQUEST, replace(LISTENING, unacknowledged=1)),
     },
 )
 def test_what_a_connection_says(found: Verdict, now: Connection) -> None:
     ours = Verdict.OURS if found is ANSWER else found
-    for before in (None, now):
-        assert judge(now, before, {STORE.port}, PATIENCE_MS, ours=False) is found
-        assert judge(now, before, {STORE.port}, PATIENCE_MS, ours=True) is ours
+    due = awaits_answer(now, PATIENCE_MS, None)
+    assert judge(now, {STORE.port}, due=due, ours=False) is found
+    assert judge(now, {STORE.port}, due=due, ours=True) is ours
 
 
 @rows(
-    "found, more, received_ms",
+    "due, now, latency_ms",
     {
-        "data arrives": (ANSWER, 4096, 250),
-        "hardly any": (IDLE, 4095, 20),
-        "all of it has arrived": (IDLE, 10**6, 251),
+        "an answer, then a request": (True, tie(400, 400), 11),
+        "a request and its answer": (False, tie(20, 20), 10),
+        "a request that is on its way": (True, replace(tie(20, 20), unacknowledged=1), 1),
+        "a request that was acknowledged alone": (True, tie(400, 360), 1),
     },
 )
-def test_a_stream_is_one_whose_bytes_grow(found: Verdict, more: int, received_ms: int) -> None:
-    data = FRESH.received_bytes + more
-    now = replace(FRESH, received_ms=received_ms, received_bytes=data)
-    assert judge(now, FRESH, (), PATIENCE_MS, ours=False) is found
+def test_within_a_tick_the_latency_of_answers_shows_what_came_last(
+    now: Connection, latency_ms: int, *, due: bool
+) -> None:
+    assert awaits_answer(now, PATIENCE_MS, latency_ms) is due
 
 
 class Talk(Sockets):
@@ -129,8 +131,10 @@ class Talk(Sockets):
         """The GPU works."""
         self.timeouts.worked_ns = time.monotonic_ns()
 
-    def sends(self) -> None:
-        self.now = replace(self.now, sent_ms=0, sent_segments=self.now.sent_segments + 1)
+    def sends(self, size: int = 30) -> None:
+        now = self.now
+        sent, segments = now.acknowledged_bytes + size, now.sent_segments + 1
+        self.now = replace(now, sent_ms=0, acknowledged_bytes=sent, sent_segments=segments)
 
     def hears(self, size: int) -> None:
         now = self.now
@@ -194,6 +198,55 @@ def test_who_is_sent_data_again_and_again_waits_for_more_of_it(talk: Talk) -> No
     assert found == [(IDLE, IDLE), (ANSWER, IDLE), (ANSWER, ANSWER), (ANSWER, ANSWER)]
 
 
+@rows(
+    "size, parts, ms, found",
+    {
+        "one that may be complete": (4096, 1, 31, IDLE),
+        "one that just came": (4096, 1, 30, ANSWER),
+        "hardly any": (4095, 3, 0, IDLE),
+        "one part after the other": (4096, 2, 250, ANSWER),
+        "all of it": (4096, 2, 251, IDLE),
+    },
+)
+def test_a_stream_is_one_whose_bytes_grow(
+    talk: Talk, size: int, parts: int, ms: int, found: Verdict
+) -> None:
+    talk.look()
+    for _ in range(parts):
+        talk.waits(100)
+        talk.hears(size)
+        talk.look()
+    talk.waits(ms)
+    assert talk.look() is found
+
+
+def test_answers_that_are_requested_together_are_all_waited_for(talk: Talk) -> None:
+    """Two requests at once: after the first answer, the second is due."""
+    for _ in range(4):
+        talk.sends()
+        talk.look()
+        for _ in range(2):
+            for _ in range(4):
+                talk.waits(100)
+                verdict = talk.look()
+            talk.hears(10_000)
+    assert verdict is ANSWER
+
+
+def test_a_fast_call_is_over_and_a_slow_one_is_not(talk: Talk) -> None:
+    """Requests and answers within a tick, looked at later: the latency shows the order."""
+    talk.look()
+    for latency_ms, found in ((50, ANSWER), (4, IDLE)):
+        talk.sends()
+        talk.waits(latency_ms)
+        talk.hears(100)
+        talk.look()
+        talk.sends()
+        talk.hears(100)
+        talk.waits(100)
+        assert talk.look() is found
+
+
 def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
     course = Course(replace(FRESH, sent_ms=LONG_AGO))
 
@@ -228,13 +281,54 @@ def test_who_fed_the_gpu_once_may_send_mere_signals_later(talk: Talk) -> None:
         talk.look()
     assert talk.timeouts.feeds(STORE)
     assert found[0] is ANSWER
-    assert found[-1] is Verdict.FEEDS
+    assert found[-1] is IDLE
+
+
+@rows(
+    "sent, wait_ms, size, found",
+    {
+        "a blocking pop": ((30, 0), 400, 100, Verdict.TASK),
+        "one whose result is stored": ((30, 200), 400, 100, Verdict.TASK),
+        "a sample": ((30, 0), 400, 4096, ANSWER),
+        "a small sample, soon": ((30, 0), 200, 100, ANSWER),
+        "an acknowledgement": ((30, 0), 400, 15, IDLE),
+        "a delivery that is answered": ((0, 24), 400, 100, Verdict.TASK),
+        "one that comes soon": ((0, 24), 200, 100, ANSWER),
+        "a delivery that is acknowledged": ((0, 21), 400, 100, ANSWER),
+        "samples, and a report after each": ((0, 600), 400, 10_000, ANSWER),
+    },
+)
+def test_tasks_are_told_from_data_by_what_a_process_does_with_them(
+    talk: Talk, sent: tuple[int, int], wait_ms: int, size: int, found: Verdict
+) -> None:
+    """Bytes `sent` before the wait, and after the GPU worked."""
+    request, reply = sent
+    talk.look()
+    for _ in range(4):
+        if request:
+            talk.sends(request)
+            talk.look()
+        talk.waits(wait_ms)
+        talk.look()
+        talk.hears(size)
+        talk.look()
+        talk.waits(30)
+        talk.works()
+        if reply:
+            talk.sends(reply)
+    if request:
+        talk.sends(request)
+    talk.waits(wait_ms)
+    assert talk.look() is found
+    talk.waits(60_000)
+    assert (talk.look() is Verdict.TASK) is (found is Verdict.TASK), "however long none comes"
 
 
 @rows(
     "size, held, works, last",
     {
-        "answers with data that feed the GPU": (100, False, True, ANSWER),
+        "answers with data that feed the GPU": (5_000, False, True, ANSWER),
+        "tasks": (100, False, True, Verdict.TASK),
         "small ones that its own thread waits for": (5, True, True, ANSWER),
         "pings beside a GPU that works": (5, False, True, IDLE),
         "nothing new for a GPU that idles": (5, True, False, IDLE),
@@ -253,7 +347,7 @@ def test_slow_answers_that_feed_the_gpu_are_learnt(
         return talk.look(held=held)
 
     for _ in range(4):
-        assert asks() is IDLE or (talk.timeouts.feeds(STORE) and works)
+        assert asks() in {IDLE, Verdict.TASK} or (talk.timeouts.feeds(STORE) and works)
         talk.hears(size)
         talk.look(held=held)
         if works:
@@ -298,6 +392,22 @@ def test_the_side_that_listens_is_asked(service: Talk) -> None:
         service.sends()
         assert service.look() is SERVED
         service.waits(100)
+
+
+def test_a_request_that_comes_in_parts_is_still_arriving(service: Talk) -> None:
+    service.look()
+    found = []
+    for _ in range(3):
+        service.hears(1000)
+        service.waits(300)
+        found.append(service.look())
+    assert found == [REQUEST, Verdict.UPLOAD, Verdict.UPLOAD]
+    assert service.tcp.owed is not None
+    assert service.tcp.owed.is_request
+    service.waits(PATIENCE_MS)
+    assert service.look() is REQUEST
+    service.sends()
+    assert service.look() is SERVED
 
 
 def test_an_answer_in_parts_is_not_over_between_them(service: Talk) -> None:
@@ -364,6 +474,29 @@ def test_who_asks_its_job_or_itself_waits_for_no_network(
     itself = Talk(monkeypatch, answering, now=ASKED)
     assert itself.tcp.inspect((), whole=True)[3] is Verdict.OURS
     assert itself.tcp.ends == {(OURS, STORE), (STORE, OURS)}
+
+
+@rows(
+    "listens, ours",
+    {
+        "at that address": (STORE, True),
+        "at all addresses": (Endpoint(bytes(4), STORE.port), True),
+        "at all addresses of IPv6": (Endpoint(bytes(16), STORE.port), True),
+        "at another port": (Endpoint(bytes(4), 80), False),
+        "at another address": (Endpoint(bytes([10, 0, 0, 3]), STORE.port), False),
+    },
+)
+def test_a_client_that_is_not_accepted_yet_waits_for_its_job(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, listens: Endpoint, *, ours: bool
+) -> None:
+    here = Endpoint(STORE.address, 50_000)
+    talk.now = replace(ASKED, local=here)
+    server = Talk(monkeypatch, now=replace(LISTENING, local=listens))
+    server.look()
+    assert (talk.tcp.inspect((3,), server.tcp.ends) == {3: Verdict.OURS}) is ours
+    talk.now = replace(ASKED, cookie=2)
+    elsewhere = talk.tcp.inspect((3,), server.tcp.ends) == {3: Verdict.OURS}
+    assert elsewhere is (listens == STORE)
 
 
 def test_whether_it_waits_for_the_same_machine(talk: Talk) -> None:

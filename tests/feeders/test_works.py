@@ -6,8 +6,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
@@ -32,6 +30,16 @@ def serve():
 named("serve", serve)
 ready(s.getsockname()[1]); locked()
 """
+SPINS = """
+s = socket.create_server(('127.0.0.1', 0))
+def serve():
+    while True:
+        a, _ = s.accept()
+        while a.recv(1): pass
+named("serve", serve)
+ready(s.getsockname()[1]); burn()
+"""
+ASKS_IN_VAIN = "c = connect(int(sys.argv[1])); c.send(b'?'); ready(); told()"
 ASKS = "c = connect(int(sys.argv[1])); c.send(b'?'); c.recv(1); ready(); told()"
 
 
@@ -73,25 +81,57 @@ def test_what_a_main_waits_for_when_its_gpu_idles(
     assert descriptors() <= before
 
 
-@pytest.mark.parametrize(
-    ("clients", "by_itself"),
-    [
-        ("", False),
-        ("..", False),
-        ("...", True),
-        ("ccc", False),
-        ("c...", False),
-        ("c" + 12 * ".", True),
-        (20 * "." + "c", True),
-        (20 * "." + "cc", False),
-        (5 * "c." + "c", False),
-    ],
+def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
+    groups, now_ns = Cgroups(Path("/sys")), time.monotonic_ns()
+    with program(SPINS) as one:
+        feed = FeederGroup(PROC, groups, AnswerTimeouts(30_000))
+        feed.adopt({one.pid}, set(), frozenset({one.pid}))
+
+        def tick() -> set[Activity]:
+            nonlocal now_ns
+            now_ns += SECOND
+            feed.note_split(0, {UNKNOWN: SECOND}, now_ns)
+            feed.sample(now_ns)
+            feed.advance(now_ns)
+            found = feed.history.explaining(now_ns - 1, now_ns)
+            return {*found.of(Role.MAIN).seen} if found else set()
+
+        until(lambda: tick() == {Activity.REQUESTS}, "it waits for requests")
+        told = feed.evidence(now_ns)
+        assert ("requests", "the engine polls: it runs without an open request") in told
+        with program(ASKS_IN_VAIN, one.words[0]):
+            until(lambda: tick() == {Activity.RUN}, "it works on a request")
+        until(lambda: tick() == {Activity.REQUESTS}, "the client has gone")
+        feed.close()
+        groups.keep(set())
+
+
+@rows(
+    "by_itself, for_clients, samples",
+    {
+        "nothing yet": (False, False, []),
+        "a GPU that never works": (False, False, 100 * [(0.0, False)]),
+        "too few without a request": (False, False, 7 * [(1.0, False)]),
+        "all without a request": (True, False, 8 * [(1.0, False)]),
+        "a loop that idles": (True, False, 90 * [(0.1, False)]),
+        "whose metrics are read": (True, False, [(0.2, n % 40 == 0) for n in range(90)]),
+        "a server": (False, True, 3 * [(0.5, True)]),
+        "a server that is hardly asked": (
+            False,
+            True,
+            [(0.1, number % 10 == 0) for number in range(99)],
+        ),
+        "one that also works alone": (False, False, [(1.0, n % 3 == 0) for n in range(99)]),
+        "a loop that serves later": (False, True, 99 * [(1.0, False)] + 400 * [(1.0, True)]),
+    },
 )
-def test_how_many_looks_tell(clients: str, *, by_itself: bool) -> None:
+def test_for_whom_a_gpu_works(
+    samples: list[tuple[float, bool]], *, by_itself: bool, for_clients: bool
+) -> None:
     works = Works()
-    for seen in clients:
-        works.note(clients=seen == "c")
-    assert works.by_itself is by_itself
+    for busy, clients in samples:
+        works.note(clients=clients, busy=busy)
+    assert (works.by_itself, works.for_clients) == (by_itself, for_clients)
 
 
 def test_it_is_asked_often_at_first_and_seldom_later() -> None:
@@ -100,5 +140,5 @@ def test_it_is_asked_often_at_first_and_seldom_later() -> None:
     for second in range(60):
         if works.is_due(second * SECOND):
             asked.append(second)
-            works.note(clients=False)
+            works.note(clients=False, busy=1.0)
     assert asked == [0, 2, 4, 6, 16, 26, 36, 46, 56]

@@ -55,7 +55,7 @@ class Case:
     def light(self) -> bool:
         """Whether all that it does is wait, so that others of the kind may run beside it."""
         waits = all(one and one <= WAITING for one in self.expected)
-        return waits and self.venv == "light" and self.limits is None
+        return waits and self.venv in {"bare", "light"} and self.limits is None
 
 
 def _case(  # noqa: PLR0913, PLR0917 - the columns

@@ -34,8 +34,19 @@ _MOST_MOUNTS, _LONGEST = 3, 64
 _KINDS = {Place.REMOTE: "remote", Place.LOCAL: "local", Place.UNKNOWN: "local or remote"}
 
 
+POLLS = "polls"
+"""Reason of a main that runs without anything to do."""
+
+
+def polls(reasons: Mapping[str, int]) -> Iterator[str]:
+    """Whether a main was seen running while no request was open."""
+    if reasons.get(POLLS):
+        yield "the engine polls: it runs without an open request"
+
+
 def asleep(reasons: Mapping[str, int]) -> Iterator[str]:
     """`reasons`: how often mains were seen asleep in what, with nothing behind it."""
+    reasons = {reason: number for reason, number in reasons.items() if reason != POLLS}
     total = sum(reasons.values())
     if total:
         largest = sorted(reasons.items(), key=lambda entry: -entry[1])[:2]
@@ -65,7 +76,10 @@ def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
     recent = [one for one in owed if now_ns - one.at_ns < LATELY_NS]
     if recent:
         slowest = max(recent, key=lambda one: one.waited_ms)
-        yield f"asked {slowest.remote}, no answer yet after {slowest.waited_ms} ms"
+        if slowest.is_request:
+            yield f"a request from {slowest.remote} is still arriving"
+        else:
+            yield f"asked {slowest.remote}, no answer yet after {slowest.waited_ms} ms"
 
 
 def fed(by: Iterable[tuple[int, Endpoint]], now_ns: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     IDLES,
     MOSTLY,
     NETWORK,
+    REQUESTS,
     STORAGE,
     UNKNOWN,
     engaged,
@@ -24,6 +25,7 @@ from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.affinity import Pinned, pinned_workers
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
 from gpu_bottleneck_exporter.feeders.family import Family
+from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
 from gpu_bottleneck_exporter.feeders.job import JobFacts, facts_of
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
@@ -181,14 +183,15 @@ class FeederGroup:
 
     def _ask_for_whom_it_works(self, now_ns: int) -> None:
         """Find out whether mains that have no workers make the GPU work for clients."""
-        if self._busy < MOSTLY or self._timeouts is None:
-            return
+        if self._busy < MOSTLY or self._timeouts is None or self.idles(now_ns):
+            return  # where it idles, each sample of a main shows whether requests are open
         for main in self.mains.values():
             if main.works.is_due(now_ns):
                 deep = main.deepen()
                 deep.inspect_connections(now_ns, now=True)
                 if deep.tcp and deep.tcp.ports:
-                    main.works.note(clients=deep.tcp.lively_clients)
+                    clients = deep.tcp.lively_clients
+                    main.works.note(clients=clients, busy=self._busy, looks=NO_ACCIDENT)
 
     @property
     def sees_all_threads(self) -> bool:
@@ -262,6 +265,7 @@ class FeederGroup:
         pids = [*self.mains, *self.workers][:4] if files else []
         seen = {
             ASLEEP: evidence.asleep(did.reasons),
+            REQUESTS: evidence.polls(did.reasons),
             NETWORK: (
                 *evidence.asked((one.owed for one in tcp if one.owed), now_ns),
                 *evidence.fed((one.fed_by for one in tcp if one.fed_by), now_ns),

@@ -10,38 +10,53 @@ _NEARLY_ALWAYS = 0.75
 """Share of the time, or of that in which the GPU idles."""
 NO_ACCIDENT = 3
 """So many looks, or answers that are alike, tell what a process is or a server does."""
+_EXPECTED = 8.0
+"""Samples in which a GPU works: by chance, fewer than two have an open request once in 300."""
+_ALONE = 0.25
+"""Open requests per sample in which the GPU works, below which it works by itself."""
+_REMEMBERED = 60.0
+"""Samples in which a GPU works above which older ones are halved."""
 WEIGHT = 0.1
 """Of a later look: what was seen ten looks ago hardly counts."""
 
 
 class Works:
-    """Whether a listening main keeps its GPU busy while no client has a request open.
+    """Whether the GPU of a main works for clients: while their requests are open, or without.
 
-    If so, it is no server: a training loop may open a port for its metrics.
+    A training loop may open a port for its metrics, and an actor one for its cluster. A server's
+    GPU works while a request is open, so requests are open for at least as long as it works.
     """
 
-    __slots__ = ("_alone", "_asking", "_looks")  # there may be thousands of processes
+    __slots__ = ("_asking", "_busy", "_open", "_samples")  # there may be thousands of processes
 
     def __init__(self) -> None:
-        self._alone = 0.0
-        self._looks = 0
+        self._busy = self._open = 0.0
+        self._samples = 0
         self._asking = Every(STEADY_NS)
 
     @property
     def by_itself(self) -> bool:
-        """Whether it does so most of the time."""
-        return self._looks >= NO_ACCIDENT and self._alone > _NEARLY_ALWAYS
+        """Whether its GPU works without clients."""
+        return self._busy >= _EXPECTED and self._open < _ALONE * self._busy
+
+    @property
+    def for_clients(self) -> bool:
+        """Whether it works for clients only, as far as was seen."""
+        return self._busy >= 1 and self._open >= MOSTLY * self._busy
 
     def is_due(self, now_ns: int) -> bool:
         """Whether to look again; if so, it is due again later."""
-        return self._asking.is_due(now_ns, STEADY_NS if self._looks < NO_ACCIDENT else OFTEN_NS)
+        return self._asking.is_due(now_ns, STEADY_NS if self._samples < NO_ACCIDENT else OFTEN_NS)
 
-    def note(self, *, clients: bool) -> None:
-        """Note whether clients talked to it while the GPU worked."""
-        seen = 0.0 if clients else 1.0
-        self._looks += 1
-        # For whom a GPU works is asked seldom: each look counts twice.
-        self._alone += (seen - self._alone) * max(2 * WEIGHT, 1 / self._looks)
+    def note(self, *, clients: bool, busy: float, looks: int = 1) -> None:
+        """Note whether a client's request was open, and the GPU's `busy` share, of some looks."""
+        if not busy and not self._busy:
+            return
+        self._samples += 1
+        self._busy += looks * busy
+        self._open += looks * clients
+        if self._busy > _REMEMBERED:
+            self._busy, self._open = self._busy / 2, self._open / 2
 
 
 class StrangerRecord:

@@ -38,10 +38,11 @@ _SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET, Wait.RIN
 """What a server's first thread sleeps in: for the next client, or for its serving threads."""
 _FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
 """What a first thread sleeps in until another one has something for it."""
-_OF_CLIENTS = frozenset({Verdict.REQUEST, Verdict.SERVED})
-_DUE = frozenset({Verdict.ANSWER, Verdict.STUCK})
-_BY_DATAGRAM = frozenset({Verdict.DATAGRAMS, Verdict.DATAGRAM_STEPS})
-_MORE = frozenset({Verdict.FEEDS, *_BY_DATAGRAM})
+_REQUESTS = frozenset({Verdict.REQUEST, Verdict.UPLOAD})
+_OF_CLIENTS = _REQUESTS | {Verdict.SERVED}
+_DUE = frozenset({Verdict.ANSWER, Verdict.STUCK, Verdict.UPLOAD})
+_TASKS = frozenset({Verdict.TASK})
+_MORE = frozenset({Verdict.DATAGRAMS, Verdict.DATAGRAM_STEPS})
 """The same for who waits for nothing else."""
 _DEEPEST = 2
 """Children of children are looked at, and no further."""
@@ -145,6 +146,10 @@ class DeepProbe:
         """Whether, at the last look, other threads than the first drove the GPU."""
         self.serving = False
         """Whether, at the last look, it listened and no client had a request open."""
+        self.asked = False
+        """Whether, at the last look, a client had a request open."""
+        self.lacks_tasks = False
+        """Whether, at the last look, it waited for the next task."""
         self.lacks_clients = False
         """Whether, at the last look, it listened and no client was connected."""
         self.peer = False
@@ -152,6 +157,11 @@ class DeepProbe:
         self._awaited: set[int | None] = set()
         self.awaits: frozenset[int | None] = frozenset()
         """What its first thread, or threads for which that waits, waited on at the last look."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether it listens on a port, as far as was seen."""
+        return self.tcp is not None and bool(self.tcp.ports)
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -182,7 +192,8 @@ class DeepProbe:
         A look that is still fresh, with the first thread in the same wait, is returned again.
         """
         if wait in _NOT_ASLEEP:
-            self.serving, self.awaits = False, frozenset()
+            self.awaits, self.peer, self.lacks_tasks = frozenset(), False, False
+            self._ask_for_requests(now_ns, wait)
             return shallow(self._pid, wait)
         if wait is self._wait and self._seen:
             stays = 1 if self._seen.whole.active else HALF_AS_OFTEN
@@ -192,9 +203,22 @@ class DeepProbe:
         self._seen = self._probe(now_ns, wait, around)
         return self._seen
 
+    def _ask_for_requests(self, now_ns: int, wait: Wait) -> None:
+        """See whether a client of a process that runs has a request open."""
+        self.serving = False
+        if self.tcp is None or wait is not Wait.RUN:
+            return
+        if self._inspecting.is_due(now_ns, SHORTLY_NS):
+            self.tcp.sockets.forget()
+        elif not self.listens:
+            return
+        verdicts = self.tcp.inspect((), whole=True)
+        self.asked = not _REQUESTS.isdisjoint(verdicts.values())
+        self.serving = self.listens and not self.asked
+
     def _probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
         seen = Seen(ACTIVITY_OF[wait], reason=wait.value)
-        self.serving = False
+        self.serving = self.lacks_tasks = False
         self.awaits = frozenset()
         if wait is Wait.FROZEN:  # all its threads are
             return seen
@@ -224,9 +248,10 @@ class DeepProbe:
             self._judge_thread(now_ns, seen, thread, verdicts, due)
         if not seen.first.active and not seen.active:
             self._judge_children(seen, now_ns, around)
-        listens = self.tcp is not None and bool(self.tcp.ports) and wait in _SERVES_IN
-        self.serving = seen.serves = listens and Verdict.REQUEST not in verdicts.values()
+        self.asked = not _REQUESTS.isdisjoint(verdicts.values())
+        self.serving = seen.serves = self.listens and wait in _SERVES_IN and not self.asked
         self.peer = seen.peer = self._waits_for_peer(first, clients, verdicts, around)
+        self.lacks_tasks = any(_is_due(on, verdicts, _TASKS) for on in (first, *on_threads))
         return seen
 
     def _waits_for_peer(
@@ -331,7 +356,7 @@ class DeepProbe:
         due: frozenset[Verdict],
     ) -> None:
         if not thread.moves:
-            due = due - _BY_DATAGRAM
+            due = due - _MORE
         submitted = None
         if thread.moves or thread.wait in _SUBMITTED:
             submitted = self._submitted(now_ns, thread.wait, thread.descriptors, verdicts)
@@ -354,7 +379,7 @@ class DeepProbe:
             seen.first = activity
 
     def _follow_requests(self, now_ns: int, verdicts: Verdicts, around: Surroundings) -> None:
-        if around.may_serve and Verdict.REQUEST in verdicts.values():
+        if around.may_serve and not _REQUESTS.isdisjoint(verdicts.values()):
             self._asked_ns = now_ns
         # So long a request makes a server work.
         asked = self._asked_ns is not None and now_ns - self._asked_ns < SHORTLY_NS
@@ -409,8 +434,9 @@ def _is_due(on: Descriptors, verdicts: Verdicts, due: frozenset[Verdict]) -> boo
     """Whether one of `due` is said of a descriptor `on` which it waits; None: of any that owes."""
     if on is None:
         found = {*verdicts.values()}
-        unless_asked = due & {Verdict.STUCK, Verdict.DATAGRAM_STEPS}
-        return Verdict.ANSWER in found or bool(
-            found & unless_asked and Verdict.REQUEST not in found
-        )
+        if due is _TASKS:
+            return Verdict.TASK in found
+        if Verdict.REQUEST in found:
+            return Verdict.ANSWER in found
+        return not found.isdisjoint(_DUE | (due & {Verdict.DATAGRAM_STEPS}))
     return any(verdicts.get(number) in due for number in on)

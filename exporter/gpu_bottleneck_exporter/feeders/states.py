@@ -8,6 +8,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role, add_up
 from gpu_bottleneck_exporter.feeders.crowd import DeeplyProbed, RoundRobin
+from gpu_bottleneck_exporter.feeders.evidence import POLLS
 from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
@@ -21,6 +22,8 @@ _PER_PASS = 2
 helpers are judged, at a cost that does not grow with them."""
 _COMPILES = frozenset({Wait.RUN, Wait.DISK, Wait.CHILD})
 """Itself, or a program that it started."""
+_READS = frozenset({Activity.DISK, Activity.MEMORY})
+"""Where a server without a request waits for its own files all the same."""
 _AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})
 """Where a worker does not wait for its next task, even if nobody owes it an answer."""
 
@@ -46,6 +49,10 @@ class StateSampler:
         """The workers that are sampled."""
         self.wait_ns: dict[tuple[str, str], int] = {}
         """By role and what was waited on, since the start (`Activity.waits_as`)."""
+        self._busy = 0.0
+        """Share of the last tick in which the GPU worked, 0-1; 0 if it is not idle at all."""
+        self._sampled_ns = self._worked_ns = 0
+        """Monotonic time of the last sample at which the GPU had worked in the last tick."""
         self._family = family
         self._places = Places(proc)
         self._workers_in_turn, self._related_in_turn = RoundRobin(), RoundRobin()
@@ -59,6 +66,10 @@ class StateSampler:
         their cost.
         """
         bucket = Bucket(now_ns)
+        self._sampled_ns = now_ns
+        self._busy = 0.0 if idle is None else 1 - idle
+        if idle is None or idle < 1:
+            self._worked_ns = now_ns
         self._sample_mains(bucket, deep=idle is not None)
         others = bool(self._family.related) or not mains_only
         around = self._around_others() if others and idle is not None else None
@@ -97,7 +108,7 @@ class StateSampler:
             self._find_hidden_io(process, seen, bucket.at_ns)
             if behind and (waits := self._family.waits.get(process.pid)):
                 waits.note(process.deepen().awaits)
-            if seen.active:
+            if seen.active and activity is not Activity.REQUESTS:
                 add_up(threads.seen, seen.active)
                 bucket.awaited_threads += activity is Activity.QUEUE
             if deep:
@@ -119,19 +130,43 @@ class StateSampler:
 
     def _activity(self, main: Process, seen: Seen, reasons: dict[str, int]) -> Activity:
         """What a main does, given what is behind its sleep."""
+        kin = [self._family.related[pid].deep for pid in self._family.kin]
+        for_peer = seen.peer or any(one.peer for one in kin if one)
+        if for_peer and seen.first.rests and not seen.active:
+            return Activity.PEER
+        if seen.reason != Wait.STOPPED.value and self._lacks_demand(main, seen):
+            if seen.whole is Activity.RUN:
+                add_up(reasons, {POLLS: 1})
+            return Activity.REQUESTS
         if not seen.first.rests or seen.active:
             return seen.first
-        kin = [self._family.related[pid].deep for pid in self._family.kin]
-        if seen.peer or any(one.peer for one in kin if one):
-            return Activity.PEER
-        if self._may_serve and seen.reason != Wait.STOPPED.value:
-            feeding = any(one.serving for one in kin if one)
-            if feeding or (seen.serves and not main.works.by_itself):
-                return Activity.REQUESTS
         if any(one.reader.wait() in _COMPILES for one in self._family.compilers):
             return Activity.RUN
         add_up(reasons, {seen.reason: 1})
         return seen.first
+
+    def _lacks_demand(self, main: Process, seen: Seen) -> bool:
+        """Whether a main, or what it works for, waits for a request or for a task."""
+        kin = (self._family.related[pid].deep for pid in self._family.kin)
+        deep = [one for one in (main.deep, *kin) if one is not None]
+        rests = seen.first.rests and not seen.active
+        servers = [one for one in deep if one.listens]
+        asked = any(one.asked for one in servers)
+        if servers:
+            main.works.note(clients=asked, busy=self._busy)
+        if any(one.lacks_tasks for one in deep) and rests:
+            return True
+        serves = any(one.serving for one in deep) and not (asked or main.works.by_itself)
+        if not serves or not (self._may_serve or main.works.for_clients):
+            return False
+        # A server that spins, or that reports to its cluster, waits for no answer.
+        polls = seen.whole is Activity.RUN and self._is_unused
+        return rests or polls or (main.works.for_clients and seen.whole not in _READS)
+
+    @property
+    def _is_unused(self) -> bool:
+        """Whether the GPU has not worked lately."""
+        return self._sampled_ns - self._worked_ns > LATELY_NS
 
     def _around_others(self) -> Surroundings:
         """Surroundings of processes without a GPU: a main's answer does not come by network."""

@@ -1,20 +1,21 @@
 """Which of a process's connections owe it an answer. Pure arithmetic, except for `TcpTracker`.
 
 A client that last sent waits for an answer; one that last received waits for nothing. Data that
-keeps coming is a stream; data that comes again and again without a request is being pushed.
+keeps coming is a stream; data that comes again and again without a request is being pushed. A
+queue or a broker that brings tasks is waited for without an answer being due.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.datagrams import Arrivals
 from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
-from gpu_bottleneck_exporter.feeders.timeouts import ENOUGH, REMEMBERED, AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.timeouts import ENOUGH, PATIENCE_MS, REMEMBERED, AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS, STEADY_NS
@@ -27,12 +28,24 @@ _STREAM_BYTES = 4096
 """Parts of a stream are larger than what is said to keep a connection alive."""
 _STREAM_MS = 250
 """Between two parts of a stream, at most: as far apart as two looks."""
+_FLOW_MS = 30
+"""Longest pause within an answer: after a longer one it may be complete."""
 _LONG_POLL_MS = 2 * _STREAM_MS
 """An answer without data that took so long means that there was nothing new."""
 _DELAYED_ACK_MS = 60
 """Linux delays acknowledgements by 40 ms (TCP_DELACK_MIN) where answers are usual."""
+_TICK_MS = 10
+"""The longest tick of the kernel's clock (CONFIG_HZ=100)."""
+_MIN_TIES = 5
+"""Answers with a request in the same tick, and none without, after which they take longer: if they
+took half a tick, that would be so by chance once in 30 times."""
 _LIVELY_MS = STEADY_NS // 1_000_000
 """So long ago at most: clients are counted as often."""
+_MIN_REQUEST_BYTES = 24
+"""Requests have more bytes than acknowledgements and pings: MQTT's have 4, those of HTTP/2 17."""
+_NOWHERE = Endpoint(b"", 0)
+_ANY = (bytes(4), bytes(16))
+"""The addresses 0.0.0.0 and ::."""
 _OPEN = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
 
@@ -50,41 +63,41 @@ class Verdict(Enum):
     REQUEST = "request"
     """A client's, whose request is open."""
     LISTENS = "listens"
-    FEEDS = "feeds"
-    """No answer is due, but what came before fed the GPU: who waits on it alone waits for more."""
     DATAGRAMS = "datagrams"
-    """The same of UDP, whose sockets do not show when the last one came."""
+    """Those that came before fed the GPU; UDP sockets do not show when the last one came."""
     DATAGRAM_STEPS = "datagram_steps"
     """The same, where datagrams came before most of what the GPU did: an event loop waits for them,
     whatever else it waits for."""
+    TASK = "task"
+    """No task is due, but those that came before made the GPU work: it waits for demand."""
+    UPLOAD = "upload"
+    """A client's, whose request is still arriving."""
     STUCK = "stuck"
     """The other side takes slowly what it is sent."""
 
     __hash__ = object.__hash__
 
 
-def judge(
-    now: Connection,
-    before: Connection | None,
-    ports: Collection[int],
-    patience_ms: int,
-    *,
-    ours: bool,
-) -> Verdict:
-    """What a connection in state `now` says, which was `before` at the last look.
+def judge(now: Connection, ports: Collection[int], *, due: bool, ours: bool) -> Verdict:
+    """The verdict on a connection in state `now`.
 
-    `ports`: those that the process listens on. `ours`: whether its other end is the job's.
+    `ports`: those that the process listens on. `due`: whether an answer is, or data is arriving.
+    `ours`: whether its other end is the job's.
     """
     if now.listens:
-        return Verdict.LISTENS
+        return Verdict.REQUEST if now.unacknowledged else Verdict.LISTENS
     if now.local.port in ports:
         return Verdict.REQUEST if _is_asked(now) else Verdict.SERVED
-    if not (_asked(now, patience_ms) or _arriving(now, before)):
+    if not due:
         return Verdict.IDLE
     return Verdict.OURS if ours else Verdict.ANSWER
 
 
-def _asked(now: Connection, patience_ms: int) -> bool:
+def awaits_answer(now: Connection, patience_ms: int, latency_ms: int | None) -> bool:
+    """Whether a request was sent after the last answer, and at most `patience_ms` ago.
+
+    `latency_ms`: of the connection's answers, None if unknown.
+    """
     if now.state == TcpState.SYN_SENT:
         return True
     if now.state not in _OPEN or not now.sent_segments or now.sent_ms > patience_ms:
@@ -93,9 +106,11 @@ def _asked(now: Connection, patience_ms: int) -> bool:
         return False
     if now.sent_ms < now.received_ms or not now.received_segments:
         return True
-    # Question and answer within one tick of the kernel's clock, nobody knows in which order. A
-    # question that is not answered at once is acknowledged after a while, an answer brings that.
-    return now.sent_ms <= _DELAYED_ACK_MS or now.acknowledged_ms < now.received_ms
+    # Within one tick of the kernel's clock. Where answers take longer, it was an answer and the
+    # next request. Else, a request without an answer is acknowledged after a while.
+    if now.unacknowledged or now.acknowledged_ms < now.received_ms:
+        return True
+    return now.sent_ms <= _DELAYED_ACK_MS if latency_ms is None else latency_ms > _TICK_MS
 
 
 def _is_asked(now: Connection) -> bool:
@@ -110,19 +125,30 @@ def _is_asked(now: Connection) -> bool:
     return now.received_ms <= _DELAYED_ACK_MS or now.acknowledged_ms >= now.received_ms
 
 
-def _arriving(now: Connection, before: Connection | None) -> bool:
-    if before is None or now.received_ms > _STREAM_MS:
-        return False
-    return now.received_bytes - before.received_bytes >= _STREAM_BYTES
+def _ends(now: Connection) -> Ends:
+    return now.local, _NOWHERE if now.listens else now.remote
+
+
+def _opposite(now: Connection) -> Iterator[Ends]:
+    """The ends that the process at the other end of a connection may have.
+
+    One that has not accepted the connection yet only listens.
+    """
+    yield now.remote, now.local
+    yield now.remote, _NOWHERE
+    if now.local.address == now.remote.address:
+        yield from ((Endpoint(any_address, now.remote.port), _NOWHERE) for any_address in _ANY)
 
 
 class Owed(NamedTuple):
-    """An answer that the process waited for."""
+    """An answer, or the rest of a client's request, that the process waited for."""
 
     remote: Endpoint
     waited_ms: int
     at_ns: int
     """Monotonic time of the look."""
+    is_request: bool = False
+    """Whether it is the rest of a client's request."""
 
 
 class Course:
@@ -141,16 +167,36 @@ class Course:
         """How many questions were answered late, and with less than a stream."""
         self.streak = 0
         """How many looks in a row at which more was sent without a new request."""
+        self.arriving = False
+        """Whether data was arriving at the last look: it had just come, or comes for longer."""
+        self._request_parts = int(now.received_bytes > 0)
+        """How many looks found more of a client's request."""
+        self._latency_ms: int | None = None
+        self._ties = 0
+        """Number of answers that were followed or preceded by a request within a tick."""
+        self._parts = 0
+        """How many looks found data since something was sent."""
         self._pauses = False
         self._pushes = 0
         self._sent_before = now.sent_segments
         """How many segments had been sent when something last came."""
+        self._acknowledged_before = now.acknowledged_bytes
+        """The same of bytes."""
 
     def brings_data(self, now: Connection) -> bool:
         """Whether what came since the last look is no mere signal, such as a ping."""
         # Pings are answers, or are answered.
         unasked = now.sent_segments == self._sent_before
         return unasked or self.held or self.came(now) >= _SIGNAL_BYTES
+
+    def is_asked(self, now: Connection) -> bool:
+        """Whether a request, or a reply, was sent before what came since the last look."""
+        return now.acknowledged_bytes - self._acknowledged_before >= _MIN_REQUEST_BYTES
+
+    @property
+    def uploading(self) -> bool:
+        """Whether a client's request is still arriving, one part after the other."""
+        return self._request_parts >= ENOUGH and self.now.received_ms <= PATIENCE_MS
 
     @property
     def pushed(self) -> bool:
@@ -162,6 +208,16 @@ class Course:
         """Time without anything sent or received, at the last look."""
         return min(self.now.sent_ms, self.now.received_ms)
 
+    @property
+    def latency_ms(self) -> int | None:
+        """Time that an answer took lately, None if unknown.
+
+        Where a request follows each answer within a tick, none is as short as a tick.
+        """
+        if self._latency_ms is None and self._ties >= _MIN_TIES:
+            return _STREAM_MS
+        return self._latency_ms
+
     def came(self, now: Connection) -> int:
         """Bytes received since the last look."""
         return now.received_bytes - self.now.received_bytes
@@ -170,18 +226,28 @@ class Course:
         """Take in the next look. `feeds`: what came before from there fed the GPU."""
         came, sent = self.came(now), now.sent_segments != self.now.sent_segments
         if came:
+            if now.sent_ms > now.received_ms:
+                self._latency_ms = now.sent_ms - now.received_ms
+            self._ties += now.sent_ms == now.received_ms
             self.small = 0 if came >= _SIGNAL_BYTES else self.small + 1
             self.signals = 0 if self.brings_data(now) else self.signals + 1
             late = sent and self.waited_ms >= _STREAM_MS
             self.vain = 0 if came >= _STREAM_BYTES else self.vain + late
             self._sent_before = now.sent_segments
+            self._acknowledged_before = now.acknowledged_bytes
+        self._parts = (0 if sent else self._parts) + (came >= _STREAM_BYTES)
+        pause_ms = _STREAM_MS if self._parts >= ENOUGH else _FLOW_MS
+        self.arriving = self._parts > 0 and now.received_ms <= pause_ms
+        answered = sent and now.sent_ms < now.received_ms
+        self._request_parts = 0 if answered else (0 if sent else self._request_parts) + (came > 0)
         more = now.sent_segments > self.now.sent_segments
         same = now.received_segments == self.now.received_segments
         self.streak = self.streak + 1 if more and same else 0
         if sent:  # what follows may be an answer
             self._pauses = False
-            self._pushes = max(self._pushes - 1, 0)
-        elif self._pauses and (came >= _STREAM_BYTES or (came and feeds)):
+            is_answer = now.received_ms < now.sent_ms
+            self._pushes = max(self._pushes - (is_answer or not came), 0)
+        elif (feeds and came) if came < _STREAM_BYTES else self._pauses:
             self._pauses = False
             self._pushes = min(self._pushes + 1, REMEMBERED)
         elif now.received_ms > _STREAM_MS or (feeds and not came):
@@ -198,7 +264,10 @@ class TcpTracker:
         self.refused: str | None = None
         """Why the last look saw nothing, if it failed."""
         self.ends: frozenset[Ends] = frozenset()
-        """Local and remote end of each connection, as of the last complete look."""
+        """Local and remote end of each connection, as of the last complete look.
+
+        Sockets that listen have no remote end: `_NOWHERE`.
+        """
         self.ports: frozenset[int] = frozenset()
         """Ports that it listens on."""
         self.asks_here = False
@@ -240,7 +309,7 @@ class TcpTracker:
             self.arrivals.look(self._timeouts.worked_ns)
         if whole:
             self.ports = frozenset(one.local.port for one in found if one.listens)
-            self.ends = frozenset((one.local, one.remote) for one in found if one.connects)
+            self.ends = frozenset(_ends(one) for one in found if one.connects or one.listens)
             self.lively_clients = any(self._is_lively(one) for one in found)
             self.received_bytes = sum(one.received_bytes for one in found)
         verdicts = {one.fd: self._judge(one, ours, held=one.fd in held) for one in found}
@@ -264,21 +333,24 @@ class TcpTracker:
         if now.state == TcpState.DATAGRAMS:
             return self._datagrams(now)
         course = self._courses.get(now.cookie)
-        before = course.now if course else None
         if course is None:
             self._replaced(now)
             if len(self._courses) >= MOST_REMEMBERED:
                 self._courses.clear()
             course = self._courses[now.cookie] = Course(now)
-        if course.came(now):
+        if course.came(now) and now.local.port not in self.ports:
             self._note_answer(course, now)
         course.update(now, held=held, feeds=self._timeouts.feeds(now.remote))
         patience_ms = self._timeouts.longest_for(now.remote)
-        end = now.remote, now.local
-        ours = end in others or end in self.ends  # who asks itself waits for no network
-        verdict = judge(now, before, self.ports, patience_ms, ours=ours)
+        # A process that asks itself waits for no network.
+        ours = any(ends in others or ends in self.ends for ends in _opposite(now))
+        due = awaits_answer(now, patience_ms, course.latency_ms) or course.arriving
+        verdict = judge(now, self.ports, due=due, ours=ours)
         if verdict is Verdict.SERVED and course.streak >= ENOUGH:
             verdict = Verdict.REQUEST
+        if verdict is Verdict.REQUEST and course.uploading and not ours:
+            verdict = Verdict.UPLOAD
+            self._remember(course, is_request=True)
         if self._is_stuck(now) and not ours:
             verdict = Verdict.STUCK
         if verdict in (Verdict.IDLE, Verdict.ANSWER):
@@ -291,6 +363,8 @@ class TcpTracker:
         self, course: Course, verdict: Verdict, patience_ms: int, *, ours: bool
     ) -> Verdict:
         """The verdict on a connection that may bring data, given what it brought so far."""
+        if self._timeouts.brings_tasks(course.now.remote):
+            return Verdict.TASK
         now, feeds = course.now, self._timeouts.feeds(course.now.remote)
         if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
             verdict = Verdict.OURS if ours else Verdict.ANSWER
@@ -299,8 +373,6 @@ class TcpTracker:
         small |= course.vain >= NO_ACCIDENT and self._timeouts.never_fed(now.remote)
         if verdict is Verdict.ANSWER and (small or now.remote in self._timeouts.polled):
             verdict = Verdict.IDLE
-        if verdict is Verdict.IDLE and feeds and course.waited_ms <= patience_ms:
-            return Verdict.IDLE if ours else Verdict.FEEDS
         return verdict
 
     def _is_stuck(self, now: Connection) -> bool:
@@ -321,20 +393,26 @@ class TcpTracker:
         self.fed_by = time.monotonic_ns(), source
         return Verdict.DATAGRAM_STEPS if self.arrivals.feed_steps else Verdict.DATAGRAMS
 
-    def _remember(self, course: Course) -> None:
+    def _remember(self, course: Course, *, is_request: bool = False) -> None:
         waited, at_ns = course.waited_ms, time.monotonic_ns()
         known = self.owed
         # So long the slowest answer is told, while faster ones are waited for.
         if known is None or waited >= known.waited_ms or at_ns - known.at_ns > SHORTLY_NS:
-            self.owed = Owed(course.now.remote, waited, at_ns)
+            self.owed = Owed(course.now.remote, waited, at_ns, is_request)
 
     def _note_answer(self, course: Course, now: Connection) -> None:
         """Something came since the last look, maybe an answer."""
         before, data = course.now, course.came(now) >= _SIGNAL_BYTES
-        asked = before.sent_segments and _asked(before, self._timeouts.longest_ms)
+        asked = before.sent_segments and awaits_answer(
+            before, self._timeouts.longest_ms, course.latency_ms
+        )
         data_came = course.brings_data(now)
         fed = data_came and self._timeouts.note_answer(
-            now.remote, course.waited_ms, now.received_ms
+            now.remote,
+            course.waited_ms,
+            now.received_ms,
+            course.came(now),
+            asked=course.is_asked(now),
         )
         if fed or (data and asked):
             self._timeouts.polled.discard(now.remote)
@@ -349,7 +427,7 @@ class TcpTracker:
             self._latest.clear()
         if old is None or old.now.remote != now.remote:
             return
-        if not _asked(old.now, self._timeouts.longest_ms):
+        if not awaits_answer(old.now, self._timeouts.longest_ms, old.latency_ms):
             return
         if self._timeouts.note_answer(now.remote, old.waited_ms):
             self._timeouts.polled.discard(now.remote)

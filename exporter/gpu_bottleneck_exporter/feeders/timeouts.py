@@ -1,8 +1,9 @@
-"""How long the answers of a job's servers may take: learned from those that fed its GPU.
+"""What a job's servers send it, learned from what the GPU worked on: data or tasks; how late.
 
-One that holds the GPU up comes, the GPU works, and the next one is waited for. A poll that brings
-nothing new, a ping or a heartbeat is followed by no work: such a wait is for somebody else to have
-work.
+Data that holds the GPU up comes, the GPU works, and more is waited for. A task also makes the GPU
+work, but a wait for the next one is for demand. Tasks are small, come after long waits, and the
+process asks for each or replies to it. Polls that bring nothing new, pings and heartbeats are
+followed by no work.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Endpoint
@@ -26,6 +28,23 @@ _GROWTH = 2
 ENOUGH, REMEMBERED = 2, 8
 """So many answers that fed the GPU tell how long they take, and so many parts in a row make a
 stream, as a single answer between two looks resembles one; of more, so many are remembered."""
+_TASK_BYTES = range(16, 4096)
+"""Mean size of tasks: fewer bytes are an acknowledgement, as a task has a name and a payload; more
+are data."""
+_MIN_TASK_WAIT_MS = 250
+"""Wait from which a small answer is a task: services answer a small request sooner."""
+
+
+class _Fed(NamedTuple):
+    """What came from one remote address before the GPU worked once."""
+
+    longest_ms: int
+    """Wait for the slowest answer."""
+    messages: int
+    received: int
+    """Bytes."""
+    asked: bool
+    """Whether something was sent before: a request, or the reply to a task."""
 
 
 @dataclass(slots=True)
@@ -36,14 +55,27 @@ class _Answers:
     """When the last one came (monotonic)."""
     longest_ms: int = 0
     """What the slowest one took since the GPU last worked."""
-    fed: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    messages: int = 0
+    received: int = 0
+    asked: bool = False
+    fed: deque[_Fed] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     """The same of earlier times: the GPU worked after each."""
 
     def settle(self, worked_ns: int) -> None:
         """The GPU last worked at `worked_ns`."""
         if self.at_ns and worked_ns > self.at_ns:
-            self.fed.append(self.longest_ms)
-            self.at_ns = self.longest_ms = 0
+            self.fed.append(_Fed(self.longest_ms, self.messages, self.received, self.asked))
+            self.at_ns = self.longest_ms = self.messages = self.received = 0
+            self.asked = False
+
+    @property
+    def are_tasks(self) -> bool:
+        """Whether each message is work for the GPU, rather than a part of its data."""
+        if len(self.fed) < ENOUGH or 2 * sum(fed.asked for fed in self.fed) <= len(self.fed):
+            return False
+        messages, received = sum(f.messages for f in self.fed), sum(f.received for f in self.fed)
+        slow = sorted(fed.longest_ms for fed in self.fed)[-ENOUGH] >= _MIN_TASK_WAIT_MS
+        return slow and received // messages in _TASK_BYTES
 
 
 class AnswerTimeouts:
@@ -63,7 +95,8 @@ class AnswerTimeouts:
         fed = self._fed(remote)
         # The second slowest: one that was slow by chance, or a job after a long poll, teaches
         # nothing.
-        slow = _GROWTH * sorted(fed)[-ENOUGH] if len(fed) >= ENOUGH else 0
+        longest = sorted(answers.longest_ms for answers in fed)
+        slow = _GROWTH * longest[-ENOUGH] if len(fed) >= ENOUGH else 0
         return min(max(slow, PATIENCE_MS), self.longest_ms)
 
     def feeds(self, remote: Endpoint) -> bool:
@@ -77,10 +110,23 @@ class AnswerTimeouts:
         """Whether nothing from `remote` ever fed the GPU, which has not worked for long."""
         return not self._fed(remote) and self._idles(LATELY_MS)
 
-    def note_answer(self, remote: Endpoint, took_ms: int, ago_ms: int = 0) -> bool:
-        """An answer came from `remote` after at least `took_ms`, which may feed the GPU.
+    def brings_tasks(self, remote: Endpoint) -> bool:
+        """Whether messages from `remote` are tasks: each makes the GPU work."""
+        return bool(self._fed(remote)) and self._of[remote].are_tasks
 
-        It came `ago_ms` ago: a GPU that rested for long is looked at seldom, and may have worked.
+    def note_answer(
+        self,
+        remote: Endpoint,
+        took_ms: int,
+        ago_ms: int = 0,
+        size: int = 0,
+        *,
+        asked: bool = True,
+    ) -> bool:
+        """An answer of `size` bytes came from `remote` after at least `took_ms`.
+
+        It may feed the GPU. `asked`: something was sent before. It came `ago_ms` ago: a GPU
+        that rested for long is looked at seldom, and may have worked.
 
         Returns whether the one before fed it: whether the GPU worked since.
         """
@@ -91,6 +137,9 @@ class AnswerTimeouts:
         fed = not answers.at_ns and known > 0
         if took_ms <= self.longest_ms:
             answers.longest_ms = max(answers.longest_ms, took_ms)
+            answers.messages += 1
+            answers.received += size
+            answers.asked |= asked
             answers.at_ns = time.monotonic_ns() - ago_ms * 1_000_000
         return fed
 
@@ -104,7 +153,7 @@ class AnswerTimeouts:
     def _idles(self, for_ms: int) -> bool:
         return time.monotonic_ns() - self.worked_ns > for_ms * 1_000_000
 
-    def _fed(self, remote: Endpoint) -> deque[int]:
+    def _fed(self, remote: Endpoint) -> deque[_Fed]:
         answers = self._of.get(remote)
         if answers is None:
             return deque()

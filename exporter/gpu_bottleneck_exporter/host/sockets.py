@@ -36,9 +36,9 @@ _MEMORY = struct.Struct("=I12xI")
 for the first time (Linux 4.10; tried)."""
 _CREDENTIALS = struct.Struct("=iII")
 """struct ucred: pid, uid, gid."""
-_INFO = struct.Struct("=B43xI4xII68xQ8xI4xII")
-"""Fields of struct tcp_info (linux/tcp.h): state, last_data_sent, last_data_recv, last_ack_recv,
-bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
+_INFO = struct.Struct("=B23xI16xI4xII60xQQ8xI4xII")
+"""Fields of struct tcp_info (linux/tcp.h): state, unacked, last_data_sent, last_data_recv,
+last_ack_recv, bytes_acked, bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
 _MAPPED = bytes(10) + b"\xff\xff"
 """How an IPv6 address begins that stands for an IPv4 one (RFC 4291, 2.5.5.2)."""
 _MOST_UDP = 4
@@ -111,6 +111,11 @@ class Connection(NamedTuple):
     sent_segments: int
     unsent_bytes: int = 0
     """Written, but not sent: the other side, or the network, takes no more for now."""
+    unacknowledged: int = 0
+    """Segments sent that the other side has not acknowledged; of a socket that listens, clients
+    that were not accepted yet."""
+    acknowledged_bytes: int = 0
+    """Bytes sent that the other side has acknowledged."""
     unread_bytes: int = 0
     """Memory of datagrams that were received and not read yet; of UDP only."""
 
@@ -246,7 +251,7 @@ class Sockets:
             return _datagrams(number, one)
         if len(info) < _INFO.size:
             return None
-        state, sent, received, acked, data, unsent, came, went = _INFO.unpack(info)
+        state, flying, sent, received, heard, acked, data, unsent, came, went = _INFO.unpack(info)
         (cookie,) = _COOKIE.unpack(one.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE.size))
         names = self._names.get(cookie)
         if names is None:
@@ -255,8 +260,8 @@ class Sockets:
                 self._names.clear()
             if state != TcpState.CLOSE:  # a closed one may still be bound or connected
                 self._names[cookie] = names
-        ages = sent, received, acked
-        return Connection(number, cookie, *names, state, *ages, data, came, went, unsent)
+        counts = data, came, went, unsent, flying, acked
+        return Connection(number, cookie, *names, state, sent, received, heard, *counts)
 
 
 def _datagrams(number: int, one: socket.socket) -> Connection | None:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,6 +67,14 @@ def loaded() -> Load:
     warm(gpu)
     ready()
     return infer
+
+
+def started() -> Callable[[float], None]:
+    """Load a model; what runs it for so many seconds, in the process's only thread that does."""
+    gpu = hold()
+    warm(gpu)
+    ready()
+    return gpu.run
 
 
 def pause() -> NoReturn:

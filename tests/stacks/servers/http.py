@@ -4,14 +4,14 @@
 /file/MS/NAME  file NAME of the case's folder, also in ranges; late for every request
 """
 
+# ruff: noqa: PLC0415 - only one with TLS needs trustme
+
 from __future__ import annotations
 
 import re
 import ssl
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-import trustme
 
 from stacks.loops.common import FOLDER
 from stacks.servers.listen import announce
@@ -68,6 +68,8 @@ def main(name: str, how: str = "") -> None:
     """Serve until killed."""
     server = Server(("127.0.0.1", 0), Handler)
     if how:
+        import trustme
+
         authority = trustme.CA()
         authority.cert_pem.write_to_path(f"{FOLDER / 'ca.pem'}")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

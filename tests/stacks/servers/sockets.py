@@ -30,6 +30,13 @@ def tracker(connection: socket.socket, seconds: float) -> None:
         connection.sendall(b"{}")
 
 
+def reports(connection: socket.socket, seconds: float) -> None:
+    """Takes reports, and answers each with a little data."""
+    while connection.recv(200, socket.MSG_WAITALL):
+        time.sleep(seconds)
+        connection.sendall(bytes(300))
+
+
 def push(connection: socket.socket, seconds: float) -> None:
     """Sends at once, and again and again, whatever it is sent."""
     while True:
@@ -47,6 +54,7 @@ def pushes(connection: socket.socket, seconds: float) -> None:
 HOW: dict[str, Callable[[socket.socket, float], None]] = {
     "answers": answers,
     "tracker": tracker,
+    "reports": reports,
     "push": push,
     "pushes": pushes,
 }
