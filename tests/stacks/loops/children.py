@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from stacks.loops import sockets
-from stacks.loops.common import FOLDER, FORK, HOST, WAIT, Load, burn
+from stacks.loops.common import FOLDER, FORK, HOST, QUICK, WAIT, Load, burn
 from stacks.loops.gpu import hold, train
 
 _BATCH = 65_000
@@ -21,6 +21,7 @@ _PHASE_SECONDS = 0.3
 """Time for which a generator makes rollouts, and a trainer trains on them."""
 WORKS: dict[str, Callable[[], Load]] = {
     "burn": lambda: partial(burn, WAIT),
+    "quick": lambda: partial(burn, QUICK),
     "fetch": sockets.blocking,
     "sleep": lambda: partial(time.sleep, WAIT),
 }
