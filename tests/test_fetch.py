@@ -191,7 +191,7 @@ def test_calls_that_hang_do_not_keep_the_others_from_their_answers() -> None:
 
     calls = {f"{n}": hanging if n < 40 else int for n in range(1000)}
     answers, missing = gather(calls, 5.0)
-    assert [*answers] == [f"{n}" for n in range(40, 1000)]
+    assert {*answers} == {f"{n}" for n in range(40, 1000)}
     assert len(missing) == 40
     with leaving_no_thread():
         ended.set()

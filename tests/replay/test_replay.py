@@ -55,7 +55,7 @@ def busy(gpu: VirtualGpu) -> Iterator[None]:
         thread.join()
 
 
-def captured(board: Board, libraries: Libraries, path: Path, seconds: float = 3.0) -> None:
+def captured(board: Board, libraries: Libraries, path: Path, seconds: float = 10.0) -> None:
     libraries.open(board)
     capture(lambda: NvmlRecording(masked=True), seconds, path)
 

@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import NoReturn
 
 from stacks.loops import sockets
-from stacks.loops.common import FOLDER, FORK, HOST, QUICK, WAIT, Load, burn
+from stacks.loops.common import FORK, HOST, QUICK, WAIT, Load, burn
 from stacks.loops.gpu import hold, train
+from stacks.servers.listen import announce
 
 _BATCH = 65_000
 """Bytes of a batch; a datagram holds no more."""
@@ -69,26 +69,20 @@ def _hand_on(server: socket.socket, what: str) -> NoReturn:
 
 def rollouts(role: str = "trainer") -> NoReturn:
     """Ask a server on another GPU for rollouts, then train on them."""
-    where = FOLDER / "rollouts"
     if role == "generator":
-        _generate(where)
+        _generate()
     subprocess.Popen([sys.executable, "-m", "stacks.loops", "children", "rollouts", "generator"])
-    while not where.exists():
-        time.sleep(0.05)
-    gpu = hold(0)
-    connection = socket.create_connection((HOST, int(where.read_text())))
+    gpu, connection = hold(0), sockets.connected("rollouts")
     while True:
         connection.sendall(b"more")
         connection.recv(_BATCH, socket.MSG_WAITALL)
         gpu.run(_PHASE_SECONDS)
 
 
-def _generate(where: Path) -> NoReturn:
+def _generate() -> NoReturn:
     gpu = hold(1)
     server = socket.create_server((HOST, 0))
-    new = where.with_suffix(".new")
-    new.write_text(f"{server.getsockname()[1]}")
-    new.rename(where)
+    announce("rollouts", server.getsockname()[1])
     connection, _ = server.accept()
     while connection.recv(_BATCH):
         gpu.run(_PHASE_SECONDS)
