@@ -215,8 +215,10 @@ def test_a_read_that_fails_costs_that_process(
         name, _ = fault
         main, worker = (seen.of(one).seen for one in (Role.MAIN, Role.WORKER))
         victim, other = (main, worker) if role == "main" else (worker, main)
+        renames = fault == ("cmdline", "nonsense")  # a child of another name may be no worker
         loses = name in LOSES_WAIT or fault == ("wchan", "nonsense")
-        alone = role == "main" and name in LOSES_WORKERS
+        loses |= renames and role == "worker"
+        alone = role == "main" and (renames or name in LOSES_WORKERS)
         told = name in MAY_LOSE_WAIT or mostly_network(victim) != loses
         return told and (alone or mostly_network(other))
 

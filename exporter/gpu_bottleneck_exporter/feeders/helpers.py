@@ -203,9 +203,9 @@ class HelperFinder:
         opened = cache(lambda pid: _Opened(self._proc, pid))
         command = cache(lambda pid: command_line(self._proc, pid).text)
         for pid in due:
-            # A program that was only forked has its parent's command line.
+            # A process that was only forked has its parent's command line.
             parent = command(stat.parent) if (stat := stat_of(self._proc, pid)) else ""
-            self._known[pid].is_own = command(pid) not in {"", parent}
+            self._known[pid].is_own = bool(parent) and command(pid) not in {"", parent}
         for pid in due:
             one = self._known[pid]
             one.channels = self._channels(opened(pid), mains, opened) if one.is_own else None

@@ -78,6 +78,8 @@ class NvmlDevice(NvmlInstance):
             name: RingReader(self._queries, kind, merge_idle=True)
             for name, (kind, _) in _ENGINES.items()
         }
+        self._proven: set[str] = set()
+        """Engines whose rings were filled, or whose reading was answered."""
         self._throttle = ThrottleCounters(self._queries, driver_version)
         self._supported_reasons: int | None = None
         self._default_limit: int | None = None
@@ -101,16 +103,14 @@ class NvmlDevice(NvmlInstance):
         """Utilization of video engines in percent: their rings, else ...Get...Utilization."""
         queries = self._queries.begin()
         rings = {name: ring.drain() for name, ring in self._engine_rings.items()}
-        silent = [name for name, ring in rings.items() if not ring]
+        # An empty ring alone does not prove that there is an engine.
+        silent = [n for n, ring in rings.items() if ring is None or not (ring or n in self._proven)]
         answers = {name: queries.ask(_ENGINES[name][1]) for name in silent}
         percents = {name: int(answer[0]) for name, answer in answers.items() if answer is not None}
         queries.require(percents, *rings.values())
-        # An empty ring alone does not prove that there is an engine.
-        proven = {
-            name: ring
-            for name, ring in rings.items()
-            if ring or (ring is not None and name in percents)
-        }
+        given = {name: ring for name, ring in rings.items() if ring is not None}
+        self._proven |= {name for name, ring in given.items() if ring or name in percents}
+        proven = {name: ring for name, ring in given.items() if name in self._proven}
         return readings.Video(proven, percents)
 
     def power(self) -> readings.Power:
