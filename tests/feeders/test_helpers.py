@@ -171,6 +171,8 @@ def test_a_program_with_a_connection_is_a_worker_if_somebody_waits_for_it(
         assert finder.is_due({one.pid: never()})
         assert finder.find({one.pid: never()}, {pid}) == {pid}
         assert not finder.undecided
+        assert finder.is_due({one.pid: waits}), "the main began to wait for it"
+        assert finder.find({one.pid: waits}, {pid}) == set()
 
 
 def test_what_a_helper_started_is_one_and_the_left_side_of_a_pipeline_is_none(

@@ -33,7 +33,7 @@ from gpu_bottleneck_exporter.schedule import SELDOM_NS, SHORTLY_NS, STEADY_NS
 
 MIN_LOOKS = 30
 """Looks at a main, three seconds of them, before it counts as never waiting on a descriptor."""
-_MAX_LOOKS = 16 * MIN_LOOKS
+_MAX_LOOKS = 4 * MIN_LOOKS
 """Of more, those before count half."""
 _OUTPUT, _ERRORS = 1, 2
 """Numbers of the standard streams, which a shell gives to many."""
@@ -162,6 +162,7 @@ class HelperFinder:
         """Whether one of them counts as a worker for want of looks at its main."""
         self._again_ns = math.inf
         """When to look again at those that were new."""
+        self._helpers: set[int] = set()
 
     def find(self, mains: Mapping[int, Waits], workers: Collection[int]) -> set[int]:
         """The pids among `workers`, descendants of `mains`, that load nothing.
@@ -182,12 +183,20 @@ class HelperFinder:
             pid for pid in helpers if judged[pid].to_others & judged.keys() - helpers
         }:
             helpers -= feeding
-        return helpers
+        self._helpers = helpers
+        return {*helpers}
 
     def is_due(self, mains: Mapping[int, Waits]) -> bool:
-        """Whether more may be known by now of those that were undecided or new."""
-        known = self.undecided and all(waits.looks >= MIN_LOOKS for waits in mains.values())
-        return known or time.monotonic_ns() >= self._again_ns
+        """Whether more may be known by now of those that were undecided, new, or not waited for.
+
+        Each new program of a main may have another descriptor there.
+        """
+        if time.monotonic_ns() >= self._again_ns:
+            return True
+        if self.undecided and all(waits.looks >= MIN_LOOKS for waits in mains.values()):
+            return True
+        judged = (self._known[pid].channels for pid in self._helpers)
+        return any(channels and self._hands_over(channels, mains) for channels in judged)
 
     def _hands_over(self, channels: Channels, mains: Mapping[int, Waits]) -> bool:
         to_mains = [(mains[pid], on) for pid, on in channels.to_mains.items() if pid in mains]
