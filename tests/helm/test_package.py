@@ -14,7 +14,8 @@ from helm import chart, commented
 
 README = chart.CHART / "README.md"
 LINKS = {"rules": "../../rules", "dashboards": "../../grafana"}
-OWN = {"Chart.yaml", "README.md", "files/fetch.py", "values.schema.json", "values.yaml"}
+OWN = {"Chart.yaml", "README.md", "values.schema.json", "values.yaml"}
+OWN |= {"files/fetch.py", "files/newer.yaml"}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import shutil
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from kubernetes_validate import utils
 
 from gpu_bottleneck_exporter import __version__
-from helm import chart, commented
+from helm import chart, earlier
 from helm.chart import Object, each_case, rendered, rendered_for
 from support.offenders import each
 
@@ -22,8 +21,6 @@ VERSIONS = ("1.25", "1.29", "1.30", "1.33", "1.37")
 CUSTOM = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
 WARNING = 2
 LONGEST_NAME = 63
-OLDER = sorted(Path(__file__).parent.glob("values-*.yaml"))
-"""The defaults of each release, as they were."""
 
 
 # It would read all of a version's definitions again for each object.
@@ -89,19 +86,12 @@ def test_names_follow_the_release(release: str) -> None:
     assert sum("-dashboard-" in name for name in names) == len(boards)
 
 
-@pytest.mark.parametrize("older", OLDER, ids=lambda older: older.stem)
-def test_values_of_older_releases_still_work(older: Path, tmp_path: Path) -> None:
-    """As `helm upgrade --reuse-values` does: these templates without defaults of their own."""
-    chart.chart().validate_schema(dict(chart.loaded(older)))
-    folder = Path(chart.chart().save_dir(tmp_path))
-    shutil.copy(older, folder / "values.yaml")
-    with chart.helm.Chart.load(folder) as mixed:
-        for case, version in product(chart.CASES, VERSIONS):
+@pytest.mark.parametrize("release", dict(earlier.releases()))
+def test_kubernetes_takes_it_with_the_values_of_an_earlier_chart(
+    release: str, tmp_path: Path
+) -> None:
+    """As `helm upgrade --reuse-values` renders it: without the new defaults."""
+    with chart.over(dict(earlier.releases())[release], tmp_path) as mixed:
+        for case, version in product(chart.CASES, (VERSIONS[0], VERSIONS[-1])):
             for found in rendered_for(version, chart.loaded(case), of=mixed).objects:
                 assert_valid(found, version)
-
-
-def test_the_values_of_this_release_are_kept_for_later_ones() -> None:
-    kept = Path(__file__).with_name(f"values-{__version__}.yaml")
-    assert kept in OLDER, "run `make generate`"
-    assert kept.read_bytes() == commented.VALUES.read_bytes(), "run `make generate`"

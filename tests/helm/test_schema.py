@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS
 from gpu_bottleneck_exporter.web.config import parse
 from helm import chart
-from helm.chart import rendered
+from helm.chart import below, rendered
 from support.offenders import each
 from support.rows import beside
 
@@ -20,14 +20,6 @@ DEFAULTS = dict(chart.chart().values)
 SCHEMA = dict(chart.chart().schema)
 FREE = {"labels", "requests", "limits"}
 """Maps with any keys."""
-
-
-def below(path: tuple[str, ...], value: object) -> dict[str, Any]:
-    """`value` as values, at a path."""
-    for key in reversed(path):
-        value = {key: value}
-    assert isinstance(value, dict)
-    return value
 
 
 def sections(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

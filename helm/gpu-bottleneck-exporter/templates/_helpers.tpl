@@ -1,3 +1,21 @@
+{{- /* Sets defaults of values that an earlier chart lacks, which `helm upgrade --reuse-values` leaves out. */ -}}
+{{- define "exporter.defaults" -}}
+{{- include "exporter.fill" (list .Values (.Files.Get "files/newer.yaml" | fromYaml)) }}
+{{- end }}
+
+{{- /* Sets the keys that are missing in values, at all depths: `list values defaults`. */ -}}
+{{- define "exporter.fill" -}}
+{{- $values := index . 0 }}
+{{- range $key, $default := index . 1 }}
+{{- $value := get $values $key }}
+{{- if or (not (hasKey $values $key)) (kindIs "invalid" $value) }}
+{{- $_ := set $values $key $default }}
+{{- else if and (kindIs "map" $default) (kindIs "map" $value) }}
+{{- include "exporter.fill" (list $value $default) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "exporter.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}

@@ -3,7 +3,7 @@
 {{- if and (eq .Values.gpu.access "privileged") (not (include "exporter.full" .)) }}
 {{- fail "gpu.access=privileged runs a privileged container and needs privilege.level=full" }}
 {{- end }}
-{{- if and ((.Values.jobs).volume).hostPath (not (include "exporter.full" .)) }}
+{{- if and .Values.jobs.volume.hostPath (not (include "exporter.full" .)) }}
 {{- fail "jobs.volume.hostPath needs privilege.level=full" }}
 {{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
@@ -264,7 +264,7 @@ recursiveReadOnly: IfPossible
   mountPath: /etc/gpu-bottleneck-exporter/web
   {{- include "exporter.readOnly" $ | nindent 2 }}
 {{- end }}
-{{- if (.Values.jobs).volume }}
+{{- if .Values.jobs.volume }}
 - name: jobs
   mountPath: /var/lib/gpu-bottleneck-exporter
 {{- end }}
@@ -320,7 +320,7 @@ recursiveReadOnly: IfPossible
           name: {{ . }}
       {{- end }}
 {{- end }}
-{{- with (.Values.jobs).volume }}
+{{- with .Values.jobs.volume }}
 - name: jobs
   {{- toYaml . | nindent 2 }}
 {{- end }}
