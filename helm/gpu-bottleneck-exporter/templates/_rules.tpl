@@ -1,6 +1,6 @@
-{{- /* The groups of rules/*.yml, changed by the values. Their text is data: it holds Prometheus templates. */ -}}
+{{- /* The groups of rules/*.yml by object, changed by the values. Their text is data: it holds Prometheus templates. */ -}}
 {{- define "exporter.ruleGroups" -}}
-{{- $groups := list }}
+{{- $groups := dict "" (list) "alerts" (list) }}
 {{- $known := dict "alerts" (dict) "thresholds" (dict) }}
 {{- $wanted := $.Values.prometheusRule }}
 {{- $files := list "thresholds.yml" "recording.yml" "alerts.yml" }}
@@ -23,7 +23,8 @@
 {{- $rules = append $rules $rule }}
 {{- end }}
 {{- end }}
-{{- $groups = append $groups (set $group "rules" $rules) }}
+{{- $object := ternary "alerts" "" (has $file (list "alerts.yml" "budgets.yml")) }}
+{{- $_ := set $groups $object (append (get $groups $object) (set $group "rules" $rules)) }}
 {{- end }}
 {{- end }}
 {{- range $.Values.prometheusRule.disabledAlerts }}
