@@ -330,19 +330,38 @@ def test_no_probe_comes_before_the_exporter_can_answer() -> None:
 
 
 NO_KUBELET = {"kubelet": {"enabled": False}}
+PRIVATE = "wait_channel,connections,process_io"
+OF_THE_NODE = "host_pids,cgroup_cpu,cgroup_memory,psi_cgroup"
+
+
+def adding(*capabilities: str) -> Object:
+    return {"privilege": {"capabilities": [*capabilities]}}
 
 
 @rows(
     "values, without",
     {
         "all": ({}, None),
-        "restricted": (RESTRICTED, "host_pids,kubelet"),
+        "restricted": (RESTRICTED, f"{OF_THE_NODE},kubelet,{PRIVATE}"),
         "no kubelet": (NO_KUBELET, "kubelet"),
-        "both": ({**RESTRICTED, **NO_KUBELET}, "host_pids,kubelet"),
+        "both": ({**RESTRICTED, **NO_KUBELET}, f"{OF_THE_NODE},kubelet,{PRIVATE}"),
+        "no capabilities": (adding(), PRIVATE),
+        "ptrace alone": (adding("SYS_PTRACE"), "connections,process_io"),
+        "reading alone": (adding("DAC_READ_SEARCH"), PRIVATE),
+        "both prefixed": (adding("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"), None),
+        "privileged": ({**adding(), "gpu": {"access": "privileged"}}, None),
     },
 )
 def test_what_the_values_switch_off_is_not_expected(values: Object, without: str | None) -> None:
+    """That they name what is missing, and nothing else, is in e2e."""
     assert rendered(values).environment.get("GPU_EXPORTER_WITHOUT") == without
+
+
+def test_capabilities_are_written_as_kubernetes_does() -> None:
+    found = rendered(adding("CAP_SYS_PTRACE", "SYS_PTRACE", "CAP_SYSLOG"))
+    added = found.container["securityContext"]["capabilities"]["add"]
+    assert added == ["SYS_PTRACE", "SYSLOG"]
+    assert "Without SYS_PTRACE, " not in found.notes
 
 
 def asks(path: str, scheme: str = "HTTP") -> Object:

@@ -64,6 +64,7 @@ NEW = {
     "held_bytes": "vector(1073741824)",
     "nvlink_peak_bytes": "vector(100000000000)",
     "idle": WANTED["thresholds"]["idle"],
+    "busy": "vector(9.5e-1)",
 }
 NAMESPACE = "{{ or $labels.workload_namespace $labels.namespace }}"
 

@@ -3,14 +3,9 @@
 {{- $groups := dict "" (list) "alerts" (list) }}
 {{- $known := dict "alerts" (dict) "thresholds" (dict) }}
 {{- $wanted := $.Values.prometheusRule }}
-{{- $files := list "thresholds.yml" "recording.yml" "alerts.yml" }}
-{{- if $wanted.ownerLabel }}
-{{- $files = append $files "owners.yml" }}
-{{- end }}
-{{- if $wanted.budgets }}
-{{- $files = append $files "budgets.yml" }}
-{{- end }}
-{{- range $file := $files }}
+{{- /* All are read, as an alert may be disabled that budgets would add. */}}
+{{- $asked := dict "owners.yml" $wanted.ownerLabel "budgets.yml" $wanted.budgets }}
+{{- range $file := list "thresholds.yml" "recording.yml" "alerts.yml" "owners.yml" "budgets.yml" }}
 {{- range $group := ($.Files.Get (printf "rules/%s" $file) | replace "label_team" (default "" $wanted.ownerLabel) | fromYaml).groups }}
 {{- $rules := list }}
 {{- range $rule := $group.rules }}
@@ -23,8 +18,10 @@
 {{- $rules = append $rules $rule }}
 {{- end }}
 {{- end }}
+{{- if or (not (hasKey $asked $file)) (get $asked $file) }}
 {{- $object := ternary "alerts" "" (has $file (list "alerts.yml" "budgets.yml")) }}
 {{- $_ := set $groups $object (append (get $groups $object) (set $group "rules" $rules)) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- range $.Values.prometheusRule.disabledAlerts }}
@@ -65,8 +62,21 @@
 {{- $name := trimPrefix "gpu:threshold:" $rule.record }}
 {{- $_ := set $known.thresholds $name true }}
 {{- if hasKey $wanted.thresholds $name }}
-{{- $value := get $wanted.thresholds $name }}
-{{- $_ := set $rule "expr" (ternary $value (printf "vector(%s)" (toJson $value)) (kindIs "string" $value)) }}
+{{- $_ := set $rule "expr" (include "exporter.threshold" (list $name (get $wanted.thresholds $name))) }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The expression for a threshold, which is a number or an expression itself: `list name value`. */ -}}
+{{- define "exporter.threshold" -}}
+{{- $value := index . 1 }}
+{{- if not (kindIs "string" $value) }}
+{{- printf "vector(%s)" (toJson $value) }}
+{{- else if regexMatch "^[-+]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][-+]?[0-9]+)?$" $value }}
+{{- printf "vector(%s)" $value }}
+{{- else if contains "(" $value }}
+{{- $value }}
+{{- else }}
+{{- fail (printf "prometheusRule.thresholds.%s: %s is neither a number nor an expression such as max(my:threshold)" (index . 0) $value) }}
 {{- end }}
 {{- end }}
