@@ -43,6 +43,13 @@ class Rendered:
         return found
 
     @property
+    def service(self) -> Object:
+        """The Service of the release, not that of `helm test`."""
+        services = self.of("Service")
+        (service,) = (s for s in services if not s["metadata"]["name"].endswith("-test"))
+        return service
+
+    @property
     def pod(self) -> Object:
         """The pod of the DaemonSet."""
         return dict(self.one("DaemonSet")["spec"]["template"]["spec"])

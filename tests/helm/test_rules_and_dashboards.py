@@ -52,6 +52,14 @@ def test_the_object_says_what_it_is_told() -> None:
         assert metadata["annotations"] == WANTED["annotations"]
 
 
+def test_an_alert_about_an_owner_is_in_the_releases_namespace() -> None:
+    """What an owner lost has no namespace of its own."""
+    wanted = {"enabled": True, "workloadNamespace": True, "budgets": {"vision": 400}}
+    found = groups(rendered(prometheusRule=wanted))
+    (burn,) = (r for g in found for r in g["rules"] if r.get("alert") == "GpuBudgetBurn")
+    assert burn["labels"]["namespace"] == NAMESPACE
+
+
 @each_case
 def test_client_side_apply_can_annotate_every_object(case: Path) -> None:
     objects = rendered(chart.loaded(case)).objects
@@ -66,7 +74,7 @@ NEW = {
     "idle": WANTED["thresholds"]["idle"],
     "busy": "vector(9.5e-1)",
 }
-NAMESPACE = "{{ or $labels.workload_namespace $labels.namespace }}"
+NAMESPACE = f'{{{{ or $labels.workload_namespace $labels.namespace "{chart.NAMESPACE}" }}}}'
 
 
 def test_rules_are_changed_as_the_values_say_and_not_otherwise() -> None:

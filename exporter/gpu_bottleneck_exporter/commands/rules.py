@@ -76,6 +76,9 @@ def rendered(wanted: Wanted) -> dict[str, str]:
     extras = [name for name, value in asked.items() if value]
     chosen = rulepack.for_dialect(rulepack.files(), wanted.dialect, extras)
     pack = {name: _adapted(text, wanted) for name, text in chosen.items()}
+    if wanted.workload_namespace:  # what an owner loses is in no namespace
+        namespaced = rulepack.with_workload_namespace
+        pack |= {name: namespaced(pack[name]) for name in pack if name != rulepack.BUDGETS}
     if not wanted.prometheusrule:
         return pack
     name = wanted.name or PROGRAM
@@ -110,6 +113,4 @@ def _adapted(text: str, wanted: Wanted) -> str:
         text = rulepack.with_runbooks_at(text, wanted.runbook_base)
     if wanted.grafana_url is not None:
         text = rulepack.with_dashboards_at(text, wanted.grafana_url)
-    if wanted.workload_namespace:
-        text = rulepack.with_workload_namespace(text)
     return text

@@ -94,6 +94,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if or .Values.webConfig.tls (hasKey .Values.webConfig.content "tls_server_config") }}https{{ else }}http{{ end }}
 {{- end }}
 
+{{- /* GPUs that every pod must show: those listed, or one where labels choose the nodes. */ -}}
+{{- define "exporter.promisedGpus" -}}
+{{- $devices := ternary .Values.gpu.visibleDevices "all" (eq .Values.gpu.access "runtime") }}
+{{- if or .Values.affinity (not .Values.gpuNodeLabels) (has $devices (list "none" "void")) }}0
+{{- else if or (eq $devices "all") (hasPrefix "/" $devices) }}1
+{{- else }}{{ splitList "," $devices | len }}
+{{- end }}
+{{- end }}
+
 {{- /* The probe for a path: `list . "/-/ready"`. */ -}}
 {{- define "exporter.probe" -}}
 {{- $root := index . 0 }}

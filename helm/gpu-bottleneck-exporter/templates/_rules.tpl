@@ -39,19 +39,20 @@
 
 {{- /* Changes one rule in place, and notes its name: `list . rule known`. */ -}}
 {{- define "exporter.rule" -}}
-{{- $wanted := (index . 0).Values.prometheusRule }}
+{{- $root := index . 0 }}
+{{- $wanted := $root.Values.prometheusRule }}
 {{- $rule := index . 1 }}
 {{- $known := index . 2 }}
 {{- if hasKey $rule "alert" }}
 {{- $_ := set $known.alerts $rule.alert true }}
 {{- if and $wanted.workloadNamespace (eq $rule.labels.owner "job") }}
-{{- $_ := set $rule.labels "namespace" "{{ or $labels.workload_namespace $labels.namespace }}" }}
+{{- $_ := set $rule.labels "namespace" (printf "{{ or $labels.workload_namespace $labels.namespace %q }}" $root.Release.Namespace) }}
 {{- end }}
 {{- $_ := set $rule "labels" (mergeOverwrite (default (dict) $rule.labels) (deepCopy $wanted.alertLabels)) }}
-{{- with (index . 0).Values.runbookBaseUrl }}
+{{- with $root.Values.runbookBaseUrl }}
 {{- $_ := set $rule.annotations "runbook_url" (printf "%s/%s" (trimSuffix "/" .) (base $rule.annotations.runbook_url)) }}
 {{- end }}
-{{- with (index . 0).Values.grafanaUrl }}
+{{- with $root.Values.grafanaUrl }}
 {{- $_ := set $rule.annotations "dashboard_url" (printf "%s%s" (trimSuffix "/" .) $rule.annotations.dashboard_path) }}
 {{- $_ := unset $rule.annotations "dashboard_path" }}
 {{- end }}
