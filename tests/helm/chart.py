@@ -62,7 +62,7 @@ class Rendered:
     @property
     def environment(self) -> dict[str, str]:
         """The container's variables."""
-        return {one["name"]: one["value"] for one in self.container.get("env", [])}
+        return {one["name"]: one["value"] for one in self.container["env"] if "value" in one}
 
     @property
     def hosts_folders(self) -> dict[str, str]:

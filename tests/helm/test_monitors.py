@@ -49,6 +49,22 @@ def test_a_pod_monitor() -> None:
     assert [step.get("targetLabel") for step in steps] == ["node", None]
 
 
+@each(["serviceMonitor", "podMonitor"])
+def test_fields_of_the_operator_are_there_if_set(name: str) -> None:
+    kind, values = name[0].upper() + name[1:], chart.case("newer")[name]
+    told = {key: value for key, value in values.items() if key != "enabled" and value}
+    monitor = rendered(chart.case("newer")).one(kind)
+    default = rendered({name: {"enabled": True}}).one(kind)
+    fields = {**monitor["spec"], **endpoint(monitor)}
+    assert {key: fields.get(key) for key in told} == told
+    assert not told.keys() & {*default["spec"], *endpoint(default)}
+
+
+def test_the_service_leads_to_the_exporter_of_the_same_node_if_asked() -> None:
+    assert rendered(chart.case("newer")).service["spec"]["internalTrafficPolicy"] == "Local"
+    assert "internalTrafficPolicy" not in rendered().service["spec"]
+
+
 @each([[], ["serviceMonitor"], ["podMonitor"], ["serviceMonitor", "podMonitor"]])
 def test_neither_and_both_are_warned_of(monitors: list[str]) -> None:
     found = rendered({name: {"enabled": True} for name in monitors})

@@ -97,7 +97,8 @@ def test_full_without_capabilities() -> None:
 @each_case
 def test_only_the_switch_of_that_name_is_privileged(case: Path) -> None:
     privileged = case.stem == "privileged-values"
-    for pod in rendered(chart.loaded(case)).pods:
+    pods = rendered(chart.loaded(case)).pods
+    for pod in pods:
         for container in pod["containers"]:
             context = container["securityContext"]
             own = privileged and container["name"] == "exporter"
@@ -107,7 +108,7 @@ def test_only_the_switch_of_that_name_is_privileged(case: Path) -> None:
             assert own or context["allowPrivilegeEscalation"] is False
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert "hostNetwork" not in pod
+        assert pod.get("hostNetwork", False) is (case.stem == "newer-values" and pod is pods[0])
         assert "hostIPC" not in pod
 
 
@@ -256,6 +257,34 @@ def test_ways_to_the_gpus(name: str) -> None:
     assert found.pod.get("runtimeClassName") == runtime
     of_the_gpus = {k: v for k, v in found.environment.items() if not k.startswith("GPU_EXPORTER_")}
     assert of_the_gpus == variables
+
+
+@rows(
+    "values, expected",
+    {
+        "default": ({}, (None, None, None)),
+        "host port": ({"hostPort": 9400}, (None, 9400, None)),
+        "host network": ({"hostNetwork": True}, (True, None, "ClusterFirstWithHostNet")),
+        "both": (
+            {"hostNetwork": True, "hostPort": 10170, "dnsPolicy": "Default"},
+            (True, 10170, "Default"),
+        ),
+        "dns": ({"dnsPolicy": "None"}, (None, None, "None")),
+    },
+)
+def test_ports_of_the_node(values: Object, expected: tuple[object, ...]) -> None:
+    found = rendered(values)
+    (port,) = found.container["ports"]
+    pod = found.pod
+    assert (pod.get("hostNetwork"), port.get("hostPort"), pod.get("dnsPolicy")) == expected
+
+
+def test_the_exporter_knows_its_nodes_name() -> None:
+    (variable,) = [one for one in rendered().container["env"] if "valueFrom" in one]
+    assert variable == {
+        "name": f"{ENVIRONMENT_PREFIX}NODE_NAME",
+        "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
+    }
 
 
 def test_the_nri_plugin_is_asked_for_this_container() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes_validate import utils
@@ -15,6 +17,7 @@ from gpu_bottleneck_exporter import __version__
 from helm import chart, earlier
 from helm.chart import Object, each_case, rendered, rendered_for
 from support.offenders import each
+from support.rows import rows
 
 VERSIONS = ("1.25", "1.29", "1.30", "1.33", "1.37")
 """The oldest that the chart takes, to the newest."""
@@ -72,6 +75,60 @@ def test_chart_and_package_have_one_version_and_a_digest_wins_over_a_tag() -> No
     digest = "sha256:" + "a" * 64
     assert rendered(image={"tag": "x", "digest": digest}).container["image"].endswith(f"@{digest}")
     assert rendered(image={"tag": "x"}).container["image"].endswith(":x")
+
+
+PLAIN = f"gpu-bottleneck-exporter/gpu-bottleneck-exporter:{__version__}"
+
+
+@rows(
+    "values, image",
+    {
+        "as it is": ({}, f"ghcr.io/{PLAIN}"),
+        "mirror": ({"image": {"registry": "mirror:5000"}}, f"mirror:5000/{PLAIN}"),
+        "parent's": (
+            {"global": {"imageRegistry": "b.example.org/"}, "image": {"registry": "a"}},
+            f"b.example.org/{PLAIN}",
+        ),
+        "none before": (
+            {"image": {"registry": "a.example.org", "repository": "gpu/exporter", "tag": "1"}},
+            "a.example.org/gpu/exporter:1",
+        ),
+        "local": (
+            {"image": {"registry": "a.b", "repository": "localhost/gpu", "tag": "1"}},
+            "a.b/gpu:1",
+        ),
+    },
+)
+def test_a_registry_replaces_that_of_the_repository(values: Mapping[str, Any], image: str) -> None:
+    containers = [pod["containers"] for pod in rendered(values).pods]
+    assert [c["image"] for (c,) in containers] == [image, image]
+
+
+def test_pull_secrets_of_the_chart_and_its_parent() -> None:
+    found = rendered(chart.case("newer"), imagePullSecrets=[{"name": "own"}, {"name": "other"}])
+    names = ["own", "other", "mirror"]
+    expected = [[{"name": name} for name in names]] * 2
+    assert [pod["imagePullSecrets"] for pod in found.pods] == expected
+
+
+def test_another_namespace_is_that_of_every_object() -> None:
+    found = rendered(chart.case("newer"), networkPolicy={"enabled": True})
+    assert {o["metadata"]["namespace"] for o in found.objects} == {"gpu-exporters"}
+    for kind in ("ServiceMonitor", "PodMonitor"):
+        names = found.one(kind)["spec"]["namespaceSelector"]["matchNames"]
+        assert names == ["gpu-exporters"]
+    (container,) = found.one("Pod")["spec"]["containers"]
+    assert "-test.gpu-exporters:" in container["args"][1]
+    assert "-n gpu-exporters" in found.notes
+    assert chart.NAMESPACE not in found.notes
+
+
+def test_the_daemon_set_itself() -> None:
+    found, default = rendered(chart.case("newer")).one("DaemonSet"), rendered().one("DaemonSet")
+    assert found["metadata"]["annotations"] == {"example.org/owner": "platform"}
+    assert found["spec"]["revisionHistoryLimit"] == 3
+    assert "annotations" not in default["metadata"]
+    assert default["spec"]["revisionHistoryLimit"] == 10
 
 
 @pytest.mark.parametrize("release", ["gpu", "gpu-bottleneck-exporter", "r" * 53])

@@ -19,7 +19,7 @@ from support.rows import beside
 
 DEFAULTS = dict(chart.chart().values)
 SCHEMA = dict(chart.chart().schema)
-FREE = {"labels", "requests", "limits"}
+FREE = {"labels", "requests", "limits", "global"}
 """Maps with any keys."""
 
 

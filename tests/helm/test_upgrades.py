@@ -26,10 +26,9 @@ STATE_FILE = "GPU_EXPORTER_JOBS_STATE_FILE"
 
 def changes(release: str) -> Iterator[dict[str, Any]]:
     """Nothing, each key that the release lacks by itself, and all of them."""
-    lacking = earlier.added(SET, RELEASES[release])
     yield {}
-    for path, value in chart.leaves(lacking):
-        yield chart.below(path, value)
+    for path, value in chart.leaves(earlier.added(SET, RELEASES[release])):
+        yield earlier.merged({"service": {"clusterIP": ""}}, chart.below(path, value))
     yield dict(SET)
 
 

@@ -7,6 +7,18 @@
 {{- if .Values.jobs.volume.hostPath }}
 {{- fail "jobs.volume.hostPath needs privilege.level=full" }}
 {{- end }}
+{{- if or .Values.hostNetwork .Values.hostPort }}
+{{- fail "hostNetwork and hostPort need privilege.level=full: the Pod Security Standards forbid them" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.hostNetwork .Values.hostPort (ne (int .Values.hostPort) (int .Values.exporter.port)) }}
+{{- fail "hostPort: with hostNetwork, the port is exporter.port" }}
+{{- end }}
+{{- if and .Values.service.internalTrafficPolicy (eq .Values.service.clusterIP "None") }}
+{{- fail "service.internalTrafficPolicy needs an address of the service: set service.clusterIP to nothing" }}
+{{- end }}
+{{- if .Values.podMonitor.targetLabels }}
+{{- fail "podMonitor.targetLabels: a PodMonitor knows only podTargetLabels" }}
 {{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does not" }}

@@ -58,14 +58,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
+{{- /* The image: a registry that is set replaces the one in the repository, which has a dot or a port. */ -}}
 {{- define "exporter.image" -}}
-{{- with .Values.image }}
-{{- if .digest }}
-{{- printf "%s@%s" .repository .digest }}
+{{- $repository := .Values.image.repository }}
+{{- with .Values.global.imageRegistry | default .Values.image.registry }}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $repository "") }}
+{{- end }}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" $repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) }}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) }}
 {{- end }}
 {{- end }}
+
+{{- /* The field imagePullSecrets of a pod, or nothing. */ -}}
+{{- define "exporter.pullSecrets" -}}
+{{- $secrets := .Values.imagePullSecrets }}
+{{- range .Values.global.imagePullSecrets }}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) }}
+{{- end }}
+{{- with uniq $secrets -}}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride }}
 {{- end }}
 
 {{- define "exporter.serviceAccount" -}}
@@ -118,7 +137,32 @@ httpGet:
 {{- end }}
 {{- end }}
 
-{{- /* The fields that ServiceMonitor and PodMonitor share: `list . values`. */ -}}
+{{- /* Those of the named values that are set, each as a field: `list values "name" …`. */ -}}
+{{- define "exporter.fields" -}}
+{{- $values := first . }}
+{{- range $name := rest . }}
+{{- with get $values $name }}
+{{ $name }}: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* What ServiceMonitor and PodMonitor share beside their endpoints: `list . values`. */ -}}
+{{- define "exporter.monitor" -}}
+{{- $root := index . 0 }}
+{{- with index . 1 -}}
+jobLabel: {{ .jobLabel }}
+namespaceSelector:
+  matchNames:
+    - {{ include "exporter.namespace" $root }}
+selector:
+  matchLabels:
+    {{- include "exporter.selector" $root | nindent 4 }}
+{{- include "exporter.fields" (list . "attachMetadata" "podTargetLabels" "targetLabels" "sampleLimit" "labelLimit" "labelNameLengthLimit" "labelValueLengthLimit") }}
+{{- end }}
+{{- end }}
+
+{{- /* The endpoint of a ServiceMonitor or PodMonitor: `list . values`. */ -}}
 {{- define "exporter.endpoint" -}}
 {{- $root := index . 0 }}
 {{- with index . 1 -}}
@@ -128,14 +172,7 @@ scheme: {{ include "exporter.scheme" $root }}
 interval: {{ .interval }}
 scrapeTimeout: {{ .scrapeTimeout }}
 honorLabels: {{ .honorLabels }}
-{{- with .tlsConfig }}
-tlsConfig:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .basicAuth }}
-basicAuth:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+{{- include "exporter.fields" (list . "tlsConfig" "basicAuth" "authorization" "proxyUrl") }}
 relabelings:
   - sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: node

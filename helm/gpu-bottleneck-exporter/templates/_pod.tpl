@@ -11,9 +11,8 @@
 {{- end }}
 
 {{- define "exporter.pod" -}}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
+{{- with include "exporter.pullSecrets" . }}
+{{ . }}
 {{- end }}
 serviceAccountName: {{ include "exporter.serviceAccount" . }}
 automountServiceAccountToken: false
@@ -21,6 +20,12 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 {{- if include "exporter.full" . }}
 hostPID: true
+{{- end }}
+{{- if .Values.hostNetwork }}
+hostNetwork: true
+{{- end }}
+{{- with .Values.dnsPolicy | default (ternary "ClusterFirstWithHostNet" "" .Values.hostNetwork) }}
+dnsPolicy: {{ . }}
 {{- end }}
 {{- if and (eq .Values.gpu.access "runtime") .Values.gpu.runtimeClassName }}
 runtimeClassName: {{ .Values.gpu.runtimeClassName }}
@@ -56,6 +61,9 @@ containers:
     ports:
       - name: metrics
         containerPort: {{ .Values.exporter.port }}
+        {{- with .Values.hostPort }}
+        hostPort: {{ . }}
+        {{- end }}
         protocol: TCP
     startupProbe:
       {{- include "exporter.probe" (list . "/-/healthy") | nindent 6 }}
@@ -148,6 +156,11 @@ nodeAffinity:
 
 {{/* Also for `check`, which runs in the container and does not see the arguments. */}}
 {{- define "exporter.environment" -}}
+# The pod's own name, which is the host name, changes with each rollout.
+- name: GPU_EXPORTER_NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
 {{- if include "exporter.webSecret" . }}
 - name: GPU_EXPORTER_WEB_CONFIG_FILE
   value: /etc/gpu-bottleneck-exporter/web/{{ .Values.webConfig.key }}

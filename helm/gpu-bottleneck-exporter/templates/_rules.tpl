@@ -46,7 +46,7 @@
 {{- if hasKey $rule "alert" }}
 {{- $_ := set $known.alerts $rule.alert true }}
 {{- if and $wanted.workloadNamespace (eq $rule.labels.owner "job") }}
-{{- $_ := set $rule.labels "namespace" (printf "{{ or $labels.workload_namespace $labels.namespace %q }}" $root.Release.Namespace) }}
+{{- $_ := set $rule.labels "namespace" (printf "{{ or $labels.workload_namespace $labels.namespace %q }}" (include "exporter.namespace" $root)) }}
 {{- end }}
 {{- $_ := set $rule "labels" (mergeOverwrite (default (dict) $rule.labels) (deepCopy $wanted.alertLabels)) }}
 {{- with $root.Values.runbookBaseUrl }}
