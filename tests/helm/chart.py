@@ -62,7 +62,7 @@ class Rendered:
     @property
     def environment(self) -> dict[str, str]:
         """The container's variables."""
-        return {one["name"]: one["value"] for one in self.container["env"] if "value" in one}
+        return {v["name"]: v["value"] for v in self.container["env"] if "value" in v}
 
     @property
     def hosts_folders(self) -> dict[str, str]:

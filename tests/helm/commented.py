@@ -55,5 +55,5 @@ def _values(
 def _comment(lines: list[str]) -> str:
     """The first paragraph of the comment at the end of `lines`; empty without one."""
     block = [*takewhile(bool, map(_COMMENT.fullmatch, reversed(lines)))]
-    texts = [found[1] for found in reversed(block) if found]
+    texts = [match[1] for match in reversed(block) if match]
     return " ".join(takewhile(bool, texts))

@@ -113,11 +113,15 @@ def test_the_gpus_that_values_promise(values: Mapping[str, Any], gpus: str) -> N
 @rows("service", {"": {}, "80": {"port": 80}, "IP": {"clusterIP": ""}, "none": {"enabled": False}})
 def test_a_service_of_its_own_has_the_addresses_of_all_pods(service: Mapping[str, Any]) -> None:
     """Those of pods that are not ready, too; a port of the service means nothing there."""
-    found = rendered(service=service)
-    (own,) = [one for one in found.of("Service") if one["metadata"]["name"].endswith("-test")]
+    release = rendered(service=service)
+    (own,) = [
+        candidate
+        for candidate in release.of("Service")
+        if candidate["metadata"]["name"].endswith("-test")
+    ]
     assert own["spec"]["clusterIP"] == "None"
     assert own["spec"]["publishNotReadyAddresses"] is True
-    assert own["spec"]["selector"].items() <= found.labels.items()
+    assert own["spec"]["selector"].items() <= release.labels.items()
     assert own["metadata"]["annotations"]["helm.sh/hook"] == "test"
     url = f"http://{own['metadata']['name']}.{chart.NAMESPACE}:10170/metrics"
     assert arguments({"service": service})[0] == url
@@ -128,5 +132,5 @@ def test_a_service_of_its_own_has_the_addresses_of_all_pods(service: Mapping[str
     {"no": ("default", "http", "open"), "yes": ("web-config", "https", "guarded")},
 )
 def test_the_pod_is_told_of_a_web_config(name: str, scheme: str, guard: str) -> None:
-    url, told, *_ = arguments(chart.case(name))
-    assert (url.partition(":")[0], told) == (scheme, guard)
+    url, argument, *_ = arguments(chart.case(name))
+    assert (url.partition(":")[0], argument) == (scheme, guard)

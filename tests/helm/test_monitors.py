@@ -52,12 +52,12 @@ def test_a_pod_monitor() -> None:
 @each(["serviceMonitor", "podMonitor"])
 def test_fields_of_the_operator_are_there_if_set(name: str) -> None:
     kind, values = name[0].upper() + name[1:], chart.case("newer")[name]
-    told = {key: value for key, value in values.items() if key != "enabled" and value}
+    expected = {key: value for key, value in values.items() if key != "enabled" and value}
     monitor = rendered(chart.case("newer")).one(kind)
     default = rendered({name: {"enabled": True}}).one(kind)
     fields = {**monitor["spec"], **endpoint(monitor)}
-    assert {key: fields.get(key) for key in told} == told
-    assert not told.keys() & {*default["spec"], *endpoint(default)}
+    assert {key: fields.get(key) for key in expected} == expected
+    assert not expected.keys() & {*default["spec"], *endpoint(default)}
 
 
 def test_the_service_leads_to_the_exporter_of_the_same_node_if_asked() -> None:

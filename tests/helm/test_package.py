@@ -47,10 +47,12 @@ def test_it_has_rules_and_dashboards_as_files_and_nothing_else(package: Path) ->
 
 
 def test_every_value_is_documented() -> None:
-    rows = [one.key for one in commented.values(commented.VALUES.read_text())]
+    rows = [entry.key for entry in commented.values(commented.VALUES.read_text())]
     assert len(rows) == len(set(rows))
     paths = [".".join(path) for path, _ in chart.leaves(dict(chart.chart().values))]
-    assert [one for one in paths if not any(f"{one}.".startswith(f"{row}.") for row in rows)] == []
+    assert [
+        entry for entry in paths if not any(f"{entry}.".startswith(f"{row}.") for row in rows)
+    ] == []
 
 
 def test_examples_in_the_readme_are_values() -> None:

@@ -273,14 +273,14 @@ def test_ways_to_the_gpus(name: str) -> None:
     },
 )
 def test_ports_of_the_node(values: Object, expected: tuple[object, ...]) -> None:
-    found = rendered(values)
-    (port,) = found.container["ports"]
-    pod = found.pod
+    release = rendered(values)
+    (port,) = release.container["ports"]
+    pod = release.pod
     assert (pod.get("hostNetwork"), port.get("hostPort"), pod.get("dnsPolicy")) == expected
 
 
 def test_the_exporter_knows_its_nodes_name() -> None:
-    (variable,) = [one for one in rendered().container["env"] if "valueFrom" in one]
+    (variable,) = [entry for entry in rendered().container["env"] if "valueFrom" in entry]
     assert variable == {
         "name": f"{ENVIRONMENT_PREFIX}NODE_NAME",
         "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
@@ -387,10 +387,10 @@ def test_what_the_values_switch_off_is_not_expected(values: Object, without: str
 
 
 def test_capabilities_are_written_as_kubernetes_does() -> None:
-    found = rendered(adding("CAP_SYS_PTRACE", "SYS_PTRACE", "CAP_SYSLOG"))
-    added = found.container["securityContext"]["capabilities"]["add"]
+    release = rendered(adding("CAP_SYS_PTRACE", "SYS_PTRACE", "CAP_SYSLOG"))
+    added = release.container["securityContext"]["capabilities"]["add"]
     assert added == ["SYS_PTRACE", "SYSLOG"]
-    assert "Without SYS_PTRACE, " not in found.notes
+    assert "Without SYS_PTRACE, " not in release.notes
 
 
 def asks(path: str, scheme: str = "HTTP") -> Object:

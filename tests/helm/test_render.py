@@ -105,28 +105,28 @@ def test_a_registry_replaces_that_of_the_repository(values: Mapping[str, Any], i
 
 
 def test_pull_secrets_of_the_chart_and_its_parent() -> None:
-    found = rendered(chart.case("newer"), imagePullSecrets=[{"name": "own"}, {"name": "other"}])
+    release = rendered(chart.case("newer"), imagePullSecrets=[{"name": "own"}, {"name": "other"}])
     names = ["own", "other", "mirror"]
     expected = [[{"name": name} for name in names]] * 2
-    assert [pod["imagePullSecrets"] for pod in found.pods] == expected
+    assert [pod["imagePullSecrets"] for pod in release.pods] == expected
 
 
 def test_another_namespace_is_that_of_every_object() -> None:
-    found = rendered(chart.case("newer"), networkPolicy={"enabled": True})
-    assert {o["metadata"]["namespace"] for o in found.objects} == {"gpu-exporters"}
+    release = rendered(chart.case("newer"), networkPolicy={"enabled": True})
+    assert {o["metadata"]["namespace"] for o in release.objects} == {"gpu-exporters"}
     for kind in ("ServiceMonitor", "PodMonitor"):
-        names = found.one(kind)["spec"]["namespaceSelector"]["matchNames"]
+        names = release.one(kind)["spec"]["namespaceSelector"]["matchNames"]
         assert names == ["gpu-exporters"]
-    (container,) = found.one("Pod")["spec"]["containers"]
+    (container,) = release.one("Pod")["spec"]["containers"]
     assert "-test.gpu-exporters:" in container["args"][1]
-    assert "-n gpu-exporters" in found.notes
-    assert chart.NAMESPACE not in found.notes
+    assert "-n gpu-exporters" in release.notes
+    assert chart.NAMESPACE not in release.notes
 
 
 def test_the_daemon_set_itself() -> None:
-    found, default = rendered(chart.case("newer")).one("DaemonSet"), rendered().one("DaemonSet")
-    assert found["metadata"]["annotations"] == {"example.org/owner": "platform"}
-    assert found["spec"]["revisionHistoryLimit"] == 3
+    changed, default = rendered(chart.case("newer")).one("DaemonSet"), rendered().one("DaemonSet")
+    assert changed["metadata"]["annotations"] == {"example.org/owner": "platform"}
+    assert changed["spec"]["revisionHistoryLimit"] == 3
     assert "annotations" not in default["metadata"]
     assert default["spec"]["revisionHistoryLimit"] == 10
 

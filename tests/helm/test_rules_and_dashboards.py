@@ -40,13 +40,13 @@ def test_owners_and_budgets_are_those_of_the_command() -> None:
     budgets = tuple(f"{owner}={hours}" for owner, hours in sorted(values["budgets"].items()))
     wanted = Wanted(owner_label=values["ownerLabel"], budgets=budgets)
     expected = yaml.safe_load(printed(wanted))["groups"]
-    found = groups(rendered(chart.case("budgets")))
-    assert sorted(found, key=itemgetter("name")) == sorted(expected, key=itemgetter("name"))
+    actual = groups(rendered(chart.case("budgets")))
+    assert sorted(actual, key=itemgetter("name")) == sorted(expected, key=itemgetter("name"))
 
 
 def test_the_object_says_what_it_is_told() -> None:
-    for found in rendered(CHANGED).of("PrometheusRule"):
-        metadata = found["metadata"]
+    for rule in rendered(CHANGED).of("PrometheusRule"):
+        metadata = rule["metadata"]
         assert metadata["namespace"] == WANTED["namespace"]
         assert WANTED["labels"].items() <= metadata["labels"].items()
         assert metadata["annotations"] == WANTED["annotations"]
@@ -54,9 +54,9 @@ def test_the_object_says_what_it_is_told() -> None:
 
 def test_an_alert_about_an_owner_is_in_the_releases_namespace() -> None:
     """What an owner lost has no namespace of its own."""
-    wanted = {"enabled": True, "workloadNamespace": True, "budgets": {"vision": 400}}
-    found = groups(rendered(prometheusRule=wanted))
-    (burn,) = (r for g in found for r in g["rules"] if r.get("alert") == "GpuBudgetBurn")
+    values = {"enabled": True, "workloadNamespace": True, "budgets": {"vision": 400}}
+    actual = groups(rendered(prometheusRule=values))
+    (burn,) = (r for g in actual for r in g["rules"] if r.get("alert") == "GpuBudgetBurn")
     assert burn["labels"]["namespace"] == NAMESPACE
 
 

@@ -32,15 +32,19 @@ def changes(release: str) -> Iterator[dict[str, Any]]:
     yield dict(SET)
 
 
-def settings(found: Rendered, folder: Path) -> Settings:
+def settings(release: Rendered, folder: Path) -> Settings:
     """The exporter's settings from the container's arguments and environment."""
-    command, *arguments = found.container["args"]
+    command, *arguments = release.container["args"]
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in found.environment.items():
+        for name, value in release.environment.items():
             patch.setenv(name, f"{folder / 'jobs'}" if name == STATE_FILE else value)
         params = cli.commands.commands[command].make_context(command, arguments).params
     return Settings(
-        **{one.name: params[one.name] for one in fields(Settings) if one.name in params}
+        **{
+            setting.name: params[setting.name]
+            for setting in fields(Settings)
+            if setting.name in params
+        }
     )
 
 
@@ -59,18 +63,20 @@ def test_the_exporter_takes_what_the_templates_make_of_a_releases_values(
 @pytest.mark.parametrize("values", [{}, SET], ids=["as-it-was", "all-set"])
 def test_the_exporter_becomes_ready(release: str, values: dict[str, Any], tmp_path: Path) -> None:
     with chart.over(RELEASES[release], tmp_path) as mixed:
-        found = chart.rendered_for(VERSION, values, of=mixed)
-    given = {name: v for name, v in found.environment.items() if name.startswith("GPU_EXPORTER_")}
-    given |= {STATE_FILE: f"{tmp_path / 'jobs'}"} if STATE_FILE in given else {}
-    with serving(tmp_path, *found.container["args"], *ANY_PORT, **given) as server:
+        reused = chart.rendered_for(VERSION, values, of=mixed)
+    variables = {
+        name: v for name, v in reused.environment.items() if name.startswith("GPU_EXPORTER_")
+    }
+    variables |= {STATE_FILE: f"{tmp_path / 'jobs'}"} if STATE_FILE in variables else {}
+    with serving(tmp_path, *reused.container["args"], *ANY_PORT, **variables) as server:
         until(lambda: server.get("/-/ready")[0] == 200, lambda: server.said)
 
 
 def test_values_that_a_user_removed_stay_removed() -> None:
     """They look the same as those of an earlier chart, so only newer ones are filled in."""
-    found = chart.rendered(resources={"limits": None}, updateStrategy={"rollingUpdate": None})
-    assert "limits" not in found.container["resources"]
-    assert found.one("DaemonSet")["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+    release = chart.rendered(resources={"limits": None}, updateStrategy={"rollingUpdate": None})
+    assert "limits" not in release.container["resources"]
+    assert release.one("DaemonSet")["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
 
 
 def test_defaults_of_newer_values_are_in_the_chart_and_a_case_sets_each() -> None:

@@ -74,7 +74,7 @@ def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
 
 def test_client_side_apply_can_annotate_each_object() -> None:
     """With everything that flags add; `applied_bytes` of each, against half of the limit."""
-    wanted = Wanted(
+    options = Wanted(
         prometheusrule=True,
         dialect="both",
         jobstats=True,
@@ -82,9 +82,9 @@ def test_client_side_apply_can_annotate_each_object() -> None:
         budgets=("vision=400",),
         workload_namespace=True,
     )
-    objects = [*yaml.load_all(printed(wanted), yaml.CSafeLoader)]
-    assert len({found["metadata"]["name"] for found in objects}) == len(objects)
-    assert [found for found in objects if applied_bytes(found) > MOST_APPLIED_BYTES] == []
+    objects = [*yaml.load_all(printed(options), yaml.CSafeLoader)]
+    assert len({item["metadata"]["name"] for item in objects}) == len(objects)
+    assert [item for item in objects if applied_bytes(item) > MOST_APPLIED_BYTES] == []
 
 
 def test_it_writes_the_files_once(tmp_path: Path) -> None:

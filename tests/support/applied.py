@@ -10,7 +10,7 @@ MOST_APPLIED_BYTES = 262_144 // 2
 """Half of what Kubernetes allows all annotations of an object: the rest is room to grow."""
 
 
-def applied_bytes(found: Mapping[str, object]) -> int:
+def applied_bytes(item: Mapping[str, object]) -> int:
     """Bytes of the object as JSON, with the characters that Go escapes."""
-    text = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(item, separators=(",", ":"), ensure_ascii=False)
     return len(re.sub("[<>&]", r"\\u0000", text).encode())

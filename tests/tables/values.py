@@ -14,7 +14,9 @@ _LONGEST = 60
 def table() -> str:
     """All values as a Markdown list, without those of a monitor that are as another's."""
     text = commented.VALUES.read_text(encoding="utf-8")
-    return "\n".join(_line(one) for one in commented.values(text) if one.key[:11] != "podMonitor.")
+    return "\n".join(
+        _line(value) for value in commented.values(text) if value.key[:11] != "podMonitor."
+    )
 
 
 def _line(value: Value) -> str:

@@ -23,8 +23,8 @@ deadline = time.monotonic() + float(patience)
 
 def addresses() -> list[str]:
     """The addresses of all pods, ready or not."""
-    found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-    return sorted({f"{address[0]}" for *_, address in found})
+    resolved = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    return sorted({f"{address[0]}" for *_, address in resolved})
 
 
 def fetched(address: str) -> tuple[bool, str]:

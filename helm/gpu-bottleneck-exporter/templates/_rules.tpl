@@ -75,7 +75,7 @@
 {{- printf "vector(%s)" (toJson $value) }}
 {{- else if regexMatch "^[-+]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][-+]?[0-9]+)?$" $value }}
 {{- printf "vector(%s)" $value }}
-{{- else if contains "(" $value }}
+{{- else if and (contains "(" $value) (eq (splitList "(" $value | len) (splitList ")" $value | len)) }}
 {{- $value }}
 {{- else }}
 {{- fail (printf "prometheusRule.thresholds.%s: %s is neither a number nor an expression such as max(my:threshold)" (index . 0) $value) }}
