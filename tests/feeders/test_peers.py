@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import GROUP, job_keys
 from gpu_bottleneck_exporter.feeders.states import ends_of
@@ -17,7 +18,12 @@ from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.sampling.peers import are_joined, ends_towards, inspect_connections
+from gpu_bottleneck_exporter.sampling.peers import (
+    are_joined,
+    ends_towards,
+    engaged_peer,
+    inspect_connections,
+)
 from gpu_bottleneck_exporter.workload.owners import Groups
 from gpu_bottleneck_exporter.workload.ranks import rendezvous
 from support.programs import Program, program
@@ -80,11 +86,17 @@ def meets(one: Program) -> set[tuple[str, ...]]:
     }
 
 
-def feed(one: Program) -> FeederGroup:
-    """Of a GPU that it holds; its connections are known."""
+def group(one: Program) -> FeederGroup:
+    """Feeders of a GPU that `one` holds."""
     found = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
     found.adopt({one.pid}, set(), frozenset())
     found.refresh_facts(time.monotonic_ns())
+    return found
+
+
+def feed(one: Program) -> FeederGroup:
+    """Feeders of a GPU that `one` holds; their connections are known."""
+    found = group(one)
     found.inspect_connections(time.monotonic_ns())
     found.ends = ends_of(found.mains.values())
     assert found.ends
@@ -99,6 +111,19 @@ def reverse(ends: Collection[Ends]) -> set[Ends]:
 @pytest.fixture
 def another_user() -> Way:
     return as_nobody(files=[])
+
+
+def test_the_rank_that_a_gpu_waits_for_is_named() -> None:
+    with rank("train-0") as one, rank("train-0") as other:
+        feeds = {"a": group(one), "b": group(other)}
+        now_ns = time.monotonic_ns()
+        assert engaged_peer("a", feeds, now_ns) == (0.0, None)
+        feeds["b"].note_split(9, {UNKNOWN: 1}, now_ns)
+        ratio, awaited = engaged_peer("a", feeds, now_ns)
+        assert (ratio, awaited) == (0.9, feeds["b"])
+        assert awaited is not None
+        assert [*evidence.rank(awaited.mains)] == [f"waits for the rank of pid {other.pid}"]
+        assert [*evidence.rank(())] == []
 
 
 @pytest.mark.parametrize("address", ["train-0", "127.0.0.1"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import printable
@@ -31,6 +31,8 @@ _SLEEPS = {
 }
 _MOST_MOUNTS, _LONGEST = 3, 64
 """Mounts and characters of each that fit into a line for people."""
+_MOST_RANKS = 3
+"""Pids that fit into a line for people: few share a GPU."""
 _KINDS = {Place.REMOTE: "remote", Place.LOCAL: "local", Place.UNKNOWN: "local or remote"}
 
 
@@ -80,6 +82,12 @@ def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
             yield f"a request from {slowest.remote} is still arriving"
         else:
             yield f"asked {slowest.remote}, no answer yet after {slowest.waited_ms} ms"
+
+
+def rank(mains: Collection[int]) -> Iterator[str]:
+    """Which rank of the job the others wait for; `mains`: pids of its main processes."""
+    if mains:
+        yield f"waits for the rank of pid {', '.join(map(str, sorted(mains)[:_MOST_RANKS]))}"
 
 
 def fed(by: Iterable[tuple[int, Endpoint]], now_ns: int) -> Iterator[str]:

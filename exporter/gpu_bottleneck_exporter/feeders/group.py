@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     IDLES,
     MOSTLY,
     NETWORK,
+    PEER,
     REQUESTS,
     STORAGE,
     UNKNOWN,
@@ -94,6 +95,8 @@ class FeederGroup:
         """Local and remote ends of the mains' connections, as last inspected."""
         self.joined: frozenset[FeederGroup] = frozenset()
         """Those of other GPUs with which the mains are connected; for any thread."""
+        self.awaited: FeederGroup | None = None
+        """Those of the job's GPU that was engaged most while this one idled; for any thread."""
         self.pinned: Pinned | None = None
         """Workers that wait for the CPUs to which they are pinned."""
         self.worker_starts = 0
@@ -270,6 +273,7 @@ class FeederGroup:
                 *evidence.asked((one.owed for one in tcp if one.owed), now_ns),
                 *evidence.fed((one.fed_by for one in tcp if one.fed_by), now_ns),
             ),
+            PEER: evidence.rank(self.awaited.mains if self.awaited else ()),
             HOST_CODE: evidence.threads(
                 did.of(Role.THREAD).used.cpu_ns / max(did.elapsed_ns, 1),
                 self.counters.busiest_thread,

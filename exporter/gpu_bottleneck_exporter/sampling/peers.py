@@ -21,15 +21,21 @@ def ranks_beside(uuid: str, feeds: Mapping[str, FeederGroup]) -> Iterator[tuple[
             yield other, theirs
 
 
-def engaged_peer(uuid: str, feeds: Mapping[str, FeederGroup], now_ns: int) -> float:
-    """The largest share of the last tick in which a peer of GPU `uuid` was engaged, 0-1.
+def engaged_peer(
+    uuid: str, feeds: Mapping[str, FeederGroup], now_ns: int
+) -> tuple[float, FeederGroup | None]:
+    """The largest share of the last tick, 0-1, in which a peer of GPU `uuid` was engaged; which.
 
     A rank is engaged while its GPU works or waits for a cause within that rank: ranks that wait
     for a starved rank wait for that rank, however little its GPU does. A board's busy time is that
     of its MIG instances, so neither can wait for the other. Nothing is known of a GPU that hangs.
     """
-    engaged = (theirs.engaged for _, theirs in ranks_beside(uuid, feeds))
-    return max((ratio for ratio, at_ns in engaged if now_ns - at_ns <= LATELY_NS), default=0.0)
+    most: tuple[float, FeederGroup | None] = 0.0, None
+    for _, theirs in ranks_beside(uuid, feeds):
+        ratio, at_ns = theirs.engaged
+        if ratio > most[0] and now_ns - at_ns <= LATELY_NS:
+            most = ratio, theirs
+    return most
 
 
 def inspect_connections(feeds: Collection[FeederGroup], now_ns: int) -> None:

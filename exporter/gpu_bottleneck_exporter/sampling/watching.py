@@ -186,7 +186,7 @@ class HostSampler:
         feeds = self._feeds
         did = feeds[uuid].history.explaining(start_ns, end_ns) if uuid in feeds else None
         if did:
-            did.peer = engaged_peer(uuid, feeds, time.monotonic_ns())
+            did.peer, feeds[uuid].awaited = engaged_peer(uuid, feeds, time.monotonic_ns())
         return did
 
     def note_split(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
