@@ -140,9 +140,8 @@ def test_most_jobs_are_kept_without_temporary_files(
     name: str, mebibytes: int, tmp_path: Path
 ) -> None:
     path = f"{tmp_path / name}" if name else ""
-    command = (sys.executable, "-c", STORING, path, f"{mebibytes}")
+    command = [*with_only_writable(tmp_path), sys.executable, "-c", STORING, path, f"{mebibytes}"]
     environment = {key: value for key, value in os.environ.items() if not key.endswith("TMPDIR")}
-    command = (*with_only_writable(tmp_path), *command)
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert [path.name for path in tmp_path.iterdir()] == ([name] if name else [])
