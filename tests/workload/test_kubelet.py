@@ -164,6 +164,19 @@ def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node)
     running.tells(Owner(*SERVE, OTHER, OTHER_ID))
 
 
+def test_a_pod_whose_init_container_has_the_gpu_is_one_tenant(node: Node) -> None:
+    slice_of = {"nvidia.com/gpu.shared": (f"{GPU}::0",)}
+    two = [Container(name, slice_of) for name in ("prepare", "main")]
+    node.kubelet.pods = [Pod("train-0", containers=two), with_gpus("serve-0", GPU)]
+    node.kubelet.start()
+    node.on_the_gpu(Owner(pod_uid=UID, container_id=ID, user="ada"))
+    (node.logs / f"train-0_research_prepare-{ID}.log").symlink_to("/var/log/pods/gone/0.log")
+    node.look()
+    running = Owner("research", "train-0", "prepare", UID, ID, user="ada")
+    waits = Owner(*TRAIN, pod_uid=UID, source="kubelet")
+    node.tells(running, waits, Owner(*SERVE, source="kubelet"))
+
+
 def test_a_folder_of_links_that_is_not_mounted(
     running: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
