@@ -259,6 +259,8 @@ class Ledger:
         owner, *_ = *self._owners.of([(pid, stat.started_ticks)], now_ns), NOBODY
         if found.pod:
             owner = replace(owner, **found.pod._asdict())
+        elif owner.pod_uid and owner.container_id:
+            self._sampler.seek_name(owner.container_id)
         claims = claims_of(self._proc, pid, self._settings.jobs_claims)
         run = (
             run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id or owner.job else {}

@@ -208,6 +208,11 @@ class Sampler:
         for worker in self._workers:
             worker.look(uuids, now=now)
 
+    def seek_name(self, container_id: str) -> None:
+        """Have the kubelet's name of a container looked up, though it may end soon."""
+        if self._kubelet:
+            self._kubelet.seek(container_id)
+
     def state(self) -> SamplerState:
         """The present state; cheap, and never waits for the driver."""
         now = time.monotonic_ns()
