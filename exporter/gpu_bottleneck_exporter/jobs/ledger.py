@@ -8,7 +8,6 @@ import math
 import os
 import re
 import select
-import socket
 import threading
 import time
 import zlib
@@ -178,7 +177,7 @@ class Ledger:
 
     def _head(self) -> str:
         """The beginning of a document."""
-        head = {"version": VERSION, "node": socket.gethostname(), "time_seconds": time.time()}
+        head = {"version": VERSION, "node": self._settings.node, "time_seconds": time.time()}
         return dumps(head)[:-1]
 
     def _run(self) -> None:

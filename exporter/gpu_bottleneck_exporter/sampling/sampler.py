@@ -103,6 +103,7 @@ class Sampler:
         self._collectors = collectors
         self._settings = settings
         self.procfs = settings.procfs
+        self.node = settings.node
         self._on_fatal = on_fatal
         self._stop = threading.Event()
         self._driver: Driver | None = None
