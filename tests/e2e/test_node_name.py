@@ -29,16 +29,16 @@ def board(tmp_path: Path) -> Iterator[Board]:
 def document(exporter: Exporter, path: str) -> dict[str, Any]:
     status, text = exporter.get(path)
     assert status == 200
-    found: dict[str, Any] = json.loads(text)
-    return found
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
 
 
 def work(exporter: Exporter, board: Board, count: int) -> None:
     """Let a process hold GPU 1 until `count` jobs have observed time."""
-    with process() as one:
-        board.gpus[1].hold(one.pid, 2**30)
+    with process() as holder:
+        board.gpus[1].hold(holder.pid, 2**30)
         until(lambda: len(jobs(exporter)) == count, lambda: jobs(exporter))
-        board.gpus[1].release(one.pid)
+        board.gpus[1].release(holder.pid)
 
 
 def jobs(exporter: Exporter) -> list[dict[str, Any]]:

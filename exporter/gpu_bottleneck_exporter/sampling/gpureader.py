@@ -281,10 +281,10 @@ class GpuReader:
         except Exception as error:  # the one place that isolates collectors from each other
             log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
             return f"{type(error).__name__}: {error}"
-        what = opened.what_failed(opened.device.last_error)
+        trouble = opened.what_failed(opened.device.last_error)
         of_gpu = reading and not (isinstance(reading, Memory) and reading.of_machine)
-        self._answered |= what is None and bool(of_gpu)
-        return what
+        self._answered |= trouble is None and bool(of_gpu)
+        return trouble
 
     def _plausible(self, collector: Collector, reading: Reading) -> Reading:
         reading = plausible(reading, partial(self._count_implausible, collector.name))

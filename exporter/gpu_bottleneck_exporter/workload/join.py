@@ -68,14 +68,14 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     seen = {(owner.namespace, owner.pod, owner.container) for owner in named}
     tenants = tuple(one for one in assigned.holders if one.namespace not in PLACEHOLDERS)
     holders = tenants if named or tenants else assigned.holders
-    return (*named, *(_holding(one, named) for one in holders if one not in seen))
+    return (*named, *(_holding(holder, named) for holder in holders if holder not in seen))
 
 
 def _holding(holder: Holder, owners: Iterable[Owner]) -> Owner:
     """The owner that `holder` is, with uid and job of its pod's `owners` if these agree."""
-    of_pod = [one for one in owners if (one.namespace, one.pod) == holder[:2]]
-    uids = {one.pod_uid for one in of_pod}
-    jobs = {(one.slurm_job_id, one.job) for one in of_pod}
+    of_pod = [owner for owner in owners if (owner.namespace, owner.pod) == holder[:2]]
+    uids = {owner.pod_uid for owner in of_pod}
+    jobs = {(owner.slurm_job_id, owner.job) for owner in of_pod}
     uid = uids.pop() if len(uids) == 1 else None
     number, job = jobs.pop() if len(jobs) == 1 else (None, None)
     return Owner(*holder, pod_uid=uid, slurm_job_id=number, job=job, source="kubelet")

@@ -155,10 +155,10 @@ class KubeletWatch(Watch):
             if now - sought[container_id] > self._pace.keep:
                 del self._sought[container_id]
         unnamed = sought.keys() - self._names.keys()
-        is_new = any(now - sought[one] < self._pace.name for one in unnamed)
+        is_new = any(now - sought[container_id] < self._pace.name for container_id in unnamed)
         if unnamed and (is_new or self._naming.is_due(now)):
             # The link of a pod that was deleted is gone, and its name still that of its job.
-            kept = {one: name for one, name in self._names.items() if one in sought}
+            kept = {key: name for key, name in self._names.items() if key in sought}
             with suppress(OSError):
                 self._names = {**kept, **container_names(self._settings.container_logs, unnamed)}
 
