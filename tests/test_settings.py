@@ -41,6 +41,8 @@ MISTAKES = {
     "serve --sampling.interval 10ms": "--sampling.interval must be 0.2 s to 5 s, not 0.01",
     "serve --sampling.deadline 2h": "--sampling.deadline must be 2 s (twice",
     "serve --sampling.interval=4 --sampling.deadline=7": "--sampling.deadline must be 8 s (twice",
+    "serve --node.name node7/3": "--node.name: 'node7/3' is not the name of a host",
+    "check --node.name node7:": "--node.name: 'node7:' is not the name of a host",
     "serve --without kubelet,gpu_up": "--without: 'gpu_up' is not a signal that can be omitted",
     "check --without gpu_up": "--without: 'gpu_up' is not a signal that can be omitted",
     "top --without gpu_up": "--without: 'gpu_up' is not a signal that can be omitted",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ JOB_MAPPING_DIR = Path("/run/gpustat")
 MOST_JOBS = 100_000
 MOST_CLAIMS = 16
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+"""A DNS name, as those of hosts and Kubernetes nodes: report takes it before a slash."""
 _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 
 
@@ -56,6 +59,12 @@ class Settings:
     )
     web_config_file: str = option(
         "", "web.config.file FILE", "TLS and users, in the format of Prometheus' exporter-toolkit."
+    )
+    node_name: str = option(
+        "",
+        "node.name NAME",
+        "Name of this node in the ledger of jobs, on the status page and in JSON, such as alerts "
+        "use; the host's name by default. In a pod, that is the pod's.",
     )
     # At most 5 s, as the driver's ring holds 10 s.
     interval_seconds: float = option(
@@ -148,6 +157,8 @@ class Settings:
         file = self.jobs_state_file
         if file and not Path(file).parent.is_dir():
             raise SettingsError(f"--jobs.state-file: there is no folder {Path(file).parent}")
+        if self.node_name and not _NODE_NAME.fullmatch(self.node_name):
+            raise SettingsError(f"--node.name: {self.node_name!r:.300} is not the name of a host")
         path = self.telemetry_path
         if not _TELEMETRY_PATH.fullmatch(path) or path.startswith(("/-/", "/api/")):
             raise SettingsError(
@@ -156,6 +167,11 @@ class Settings:
             )
         _check_folder("--path.procfs", self.procfs, "stat")
         _check_folder("--path.sysfs", self.sysfs, "")
+
+    @property
+    def node(self) -> str:
+        """Name of this node."""
+        return self.node_name or socket.gethostname()
 
 
 def _check_seconds(flag: str, value: float, least: float, most: float, why: str = "") -> None:

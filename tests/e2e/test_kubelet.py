@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,8 +14,8 @@ from uuid import uuid4
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.board.board import Board
-from gpu_bottleneck_exporter.demo.board.create import H100, create
+from gpu_bottleneck_exporter.demo.board.create import H100
+from support.board import Board, create
 from support.board_exporter import Exporter, over_nvml
 from support.daemon import get
 from support.drivers import Libraries
@@ -93,14 +94,14 @@ def names(pod: str) -> Labels:
 
 
 @contextmanager
-def in_pod(uid: str) -> Iterator[subprocess.Popen[bytes]]:
+def in_pod(uid: str, container: str = CONTAINER) -> Iterator[subprocess.Popen[bytes]]:
     """A process in the cgroup that a container of pod `uid` has."""
     roots = [CGROUPS, CGROUPS / "unified", *sorted(CGROUPS.glob("*"))]
     root = next((root for root in roots if (root / "cgroup.procs").exists()), None)
     if root is None or not os.access(root, os.W_OK):
         missing(f"no control group can be made below {CGROUPS}")
     folders = [root / f"gpu-test-{mark()}-{uuid4().hex}"]
-    for name in ("kubepods", f"pod{uid}", CONTAINER):
+    for name in ("kubepods", f"pod{uid}", container):
         folders.append(folders[-1] / name)
     with ExitStack() as cleanup:
         for folder in folders:
@@ -128,6 +129,26 @@ def test_whose_gpus_are(exporting: Exporting, board: Board, kubelet: Kubelet, lo
             until(lambda: workloads(exporter, 0) == expected, "what the kubelet said")
             kubelet.start()
             until(lambda: available(exporter) == 1, "the new kubelet")
+
+
+def test_pods_of_a_moment_are_named_in_the_ledger(
+    exporting: Exporting, board: Board, logs: Path
+) -> None:
+    def jobs() -> dict[str, str]:
+        status, text = get(exporter.port, "/api/v1/jobs")
+        assert status == 200
+        return {one["id"]: one["owner"].get("pod", "") for one in json.loads(text)["jobs"]}
+
+    with exporting() as exporter:
+        for turn in range(3):
+            uid, container = f"{UID[:-1]}{turn}", f"{turn}" * 64
+            with in_pod(uid, container) as process:
+                link_log(logs, f"short-{turn}", container)
+                board.gpus[0].hold(process.pid, 4 * GIB)
+                until(lambda: f"pod-{uid}" in jobs(), "its job")  # noqa: B023 - called now
+                board.gpus[0].release(process.pid)
+        expected = {f"pod-{UID[:-1]}{turn}": f"short-{turn}" for turn in range(3)}
+        until(lambda: jobs() == expected, jobs)
 
 
 def test_a_job_that_has_not_opened_its_gpu(

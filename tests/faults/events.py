@@ -149,6 +149,13 @@ EVENTS = (
         "when it answers; the exporter reopens it after 1 s, 2 s, … 60 s",
     ),
     Event(
+        "All calls on a GPU answer NO_PERMISSION or DRIVER_NOT_LOADED",
+        "",
+        *_set(pynvml.NVML_ERROR_NO_PERMISSION, device_result=0),
+        "`gpu_up` is 0, after `--sampling.deadline`",
+        "when it answers; the exporter reopens it after 1 s, 2 s, … 60 s",
+    ),
+    Event(
         "A driver call hangs",
         "",
         *_set(1, hang=0),

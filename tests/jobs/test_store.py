@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import pytest
 from gpu_bottleneck_exporter.jobs.store import MOST_ROW_BYTES, NEWEST, Row, Store
 from support.disks import small_disk
 from support.leftovers import mark
+from support.rights import with_only_writable
 
 MONTH = 30 * 86400.0
 NOW = 1.7e9
@@ -109,6 +111,40 @@ def test_a_full_disk_costs_a_line_and_what_was_to_be_written(
         ballast.unlink()
         assert store.write([row("b")], NOW)
         assert {*names(store)} == {"a", "b"}
+
+
+STORING = """
+import resource, sys, tempfile
+from gpu_bottleneck_exporter.jobs.store import Row, Store
+from gpu_bottleneck_exporter.settings import MOST_JOBS
+try:
+    raise SystemExit(f"{tempfile.gettempdir()} is writable")
+except FileNotFoundError:
+    pass
+rows = [Row(f"pod-{n:036}", f"namespace-{n % 99}", 1.7e9 + n, b"{}") for n in range(MOST_JOBS)]
+store = Store(sys.argv[1], MOST_JOBS, 1e9)
+store.write(rows[:1], 1.7e9)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert store.write(rows, 1.7e9 + MOST_JOBS), "not written"
+for extra in range(3):
+    assert store.write([Row(f"extra-{extra}", "eve", 2e9 + extra, b"{}")], 2e9), "not evicted"
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+sys.exit(f"took {grown} MiB" if grown > int(sys.argv[2]) else store.names()[:4] != [
+    "extra-2", "extra-1", "extra-0", rows[-1].id])
+"""
+"""Fills a store to the largest `--jobs.keep`, then evicts from it."""
+
+
+@pytest.mark.parametrize(("name", "mebibytes"), [("jobs", 32), ("", 96)])
+def test_most_jobs_are_kept_without_temporary_files(
+    name: str, mebibytes: int, tmp_path: Path
+) -> None:
+    path = f"{tmp_path / name}" if name else ""
+    command = [*with_only_writable(tmp_path), sys.executable, "-c", STORING, path, f"{mebibytes}"]
+    environment = {key: value for key, value in os.environ.items() if not key.endswith("TMPDIR")}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ([name] if name else [])
 
 
 def asides(folder: Path) -> list[str]:

@@ -13,9 +13,15 @@ from itertools import pairwise
 
 import pynvml
 import pytest
-from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_UNKNOWN
+from pynvml import (
+    NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NO_PERMISSION,
+    NVML_ERROR_NOT_SUPPORTED,
+    NVML_ERROR_UNKNOWN,
+)
 from pynvml import NVML_ERROR_LIB_RM_VERSION_MISMATCH as MISMATCH
 
+from gpu_bottleneck_exporter import schedule
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.board.work import Work
@@ -34,7 +40,7 @@ from gpu_bottleneck_exporter.sampling.sampler import OPENING, Sampler
 from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
 from gpu_bottleneck_exporter.settings import MINIMUM_INTERVAL_SECONDS, Settings
 from support import samplers
-from support.board import Board
+from support.board import CALLS, Board
 from support.drivers import Libraries
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -320,6 +326,80 @@ def test_one_lost_gpu_of_two_is_not_fatal(stage: Stage, monkeypatch: pytest.Monk
     until(lambda: observed(sampler, 1) > before + 3 * 10**9, "three seconds")
     assert up(sampler) == [False, True]
     assert fatal == []
+
+
+READING = {*CALLS} - {"DeviceGetHandleByIndex", "DeviceGetUUID", "DeviceGetName"}
+"""Calls without which a GPU can still be opened."""
+
+
+def _silence(board: Board, code: int, *, opens: bool) -> None:
+    """Answer all calls on GPU 0 with `code`, or all but those that open it."""
+    if not opens:
+        board.gpus[0].record.device_result = code
+        return
+    for call in READING:
+        board.gpus[0].fail(call, code)
+
+
+SILENT = (
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_TIMEOUT,
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    NVML_ERROR_NOT_SUPPORTED,
+)
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["all calls", "all but open"])
+@pytest.mark.parametrize("code", SILENT)
+def test_a_gpu_that_answers_nothing_is_down_until_it_answers(
+    stage: Stage,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    *,
+    opens: bool,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(schedule, "FIRST_RETRY_SECONDS", 0.1)
+    board, sampler, _ = stage(gpus=[H100, H100])
+    until(lambda: observed(sampler, 0), "samples")
+    _silence(board, code, opens=opens)
+    until(lambda: up(sampler) == [False, True], "it is down")
+    down, before = sampler.down()[0], observed(sampler, 1)
+    assert f"({code})" in down.reason
+    assert down.remedy
+    until(lambda: observed(sampler, 1) > before + 2 * SECOND, "several attempts to open it")
+    assert up(sampler) == [False, True]
+    assert "gpu 0 is back" not in caplog.messages
+    _silence(board, 0, opens=opens)
+    until(lambda: up(sampler) == [True, True], "it is up")
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_NO_PERMISSION])
+def test_gpus_that_never_answered_are_down_unless_they_lack_everything(
+    stage: Stage, code: int
+) -> None:
+    def lacks(board: Board) -> None:
+        _silence(board, code, opens=True)
+        for call in READING:
+            board.gpus[1].fail(call, NVML_ERROR_NOT_SUPPORTED)
+
+    _, sampler, _ = stage(lacks, gpus=[H100, H100, H100])
+    until(lambda: observed(sampler, 2), "samples")
+    until(lambda: up(sampler) == [False, True, True], "it is down")
+
+
+@pytest.mark.parametrize("call", ["DeviceGetMemoryInfo", "DeviceGetClockInfo"])
+def test_a_gpu_that_answers_a_single_call_is_up(stage: Stage, call: str) -> None:
+    board, sampler, _ = stage(gpus=[H100, H100])
+    until(lambda: observed(sampler, 0), "samples")
+    for other in {*CALLS} - {call}:
+        board.gpus[0].fail(other, NVML_ERROR_NO_PERMISSION)
+    until(lambda: snapshot(sampler, 0).totals.observed_ns is None, "its samples are missing")
+    before = observed(sampler, 1)
+    until(lambda: observed(sampler, 1) > before + 3 * SECOND, "three deadlines")
+    assert up(sampler) == [True, True]
 
 
 def test_before_it_starts_it_says_so() -> None:

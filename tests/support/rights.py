@@ -60,6 +60,17 @@ def with_mounts_of_its_own() -> Way:
     return _unshared("--mount")
 
 
+def with_only_writable(folder: Path) -> Way:
+    """Under a read-only root, in `/`, with `folder` as the only place for files."""
+    mounts = "findmnt --list --noheadings --output=TARGET --submounts /"
+    seal = f'{mounts} | while read -r at; do mount -o remount,bind,ro "$at" || true; done'
+    keep = f"mount --bind '{folder}' '{folder}'"
+    return (
+        *_unshared("--mount"),
+        *_after(keep, seal, f"mount -o remount,bind,rw '{folder}'", "cd /"),
+    )
+
+
 def with_proc_hiding_others(hidepid: int | str) -> Way:
     """With /proc mounted with `hidepid`; 1 hides other users' data, 2 their pids, too.
 

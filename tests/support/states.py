@@ -67,7 +67,7 @@ class FixedSampler(Sampler):
     """A sampler that is never started and returns what a test gave it."""
 
     def __init__(self, now: SamplerState) -> None:
-        super().__init__(_no_driver, ALL, Settings(), lambda _: None)
+        super().__init__(_no_driver, ALL, Settings(node_name="node7"), lambda _: None)
         self.now = now
 
     def state(self) -> SamplerState:

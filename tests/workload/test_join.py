@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_bottleneck_exporter.workload.identity import Owner
@@ -34,6 +36,11 @@ DOCKERS = Owner(container_id=OTHER_ID, user="1000")
 OUTSIDE = Owner(user="root", slurm_job_id="7")
 RESERVATION = Holder("kai-resource-reservation", "gpu-reservation-node-1-x7k2p", "main")
 """Of a pod with which KAI reserves a GPU to give fractions of it to others."""
+SAME_POD = replace(given(SIDE), pod_uid=UID)
+"""A container that has not opened its GPU, in a pod of which another one has."""
+IN_JOB, OTHER_JOB = replace(OF_A, slurm_job_id="7"), replace(SIDE_OWNER, slurm_job_id="8")
+THIRD = Holder(A.namespace, A.pod, "third")
+NAMESAKE = Holder("vision", A.pod, "main")
 NAMED_A, NAMED_B = named(A, OF_A), named(B, OF_B)
 Owners = tuple[Owner, ...]
 CASES: dict[str, tuple[Owners, Assigned, Owners]] = {
@@ -54,7 +61,34 @@ CASES: dict[str, tuple[Owners, Assigned, Owners]] = {
     "two users": ((OF_A, AS_ROOT), Assigned((A,), {ID: A}), (NAMED_A, named(A, AS_ROOT))),
     "a holder without a process": ((OF_A,), Assigned((A, B), {ID: A}), (NAMED_A, given(B))),
     "a monitor": ((OF_B,), Assigned((A,), {OTHER_ID: MONITOR}), (named(MONITOR, OF_B), given(A))),
-    "the other container": ((OF_A,), Assigned((A, SIDE), {ID: A}), (NAMED_A, given(SIDE))),
+    # An init container has the GPU, or one of two has not opened its slice: one tenant.
+    "the other container": ((OF_A,), Assigned((A, SIDE), {ID: A}), (NAMED_A, SAME_POD)),
+    "the other, not the first": (
+        (OF_A,),
+        Assigned((A,), {ID: SIDE}),
+        (named(SIDE, OF_A), replace(SAME_POD, container="main")),
+    ),
+    "the other, two users": (
+        (OF_A, AS_ROOT),
+        Assigned((SIDE,), {ID: A}),
+        (NAMED_A, named(A, AS_ROOT), SAME_POD),
+    ),
+    "the other and a tenant": (
+        (OF_A,),
+        Assigned((SIDE, B), {ID: A}),
+        (NAMED_A, SAME_POD, given(B)),
+    ),
+    "a pod of the same name": ((OF_A,), Assigned((NAMESAKE,), {ID: A}), (NAMED_A, given(NAMESAKE))),
+    "the other, in a job": (
+        (IN_JOB,),
+        Assigned((SIDE,), {ID: A}),
+        (named(A, IN_JOB), replace(SAME_POD, slurm_job_id="7")),
+    ),
+    "the other, in one of two jobs": (
+        (IN_JOB, OTHER_JOB),
+        Assigned((THIRD,), {ID: A, OTHER_ID: SIDE}),
+        (named(A, IN_JOB), named(SIDE, OTHER_JOB), replace(given(THIRD), pod_uid=UID)),
+    ),
     # The kubelet gives to pods only.
     "Docker's": ((DOCKERS,), Assigned((A,)), (DOCKERS, given(A))),
     "Docker's, named": ((OF_A, DOCKERS), Assigned((A, B), {ID: A}), (NAMED_A, DOCKERS, given(B))),

@@ -164,6 +164,58 @@ def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node)
     running.tells(Owner(*SERVE, OTHER, OTHER_ID))
 
 
+def test_a_pod_whose_init_container_has_the_gpu_is_one_tenant(node: Node) -> None:
+    slice_of = {"nvidia.com/gpu.shared": (f"{GPU}::0",)}
+    two = [Container(name, slice_of) for name in ("prepare", "main")]
+    node.kubelet.pods = [Pod("train-0", containers=two), with_gpus("serve-0", GPU)]
+    node.kubelet.start()
+    node.on_the_gpu(Owner(pod_uid=UID, container_id=ID, user="ada"))
+    (node.logs / f"train-0_research_prepare-{ID}.log").symlink_to("/var/log/pods/gone/0.log")
+    node.look()
+    running = Owner("research", "train-0", "prepare", UID, ID, user="ada")
+    waits = Owner(*TRAIN, pod_uid=UID, source="kubelet")
+    node.tells(running, waits, Owner(*SERVE, source="kubelet"))
+
+
+def test_a_new_container_is_named_at_once_though_others_were_just_searched_for(
+    running: Node,
+) -> None:
+    link_log(running.logs, "train-0", ID)
+    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
+    running.look(replace(SLOW, name=3600.0))
+    running.tells(Owner(*TRAIN, UID, ID))
+    running.on_the_gpu(Owner(pod_uid=OTHER, container_id=OTHER_ID))
+    running.tells(Owner(pod_uid=OTHER, container_id=OTHER_ID))
+    link_log(running.logs, "serve-0", OTHER_ID)  # the kubelet creates it a moment later
+    running.tells(Owner(*SERVE, OTHER, OTHER_ID), Owner(*TRAIN, source="kubelet"))
+
+
+def test_a_container_that_no_look_has_met_is_named(running: Node) -> None:
+    watch = running.look(replace(SLOW, name=3600.0))
+    running.works()
+    watch.seek(ID)
+    link_log(running.logs, "train-0", ID)
+    until(lambda: running.assigned().names == {ID: TRAIN}, "its name")
+    (link,) = running.logs.iterdir()
+    link.unlink()
+    watch.seek(OTHER_ID)
+    link_log(running.logs, "serve-0", OTHER_ID)
+    until(lambda: running.assigned().names == {ID: TRAIN, OTHER_ID: SERVE}, "both names")
+
+
+def test_containers_without_names_are_searched_for_now_and_then_and_forgotten(
+    running: Node,
+) -> None:
+    watch = running.look(replace(SLOW, name=0.2, keep=0.5))
+    running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
+    for number in range(5000):
+        watch.seek(f"{number:064x}")
+    assert len(watch._sought) <= 1024
+    until(lambda: watch._sought.keys() == {ID}, "that the others are forgotten")
+    link_log(running.logs, "train-0", ID)
+    until(lambda: running.assigned().names == {ID: TRAIN}, "its name")
+
+
 def test_a_folder_of_links_that_is_not_mounted(
     running: Node, caplog: pytest.LogCaptureFixture
 ) -> None:

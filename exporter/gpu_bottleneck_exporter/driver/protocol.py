@@ -73,7 +73,8 @@ class Device(Protocol):
     def check(self) -> None:
         """Try the simplest calls; raise one of `GPU_WIDE_ERRORS` if none of them is answered.
 
-        Needed because single calls may fail with these codes while all others work.
+        Needed because single calls may fail with these codes while all others work. Raises
+        Unsupported if the GPU has none of these calls.
         """
         return
 

@@ -8,7 +8,6 @@ import math
 import os
 import re
 import select
-import socket
 import threading
 import time
 import zlib
@@ -178,7 +177,7 @@ class Ledger:
 
     def _head(self) -> str:
         """The beginning of a document."""
-        head = {"version": VERSION, "node": socket.gethostname(), "time_seconds": time.time()}
+        head = {"version": VERSION, "node": self._settings.node, "time_seconds": time.time()}
         return dumps(head)[:-1]
 
     def _run(self) -> None:
@@ -259,6 +258,8 @@ class Ledger:
         owner, *_ = *self._owners.of([(pid, stat.started_ticks)], now_ns), NOBODY
         if found.pod:
             owner = replace(owner, **found.pod._asdict())
+        elif owner.pod_uid and owner.container_id:
+            self._sampler.seek_name(owner.container_id)
         claims = claims_of(self._proc, pid, self._settings.jobs_claims)
         run = (
             run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id or owner.job else {}

@@ -176,6 +176,8 @@ class Store:
                     Path(self._path).chmod(0o600)  # the mode of what SQLite adds to it, too
                 self._place = _place(self._path)
             self._file = sqlite3.connect(self._path, _PATIENCE_SECONDS, check_same_thread=False)
+            # A sort of many rows otherwise fails where no temporary file can be created.
+            self._file.execute("PRAGMA temp_store = MEMORY")
             self._file.text_factory = partial(str, encoding="utf-8", errors="replace")
         self._file.execute(_TABLE)
         return self._file

@@ -106,6 +106,7 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> model.Node
         time_seconds=time.time(),
         window_seconds=lately.seconds,
         version=__version__,
+        node=sampler.node,
         driver_version=state.system.driver_version,
         driver_status=sampler.status,
         # Until the sampler is ready, nothing is known about the driver.

@@ -164,6 +164,8 @@ class Node:
     window_seconds: float
     """What shares cover at most."""
     version: str
+    node: str | None = None
+    """Its name, as in the ledger of jobs."""
     driver_version: str | None = None
     driver_status: str | None = None
     """One sentence."""

@@ -89,7 +89,7 @@ def duration(seconds: float) -> str:
 
 
 def host(node: Node) -> str:
-    """CPU, memory and pressure of the machine, as far as known, on one line."""
+    """Name, CPU, memory and pressure of the machine, as far as known, on one line."""
     found = node.host
     total, available = found.memory_total_bytes, found.memory_available_bytes
     used = None if total is None or available is None else total - available
@@ -99,7 +99,8 @@ def host(node: Node) -> str:
         "pressure:": parts(found.pressure_ratios or {}) or DASH,
         "shared memory": memory(found.shm_used_bytes, found.shm_size_bytes),
     }
-    return "   ".join(f"{name} {text}" for name, text in figures.items() if text != DASH)
+    texts = (f"{name} {text}" for name, text in figures.items() if text != DASH)
+    return "   ".join(filter(None, (node.node, *texts)))
 
 
 def parts(shares: Mapping[str, float]) -> str:

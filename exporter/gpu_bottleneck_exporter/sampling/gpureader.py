@@ -13,7 +13,13 @@ from functools import partial
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
-from gpu_bottleneck_exporter.driver.protocol import Driver, DriverError, Forbidden, Unsupported
+from gpu_bottleneck_exporter.driver.protocol import (
+    DeviceLost,
+    Driver,
+    DriverError,
+    Forbidden,
+    Unsupported,
+)
 from gpu_bottleneck_exporter.driver.readings import (
     Identity,
     Memory,
@@ -81,6 +87,11 @@ class GpuReader:
         )
         self._ledgers: dict[str, GpuLedger] = {}
         self._opened: tuple[Opened, ...] = ()
+        self._answered = False
+        """Whether a reading has succeeded since the last tick."""
+        self._answered_ns = 0
+        """Monotonic time of the last answer."""
+        self._ever_answered = False
 
     def snapshots(self, now_ns: int) -> tuple[GpuSnapshot, ...]:
         """The GPU and its MIG instances as of the last readings."""
@@ -164,12 +175,28 @@ class GpuReader:
             self._collect_due(self._collectors, opened)
             if opened.due_ns.get("processes") == 0:
                 self._collect_due(self._of_holders, opened)
-        return time.monotonic_ns()
+        now_ns = time.monotonic_ns()
+        self._raise_if_silent(now_ns)
+        return now_ns
 
     def _collect_due(self, collectors: Sequence[Collector], opened: Opened) -> None:
         for collector in collectors:
             if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
                 self._collect(collector, opened)
+
+    def _raise_if_silent(self, now_ns: int) -> None:
+        """Raise the driver's error if the GPU has answered nothing within the deadline."""
+        silent = not self._answered and now_ns - self._answered_ns > self._deadline_ns
+        self._ever_answered |= self._answered
+        if silent:
+            try:
+                self._opened[0].device.check()
+            except Unsupported as error:
+                if self._ever_answered:
+                    raise DeviceLost(str(error), error.remedy) from error
+        if silent or self._answered:
+            self._answered_ns = now_ns
+        self._answered = False
 
     def look(self, uuids: Collection[str]) -> bool:
         """Have the holders of these GPUs read at the next tick; whether it has one of them."""
@@ -254,7 +281,10 @@ class GpuReader:
         except Exception as error:  # the one place that isolates collectors from each other
             log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
             return f"{type(error).__name__}: {error}"
-        return opened.what_failed(opened.device.last_error)
+        trouble = opened.what_failed(opened.device.last_error)
+        of_gpu = reading and not (isinstance(reading, Memory) and reading.of_machine)
+        self._answered |= trouble is None and bool(of_gpu)
+        return trouble
 
     def _plausible(self, collector: Collector, reading: Reading) -> Reading:
         reading = plausible(reading, partial(self._count_implausible, collector.name))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import Carry, by_file_system, split
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
-from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, Device, DriverError
+from gpu_bottleneck_exporter.driver.protocol import (
+    GPU_WIDE_ERRORS,
+    Device,
+    DriverError,
+    Unsupported,
+)
 from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
@@ -54,7 +60,8 @@ class Opened:
     def what_failed(self, error: DriverError | None) -> str | None:
         """What went wrong with one reading, in words; raises what concerns the whole GPU."""
         if isinstance(error, GPU_WIDE_ERRORS):
-            self.device.check()
+            with suppress(Unsupported):
+                self.device.check()
         return str(error) if error else None
 
 

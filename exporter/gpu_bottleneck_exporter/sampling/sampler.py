@@ -103,6 +103,7 @@ class Sampler:
         self._collectors = collectors
         self._settings = settings
         self.procfs = settings.procfs
+        self.node = settings.node
         self._on_fatal = on_fatal
         self._stop = threading.Event()
         self._driver: Driver | None = None
@@ -207,6 +208,11 @@ class Sampler:
         """Have the holders of these GPUs read at the next tick, which may be `now`."""
         for worker in self._workers:
             worker.look(uuids, now=now)
+
+    def seek_name(self, container_id: str) -> None:
+        """Have the kubelet's name of a container looked up, though it may end soon."""
+        if self._kubelet:
+            self._kubelet.seek(container_id)
 
     def state(self) -> SamplerState:
         """The present state; cheap, and never waits for the driver."""

@@ -57,6 +57,8 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     them the same, as a process can open a GPU that it was not given. While a pod has no name, any
     holder may be that pod, so none is added: it would count as a second tenant. A placeholder
     counts only while it is alone: then a fraction was given whose pod has not opened the GPU.
+    A container of a pod that uses the GPU, such as the next one while an init container runs, is
+    of the same tenant.
     """
     named = tuple(_named(_checked(owner, assigned.jobs), assigned.names) for owner in owners)
     named += _unused(named, assigned.jobs)
@@ -66,7 +68,17 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     seen = {(owner.namespace, owner.pod, owner.container) for owner in named}
     tenants = tuple(one for one in assigned.holders if one.namespace not in PLACEHOLDERS)
     holders = tenants if named or tenants else assigned.holders
-    return (*named, *(Owner(*one, source="kubelet") for one in holders if one not in seen))
+    return (*named, *(_holding(holder, named) for holder in holders if holder not in seen))
+
+
+def _holding(holder: Holder, owners: Iterable[Owner]) -> Owner:
+    """The owner that `holder` is, with uid and job of its pod's `owners` if these agree."""
+    of_pod = [owner for owner in owners if (owner.namespace, owner.pod) == holder[:2]]
+    uids = {owner.pod_uid for owner in of_pod}
+    jobs = {(owner.slurm_job_id, owner.job) for owner in of_pod}
+    uid = uids.pop() if len(uids) == 1 else None
+    number, job = jobs.pop() if len(jobs) == 1 else (None, None)
+    return Owner(*holder, pod_uid=uid, slurm_job_id=number, job=job, source="kubelet")
 
 
 def _checked(owner: Owner, jobs: Sequence[Owner]) -> Owner:

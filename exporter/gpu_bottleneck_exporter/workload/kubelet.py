@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _MOST_DESCRIBED = 1024
 """Devices in an answer whose files are looked for: far more than a node has GPUs and instances."""
+_MAX_SOUGHT = 1024
+"""Containers whose names are searched for: more than a node has in 90 s."""
 _MOUNT = (
     "mount the host's folder /var/lib/kubelet/pod-resources (the folder, because a kubelet that "
     "restarts creates a new socket) and name the socket with --kubelet.socket"
@@ -48,7 +50,8 @@ class Pace:
     search: float = 10.0
     """The same while there is no socket."""
     name: float = 10.0
-    """Between two searches for the names of containers."""
+    """Between two searches for the names of containers; those of new ones are searched at each
+    look for as long."""
     ask: float = 30.0
     """Between two calls."""
     deadline: float = 5.0
@@ -100,6 +103,8 @@ class KubeletWatch(Watch):
         self._pace = pace
         self._names: Mapping[str, Holder] = {}
         self._naming = Every(pace.name)
+        self._sought: dict[str, float] = {}
+        """Containers to name, and since when, in monotonic seconds."""
         self._nodes: Mapping[str, tuple[str, ...]] = {}
         """Device nodes by CDI name; a claim's never change."""
         self._devices: tuple[Given, ...] | None = None
@@ -118,6 +123,11 @@ class KubeletWatch(Watch):
         is_current = time.monotonic() - self._answered <= self._pace.keep
         having = holders((self._devices or ()) if is_current else (), gpus, named)
         return {gpu.uuid: Assigned(having.get(gpu.uuid, ()), self._names) for gpu in gpus}
+
+    def seek(self, container_id: str) -> None:
+        """Name a container, which may end before the next look. For any thread."""
+        if len(self._sought) < _MAX_SOUGHT:
+            self._sought.setdefault(container_id, time.monotonic())
 
     def _look(self) -> None:
         owners, now = list(self._owners()), time.monotonic()
@@ -138,9 +148,19 @@ class KubeletWatch(Watch):
         self._pause_seconds = self._pace.look if self._socket else self._pace.search
 
     def _name(self, ids: set[str], now: float) -> None:
-        if not self._names.keys() >= ids and self._naming.is_due(now):
+        for container_id in ids:
+            self.seek(container_id)
+        sought = dict(self._sought)  # a copy: other threads add to it
+        for container_id in sought.keys() - ids:
+            if now - sought[container_id] > self._pace.keep:
+                del self._sought[container_id]
+        unnamed = sought.keys() - self._names.keys()
+        is_new = any(now - sought[container_id] < self._pace.name for container_id in unnamed)
+        if unnamed and (is_new or self._naming.is_due(now)):
+            # The link of a pod that was deleted is gone, and its name still that of its job.
+            kept = {key: name for key, name in self._names.items() if key in sought}
             with suppress(OSError):
-                self._names = container_names(self._settings.container_logs, ids)
+                self._names = {**kept, **container_names(self._settings.container_logs, unnamed)}
 
     def _is_due(self, found: tuple[int, int], pods: frozenset[str], now: float) -> bool:
         if found != self._socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -13,8 +14,11 @@ from gpu_bottleneck_exporter.driver.nvml.processes import COMPUTE, GRAPHICS, MPS
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import (
     GPU_WIDE_ERRORS,
+    AccessLost,
     Device,
+    DeviceLost,
     DriverError,
+    DriverMissing,
     Forbidden,
     Unsupported,
 )
@@ -66,11 +70,27 @@ class NvmlInstance(Device):
         return self._queries.last_error
 
     def check(self) -> None:
-        """Raise the GPU's error if it answers none of `_BASICS`."""
-        queries = Queries(self._calls, self._whole)
-        answers = [queries.ask(*basic) for basic in _BASICS]
-        if answers.count(None) == len(_BASICS) and isinstance(queries.last_error, GPU_WIDE_ERRORS):
-            raise queries.last_error
+        """Raise the GPU's error if it answers none of `_BASICS`; Unsupported if it has none."""
+        failures: list[DriverError] = []
+        for basic in _BASICS:
+            failure = self._failure(*basic)
+            if failure is None:
+                return
+            failures.append(failure)
+        worst = min(failures, key=_rank)
+        if isinstance(worst, GPU_WIDE_ERRORS) or type(worst) is Unsupported:
+            raise worst
+        # A library that was initialised under another driver never answers again.
+        kind = AccessLost if isinstance(worst, DriverMissing) else DeviceLost
+        raise kind(str(worst), worst.remedy) from worst
+
+    def _failure(self, function: Callable[..., object], *arguments: object) -> DriverError | None:
+        """The error of a call about the whole GPU; None if it is answered."""
+        try:
+            self._calls.ask(function, self._whole, *arguments)
+        except DriverError as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Free the GPM samples."""
@@ -147,3 +167,10 @@ class NvmlComputeInstance(Device):
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
+
+
+def _rank(error: DriverError) -> int:
+    """The position of `error` among those of `_BASICS`: the most telling is lowest."""
+    if isinstance(error, GPU_WIDE_ERRORS):
+        return 0
+    return 2 if type(error) is Unsupported else 1
