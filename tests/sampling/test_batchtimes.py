@@ -18,6 +18,7 @@ import pytest
 
 from gpu_bottleneck_exporter.host.process import stat_of
 from gpu_bottleneck_exporter.sampling.batchtimes import BatchTimes, Pair, SpreadMeter
+from gpu_bottleneck_exporter.schedule import FEW
 from support.waiting import eventually
 
 PROC = Path("/proc")
@@ -132,12 +133,20 @@ def test_it_is_measured_on_processes_by_what_one_writes_and_the_other_reads(spre
     assert found == pytest.approx(true, abs=0.05 + true / 3)
 
 
-def test_a_process_that_ends_or_is_not_asked_for_ends_its_measurement() -> None:
+def test_a_process_that_ends_ends_its_measurement() -> None:
     meter, now_ns = SpreadMeter(PROC), time.monotonic_ns()
     with loader(0.7) as (pair, _):
-        meter.spread(pair, now_ns)
+        assert meter.spread(pair, now_ns) is None
     eventually(lambda: not is_measuring())
     assert meter.spread(pair, now_ns) is None
-    ourselves = Pair((os.getpid(), 1), (os.getpid(), 1))
-    meter.spread(ourselves, now_ns - 11 * 10**9)
+    assert not is_measuring(), "it would end at once again"
+
+
+def test_few_pairs_are_measured_at_once_and_none_after_the_end() -> None:
+    meter, ourselves = SpreadMeter(PROC), (os.getpid(), 1)
+    for number in range(20):
+        meter.spread(Pair(ourselves, (os.getpid(), number)), time.monotonic_ns())
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("batches") == FEW
+    meter.stop()
     eventually(lambda: not is_measuring())

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError
 from gpu_bottleneck_exporter.host.process import Started, calls_in
-from gpu_bottleneck_exporter.schedule import FEW, LATELY_NS, LONG_NS
+from gpu_bottleneck_exporter.schedule import FEW, LONG_NS
 
 _LOOKS_PER_BATCH = 6
 """Looks at a count in the mean time of a batch, which is thus known to a sixth of that."""
@@ -104,12 +104,8 @@ class _Measurement:
         self.thread = threading.Thread(target=self._run, name="batches", daemon=True)
         self.thread.start()
 
-    def is_wanted(self, now_ns: int) -> bool:
-        """Whether its GPU lately idled, with the same worker."""
-        return now_ns - self.asked_ns <= LATELY_NS
-
     def _run(self) -> None:
-        """Look on until enough batches have come, or the measurement is not wanted any longer.
+        """Look on until enough batches have come.
 
         At a batch both counts rise, of what the main reads and of what the worker writes: either
         alone also rises for log files and for encrypted requests.
@@ -121,7 +117,7 @@ class _Measurement:
                 reads = self._main.of("syscr")
                 if reads != before[0]:
                     writes = self._worker.of("syscw")
-                if reads is None or writes is None or not self.is_wanted(time.monotonic_ns()):
+                if reads is None or writes is None:
                     return
                 self.times.note(at, came=writes != before[1])
 
@@ -140,12 +136,14 @@ class SpreadMeter:
         self._stop.set()
 
     def spread(self, pair: Pair, now_ns: int) -> float | None:
-        """The spread of `pair` as far as it is measured, None if unknown.
+        """The spread of `pair` as far as it is measured at monotonic `now_ns`, None if unknown.
 
-        A pair is measured when it is first asked for, unless few others are, and again later.
+        A pair is measured when it is first asked for, or once few others are, and again later.
+        What is not asked for any longer is dropped after a minute.
         """
+        oldest_ns = now_ns - LONG_NS
         self._measured = {
-            known: one for known, one in self._measured.items() if one.is_wanted(now_ns)
+            known: one for known, one in self._measured.items() if one.asked_ns >= oldest_ns
         }
         one = self._measured.get(pair)
         if one is None or now_ns - one.began_ns > _VALID_NS:
