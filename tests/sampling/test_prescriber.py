@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
+from gpu_bottleneck_exporter.sampling.batchtimes import SpreadMeter
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.prescriber import Prescriber, Prescribers, _setting
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
 from support.rows import beside
 from support.states import feeding
 from support.trees import lay
+from support.waiting import eventually
 
 SECOND = 1_000_000_000
 STRETCH = 4
@@ -229,6 +233,35 @@ def test_whose_restart_it_may_be(
     assert all(keys)
     feed.facts = JobFacts(command="train", owners=frozenset({("1", ""), ("2", "")}))
     assert not _setting(feed, Observed(4.0, 0.5, {})).job
+
+
+def test_how_much_batches_vary_is_measured_of_a_lone_worker_while_the_gpu_idles(
+    tmp_path: Path,
+) -> None:
+    gpu, meter = Gpu(tmp_path), SpreadMeter(tmp_path)
+    gpu.prescriber, gpu.at_ns = Prescriber(tmp_path, tmp_path, meter), time.monotonic_ns()
+    gpu.feed.mains[5] = Process(tmp_path, 5)
+    gpu.feed.workers[7] = Process(tmp_path, 7)
+    batches = count(1000)
+    lay(tmp_path, {f"{pid}/io": "syscr: 1000\nsyscw: 1000\n" for pid in (5, 7)})
+
+    def spread(busy: float = 0.5) -> float | None:
+        """What is known after one more batch; no file is empty meanwhile, as in /proc."""
+        number = next(batches)
+        for pid in (7, 5):
+            with open(tmp_path / f"{pid}/io", "r+", encoding="ascii") as file:
+                file.write(f"syscr: {number}\nsyscw: {number}\n")
+        gpu.work(STRETCH * busy, {NETWORK: STRETCH * (1 - busy)}, did=READING)
+        found = gpu.look()
+        return found.spread if found else None
+
+    eventually(lambda: spread() is not None)
+    assert spread(busy=0.9) is None, "it is well fed"
+    gpu.feed.workers[8] = Process(tmp_path, 8)
+    assert spread() is None, "they show it by how often they rest"
+    del gpu.feed.workers[8]
+    assert spread() is not None
+    meter.stop()
 
 
 def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:

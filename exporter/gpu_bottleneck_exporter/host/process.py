@@ -399,6 +399,12 @@ class ProcessReader:
         return (read(f"{self._folder}/comm") or "").strip()
 
 
+@understood
+def calls_in(io: bytes | None, name: str) -> int:
+    """The count of calls `name`, `syscr` or `syscw`, in a /proc/PID/io file; None without it."""
+    return _number_after(f"{name}: ".encode(), io or b"")
+
+
 def _number_after(name: bytes, text: bytes) -> int:
     """The number after the first `name`: `write_bytes: ` also ends `cancelled_write_bytes: `."""
     return int(text.partition(name)[2].partition(b"\n")[0])

@@ -27,7 +27,7 @@ _HARDLY_WORKS = 0.01
 _LEADS = 0.4
 """Share of the idle time from which a cause counts (`gpu:threshold:evidence` of the rules)."""
 _MOST_WORKERS = 128
-_ENOUGH = 0.97
+_ENOUGH = 0.95
 """Share of what endless workers would bring that is aimed at: the rest takes many of them."""
 _ROOM = 1.1
 """Less growth than this leaves no room for another worker."""
@@ -40,11 +40,18 @@ _HALF_A_CORE = 0.5
 _EXPLAINS = 0.6
 """Share of the workers that must be at work while they are waited for: else something else holds
 them up."""
+_LEAST_POWER = 0.55
+"""Power of the number of workers of which at least so many are at work, where they wait for each
+other's slow batches: their times have a coefficient of variation of 2."""
 _HARDLY_BURNS = 0.1
 """Cores per worker: more of them need none to speak of."""
 _ALWAYS_FOUND = 0.25
 """Cores that a job gets even on a busy machine if it mostly waits: the scheduler prefers it."""
 _MOST_MEMORY = 0.9
+_MAX_SPREAD = 6.0
+"""Largest variance of the logarithm: more workers bring next to nothing from there."""
+_HALVINGS = 20
+"""Steps of the search for a spread: to the fifth decimal."""
 _UNSURE = 1.2
 """What is removed may take so many times its share of the idle time: that is from samples."""
 
@@ -55,23 +62,59 @@ Advice = Prescription | Refusal
 
 
 class Loop(NamedTuple):
-    """A training loop. The unit of time is the one in which it now takes one step."""
+    """A training loop. The unit of time is the one in which it now takes one step.
+
+    Batches are taken in order, two ahead per worker, as PyTorch's DataLoader does: workers wait for
+    the slowest one. `rate` was fitted to simulations of that (`tests/prescriptions/test_order.py`).
+    """
 
     work: float
     """Time of a lone worker for a batch."""
-    power: float
-    """Of the number of workers that their speed grows with; 1: none ever waits for another."""
     serial: float
     """Time of the main and its GPU for a batch that is there."""
     cause: str
+    spread: float = 0.0
+    """Variance of the logarithm of a batch's time; 0: no worker ever waits for another."""
+
+    @property
+    def _power(self) -> float:
+        """Power of the number of workers with which their speed grows."""
+        return 1 / (1 + self.spread / 2)
+
+    @property
+    def _sharpness(self) -> float:
+        """Exponent that says how close a loop comes to the lower one of its two limits."""
+        return 1.4 + 1.6 / self.spread if self.spread else math.inf
 
     def rate(self, workers: float) -> float:
-        """Steps per unit of time with so many workers: theirs, or what the main can take."""
-        return min(math.pow(workers, self.power) / self.work, 1 / self.serial)
+        """Steps per unit of time with `workers`: limited by them and by what the main can take."""
+        limits = math.pow(workers, self._power) / self.work, 1 / self.serial
+        sharpness, low = self._sharpness, min(limits)
+        return low * math.pow(1 + math.pow(low / max(limits), sharpness), -1 / sharpness)
+
+    def _alone(self, rate: float) -> float:
+        """Rate of the workers, if the main took no time, where the loop makes `rate` steps."""
+        used = min(rate * self.serial, _ENOUGH)
+        return rate * math.pow(1 - math.pow(used, self._sharpness), -1 / self._sharpness)
 
     def fewest(self, rate: float) -> int:
         """The fewest workers that make `rate` steps."""
-        return min(math.ceil(math.pow(rate * self.work, 1 / self.power) - 1e-6), _MOST_WORKERS)
+        workers = math.pow(self._alone(rate) * self.work, 1 / self._power)
+        return math.ceil(min(workers, _MOST_WORKERS) - 1e-6)
+
+    def with_lone_worker(self, spread: float) -> Loop:
+        """The loop with a measured `spread` and the work with which one worker makes one step."""
+        loop = self._replace(spread=spread)
+        return loop._replace(work=1 / loop._alone(1.0))  # noqa: SLF001 - of the same class
+
+    def with_spread(self, workers: int) -> Loop:
+        """The loop with the spread that explains why `workers` make no more than one step."""
+        low, high = 0.0, _MAX_SPREAD
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            faster = self._replace(spread=middle).rate(workers) > 1
+            low, high = (middle, high) if faster else (low, middle)
+        return self._replace(spread=low)
 
 
 def advise(seen: Observed) -> Advice | None:
@@ -183,18 +226,18 @@ def _loop(seen: Observed) -> Loop | Refusal:
     if seen.workers < 1 or abs(seen.workers - round(seen.workers)) > 0.1 * seen.workers:
         return Refusal("changing")
     now, waits = round(seen.workers), _waits_for_workers(seen)
-    if waits > LEAST_GAIN and seen.active < _EXPLAINS * now:
+    least = min(_EXPLAINS * now, math.pow(now, _LEAST_POWER))
+    if waits > LEAST_GAIN and seen.active < least:
         return Refusal("peer" if seen.waits(stall.PEER) > LEAST_GAIN else "inconsistent")
     # As many as are at work at a time is the work of a step (Little's law). Where the others rest
-    # although they are waited for, batches differ and are taken in order: with more workers, more
-    # of them rest, so their speed grows with a power of their number.
-    work = min(max(seen.active, _EXPLAINS * now), now) if now > 1 else 1.0
-    return Loop(
-        work,
-        math.log(work) / math.log(now) if now > 1 else 1.0,
-        max(1 - waits, seen.busy),
-        max((*WAITS_FOR_WORKERS, stall.ASLEEP), key=seen.waits),
-    )
+    # although they are waited for, batches differ and are taken in order. A lone worker never does:
+    # its spread is measured.
+    work = min(max(seen.active, least), now) if now > 1 else 1.0
+    cause = max((*WAITS_FOR_WORKERS, stall.ASLEEP), key=seen.waits)
+    loop = Loop(work, max(1 - waits, seen.busy), cause)
+    if now > 1:
+        return loop.with_spread(now)
+    return loop if seen.spread is None else loop.with_lone_worker(seen.spread)
 
 
 def _waits_for_workers(seen: Observed) -> float:
@@ -218,7 +261,7 @@ def _inline(seen: Observed) -> Loop | Refusal:
         return Refusal("no_knob")
     loading = max(waits + code, seen.idle)
     cause = max((*OUTSIDE, stall.HOST_CODE), key=seen.waits)
-    return Loop(loading * mains, 1.0, max(1 - loading, seen.busy), cause)
+    return Loop(loading * mains, max(1 - loading, seen.busy), cause)
 
 
 def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
@@ -231,14 +274,18 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
         told = _afterwards(seen, rate, WAITS_FOR_WORKERS)
         then = model.leading({**told, loop.cause: 1 - loop.serial * rate})
     more = max(workers - now, 0)
+    at_most = loop.cause in OUTSIDE and workers > now
+    # A lone worker does not show whether batches are taken in order.
+    unordered = loop._replace(spread=0.0).rate(workers) if at_most and now <= 1 else 0.0
     return _prescription(
         seen,
         rate,
+        min(unordered, room),
         cause=loop.cause,
         knob=model.NUM_WORKERS,
         current_value=now,
         value=workers,
-        at_most=loop.cause in OUTSIDE and workers > now,
+        at_most=at_most,
         needs_cores=max(rate - 1, 0.0) * seen.cores,
         free_cores=_free(seen),
         needs_memory_bytes=None if seen.worker_bytes is None else more * seen.worker_bytes,
@@ -247,8 +294,13 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
     )
 
 
-def _prescription(seen: Observed, rate: float, **change: Any) -> Prescription:  # noqa: ANN401
-    """The prescription of `change`, which makes `rate` steps in the time of one."""
+def _prescription(
+    seen: Observed,
+    rate: float,
+    highest: float = 0.0,
+    **change: Any,  # noqa: ANN401
+) -> Prescription:
+    """The prescription of `change`, which makes `rate` steps in the time of one, or `highest`."""
     predicted = min(seen.busy * rate, 1.0)
     bytes_now, job = seen.data_bytes, seen.job_busy
     low = (1 - ERROR) * predicted
@@ -256,7 +308,7 @@ def _prescription(seen: Observed, rate: float, **change: Any) -> Prescription:  
         current_busy_ratio=seen.busy,
         busy_ratio=predicted,
         busy_low_ratio=min(low, seen.busy) if change.get("at_most") else low,
-        busy_high_ratio=min((1 + ERROR) * predicted, 1.0),
+        busy_high_ratio=min((1 + ERROR) * seen.busy * max(rate, highest), 1.0),
         job_gpus=round(seen.job_gpus),
         job_current_busy_ratio=job,
         job_busy_ratio=(

@@ -52,6 +52,8 @@ class Observed:
     """Whether the main wrote more to storage than it read."""
     main_reads: bool = False
     """Whether the main read files, from storage or from the page cache."""
+    spread: float | None = None
+    """Variance of the logarithm of the time from batch to batch, measured with one worker."""
     worker_starts: float = 0.0
     """Per second."""
     throttled: float = 0.0
@@ -117,7 +119,7 @@ class Observed:
 
 
 _IDLES = 0.1
-_LATEST = frozenset({"limit_cores", "worker_bytes", "free_bytes", "job_gpus"})
+_LATEST = frozenset({"limit_cores", "spread", "worker_bytes", "free_bytes", "job_gpus"})
 """What is no mean over the stretch: the last one counts."""
 _WORST = frozenset({"pinned", "saturated", "main_writes", "main_reads"})
 _WHERE_KNOWN = frozenset({"free_cores", "data_bytes", "job_busy", "slack"})

@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed, among
+from gpu_bottleneck_exporter.sampling.batchtimes import Pair, SpreadMeter
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.peers import ranks_beside
 from gpu_bottleneck_exporter.schedule import LONG_NS
@@ -58,9 +59,11 @@ class Mark:
 class Prescriber:
     """What would help one GPU; the thread that reads it calls `note_split`, another `advise`."""
 
-    def __init__(self, proc: Path, sysfs: Path) -> None:
+    def __init__(self, proc: Path, sysfs: Path, meter: SpreadMeter | None = None) -> None:
+        """`meter`: of all GPUs; None: how much batches vary stays unknown."""
         self._proc = proc
         self._sysfs = sysfs
+        self._meter = meter
         self._mark: Mark | None = None
         self._time_ns: dict[str, int] = {}
         self._keeper = Keeper()
@@ -162,6 +165,7 @@ class Prescriber:
             main_network=states.get(Activity.NETWORK, 0) / samples,
             main_writes=(main.written_bytes or 0) > max(main.read_bytes or 0, much),
             main_reads=main.read_chars > much,
+            spread=self._spread(feed, now.at_ns) if plain.busy < HEALTHY else None,
             worker_starts=(now.starts - mark.starts) * 1e9 / elapsed,
             throttled=held.throttled_periods / held.periods if held.periods else 0.0,
             free_cores=self._shared(_free_cores(machines, feeding, cores)),
@@ -171,6 +175,16 @@ class Prescriber:
             pinned=feed.pinned is not None and feed.pinned.are_most,
             saturated=machines is not None and _saturated(machines, self._sysfs),
         )
+
+    def _spread(self, feed: FeederGroup, now_ns: int) -> float | None:
+        """Spread of the times between batches, if one main has one worker."""
+        if self._meter is None or len(feed.mains) != 1 or len(feed.workers) != 1:
+            return None
+        main, worker = (
+            (one.pid, one.reader.started_ticks)
+            for one in (*feed.mains.values(), *feed.workers.values())
+        )
+        return self._meter.spread(Pair(main, worker), now_ns)
 
     def _shared(self, free: float | None) -> float | None:
         return None if free is None else free / self._rivals
@@ -201,7 +215,7 @@ class Prescribers:
 
     def __init__(self, proc: Path, sysfs: Path) -> None:
         """`proc`, `sysfs`: the host's."""
-        self._paths = proc, sysfs
+        self._shared = proc, sysfs, SpreadMeter(proc)
         self._of: dict[str, Prescriber] = {}
 
     def note_split(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
@@ -219,7 +233,7 @@ class Prescribers:
         """What would help GPU `uuid` of those that `feeds` feed."""
         feed = feeds[uuid]
         for one in feeds:
-            self._of.setdefault(one, Prescriber(*self._paths))
+            self._of.setdefault(one, Prescriber(*self._shared))
         idle = {one.idle_mains for one in self._of.values() if one.idle_mains}
         # GPUs of the same processes have the same knobs.
         beside = ranks_beside(uuid, feeds)
@@ -228,6 +242,10 @@ class Prescribers:
         ]
         rivals = len(idle | {feed.started})
         return self._of[uuid].advise(feed, feeding, host, rivals, ranks)
+
+    def stop(self) -> None:
+        """End what runs beside the calls."""
+        self._shared[-1].stop()
 
     def forget(self, uuid: str) -> None:
         """Drop GPU `uuid`."""

@@ -139,6 +139,8 @@ class HostSampler:
             self._thread.join(_STOP_SECONDS)
         if self.lines:
             self.lines.stop()
+        if self._prescribers:
+            self._prescribers.stop()
         for one in (aside, lending, proc_reads, looking):
             one.share_by(int)
 

@@ -1,0 +1,108 @@
+"""Loaders that hand batches over in order wait for the slowest: predictions against simulations."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+
+from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.prescription.advise import Loop, advise, predict
+from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription
+from gpu_bottleneck_exporter.prescription.observed import Observed
+
+BATCHES = 20_000
+_AHEAD = 2
+"""Batches that a worker begins before those in front of them are taken."""
+Times = Callable[[random.Random], float]
+
+
+def lognormal(spread: float) -> Times:
+    return lambda draw: draw.lognormvariate(-spread / 2, math.sqrt(spread))
+
+
+@cache
+def simulated(workers: int, serial: float, times: Times, work: float = 1.0) -> float:
+    """Batches per unit of time of PyTorch's DataLoader: worker i makes each batch i mod n."""
+    draw = random.Random(7)  # noqa: S311 - no secret
+    made, taken = [0.0] * BATCHES, [0.0] * BATCHES
+    ends = 0.0
+    for batch in range(BATCHES):
+        begins = made[batch - workers] if batch >= workers else 0.0
+        if batch >= _AHEAD * workers:
+            begins = max(begins, taken[batch - _AHEAD * workers])
+        made[batch] = begins + work * times(draw)
+        taken[batch] = max(made[batch], ends)
+        ends = taken[batch] + serial
+    return BATCHES / ends
+
+
+def observed(workers: int, serial: float, times: Times, spread: float | None = None) -> Observed:
+    """What is seen of a simulated loop whose main only waits for workers and for the GPU."""
+    rate = simulated(workers, serial, times)
+    busy = serial * rate
+    return Observed(
+        seconds=60.0,
+        busy=busy,
+        stalls={stall.NETWORK: 1 - busy},
+        workers=workers,
+        active=rate,  # Little's law, as a batch takes one unit of time
+        spread=spread,
+        free_cores=8.0,
+    )
+
+
+def expected(seen: Observed, workers: int) -> float:
+    found = predict(seen, NUM_WORKERS, workers)
+    assert isinstance(found, Prescription), found
+    return found.busy_ratio
+
+
+EVEN: Times = lambda _: 1.0  # noqa: E731 - as the others are made
+CV = {cv: lognormal(math.log1p(cv * cv)) for cv in (0.3, 0.5, 0.7, 1.0, 1.5)}
+
+
+@pytest.mark.parametrize("cv", CV)
+def test_the_rate_is_that_of_a_loader_in_order(cv: float) -> None:
+    for workers, serial in product((1, 2, 3, 9, 32), (0.03, 0.1, 0.4)):
+        loop = Loop(1.0, serial, stall.NETWORK, math.log1p(cv * cv))
+        true = simulated(workers, serial, CV[cv])
+        assert loop.rate(workers) == pytest.approx(true, rel=0.05), (workers, serial)
+
+
+CHANGES = [(1, 3, 0.33), (1, 2, 0.1), (2, 9, 0.11), (2, 4, 0.15), (4, 8, 0.15), (8, 16, 0.08)]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("cv", [0.0, *CV])
+def test_more_workers_bring_what_they_bring_in_order(
+    cv: float, change: tuple[int, int, float]
+) -> None:
+    """Of a lone worker the spread is measured; several are seen to wait for each other."""
+    before, after, serial = change
+    times = CV.get(cv, EVEN)
+    seen = observed(before, serial, times, math.log1p(cv * cv) if before == 1 else None)
+    true = serial * simulated(after, serial, times)
+    assert expected(seen, after) == pytest.approx(true, abs=0.03)
+
+
+def test_without_a_measured_spread_a_lone_worker_is_taken_to_be_even() -> None:
+    seen = observed(1, 0.1, CV[1.0])
+    assert expected(seen, 3) == pytest.approx(3 * seen.busy)
+    assert expected(replace(seen, spread=0.0), 3) == pytest.approx(3 * seen.busy)
+
+
+@pytest.mark.parametrize("cv", [0.0, *CV])
+def test_so_many_are_prescribed_that_the_gpu_is_nearly_as_busy_as_it_can_be(cv: float) -> None:
+    times, serial = CV.get(cv, EVEN), 0.1
+    found = advise(observed(1, serial, times, math.log1p(cv * cv)))
+    assert isinstance(found, Prescription)
+    assert 0.94 < found.busy_ratio <= 1
+    assert serial * simulated(round(found.value), serial, times) == pytest.approx(
+        found.busy_ratio, abs=0.04
+    )
