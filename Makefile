@@ -112,6 +112,7 @@ grafana-check: $(VENV)/.developer programs $(DRAWING)  ## Draw the dashboards wi
 generate: $(VENV)/.developer  ## Rewrite what is generated: the tables in the documents, the dashboards, the golden exposition, the expectations of captures
 	PYTHONPATH=tests $(BIN)/python -m tables
 	cp helm/gpu-bottleneck-exporter/values.yaml tests/helm/values-$(VERSION).yaml
+	PYTHONPATH=tests $(BIN)/python -m helm.earlier
 	PYTHONPATH=grafana $(BIN)/python -m builders
 	$(BIN)/python -m pytest -q tests/collectors/test_golden.py --update-golden
 	PYTHONPATH=tests $(BIN)/python -m replay

@@ -23,6 +23,8 @@ OWNERS = "owners.yml"
 """Records whose pods are, by a label that kube-state-metrics shows."""
 BUDGETS = "budgets.yml"
 """Compares what owners lose with what they may lose."""
+ALERTS = ("alerts.yml", BUDGETS)
+"""Files that become an object of their own, as client-side apply limits the size of one."""
 EXTRAS = (JOBSTATS, OWNERS, BUDGETS)
 """Files that come when asked for."""
 INPUTS = ("gpu-inputs", "gpu-inputs-host")
@@ -165,7 +167,7 @@ def merged(files: Mapping[str, str]) -> str:
 def as_prometheusrule(
     files: Mapping[str, str], name: str, namespace: str | None, labels: Mapping[str, str]
 ) -> str:
-    """One PrometheusRule object of the Prometheus Operator with all groups."""
+    """One PrometheusRule object of the Prometheus Operator with the groups of all `files`."""
     given = {"name": name, "namespace": namespace, "labels": labels}
     lines = (
         "apiVersion: monitoring.coreos.com/v1",

@@ -79,11 +79,12 @@ def _writing(text: str) -> Callable[[Any], Any]:
 @flag(
     "prometheusrule",
     is_flag=True,
-    help="Print one PrometheusRule object of the Prometheus Operator.",
+    help="Print PrometheusRule objects of the Prometheus Operator: one of recording rules, one of "
+    "alerts.",
 )
-@flag("name", help="Name of the object; gpu-bottleneck-exporter if omitted.")
-@flag("namespace", help="Namespace of the object.")
-@flag("label K=V", "labels", multiple=True, help="Label of the object; repeatable.")
+@flag("name", help="Name of the objects; gpu-bottleneck-exporter if omitted.")
+@flag("namespace", help="Namespace of the objects.")
+@flag("label K=V", "labels", multiple=True, help="Label of the objects; repeatable.")
 def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
     """Print or write the recording and alerting rules.
 
@@ -92,7 +93,7 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
     \b
     Write the rule files for Prometheus:
       $ gpu-bottleneck-exporter rules --output /etc/prometheus/rules
-    Install them as one object of the Prometheus Operator:
+    Install them as objects of the Prometheus Operator:
       $ gpu-bottleneck-exporter rules --prometheusrule --namespace monitoring | kubectl apply -f -
     Try alerts out in seconds instead of minutes:
       $ gpu-bottleneck-exporter rules --for-scale 60

@@ -141,7 +141,10 @@ UNREAD: Mapping[str, frozenset[str]] = {
 """Signals that only collectors which are off read: they are neither given nor missing."""
 
 RENOUNCED: Mapping[str, frozenset[str]] = {
-    "chart restricted": frozenset({"host_pids", "kubelet"}),
+    "chart restricted": frozenset(PRIVATE)
+    | {"host_pids", "kubelet", "cgroup_cpu", "cgroup_memory", "psi_cgroup"},
+    "chart without capabilities": frozenset(PRIVATE),
+    "chart with collectors off": frozenset(PRIVATE),
     "chart without the kubelet": frozenset({"kubelet"}),
 }
 """Signals that the values do without: neither given nor missing, and named as such."""
@@ -163,7 +166,6 @@ MODES: Mapping[str, Callable[[], Mode]] = {
 }
 PROTECTED = ("process_io", "connections")
 MISSING: Mapping[str, Missing] = {
-    "chart without capabilities": PRIVATE,
     "docker without the host's pids": {"host_pids": staging.NO_FEEDERS},
     "unit without capabilities": PRIVATE,
     "hidden pids": {"host_pids": staging.NO_FEEDERS},
@@ -329,9 +331,13 @@ def test_the_pod_cannot_change_control_groups(node: Node) -> None:
 def test_the_table_of_capabilities_says_what_one_alone_lacks(
     node: Node, own: Callable[[Mode], Missing], kept: str
 ) -> None:
+    """Those are the signals that the chart does without: nothing else is missing."""
     needed, mode = capabilities_by_signal(), of_chart(with_capabilities(kept))
     missing = {signal: PRIVATE[signal] for signal in PRIVATE if not needed[signal] <= {kept}}
-    assert_told(run(node, mode).report, {**own(mode), **missing})
+    assert mode.without == missing.keys()
+    variables = {name: v for name, v in mode.variables.items() if name != "GPU_EXPORTER_WITHOUT"}
+    report = run(node, replace(mode, variables=variables)).report
+    assert_told(report, {**own(mode), **missing})
 
 
 def with_capabilities(*names: str) -> Mapping[str, object]:

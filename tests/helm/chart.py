@@ -43,6 +43,13 @@ class Rendered:
         return found
 
     @property
+    def service(self) -> Object:
+        """The Service of the release, not that of `helm test`."""
+        services = self.of("Service")
+        (service,) = (s for s in services if not s["metadata"]["name"].endswith("-test"))
+        return service
+
+    @property
     def pod(self) -> Object:
         """The pod of the DaemonSet."""
         return dict(self.one("DaemonSet")["spec"]["template"]["spec"])
@@ -55,7 +62,7 @@ class Rendered:
     @property
     def environment(self) -> dict[str, str]:
         """The container's variables."""
-        return {one["name"]: one["value"] for one in self.container.get("env", [])}
+        return {v["name"]: v["value"] for v in self.container["env"] if "value" in v}
 
     @property
     def hosts_folders(self) -> dict[str, str]:
@@ -89,6 +96,14 @@ def leaves(values: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield above, values
 
 
+def below(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    """`value` as values, at a path."""
+    for key in reversed(path):
+        value = {key: value}
+    assert isinstance(value, dict)
+    return value
+
+
 @functools.cache
 def chart() -> Any:  # noqa: ANN401 - the engine's own class
     """The chart as Helm reads it."""
@@ -115,6 +130,13 @@ def rendered_for(
     # Chart.render leaves out this one of the engine's options.
     text = helm._native.call_string("helm_render", (of or chart())._raw(), *arguments)
     return parsed(json.loads(text))
+
+
+def over(defaults: Mapping[str, Any], folder: Path) -> Any:  # noqa: ANN401 - the engine's own class
+    """The chart with other default values, as `helm upgrade --reuse-values` renders it."""
+    copied = Path(chart().save_dir(folder))
+    (copied / "values.yaml").write_text(yaml.safe_dump(dict(defaults)), encoding="utf-8")
+    return helm.Chart.load(copied)
 
 
 def case(name: str) -> Mapping[str, Any]:

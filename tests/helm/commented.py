@@ -7,33 +7,53 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from gpu_bottleneck_exporter.errors import ExporterError
 
 VALUES = Path(__file__).parents[2] / "helm/gpu-bottleneck-exporter/values.yaml"
-_COMMENT = re.compile(r" *# *\S")
+_COMMENT = re.compile(r" *# ?(.*)")
 
 
-def keys(text: str) -> list[str]:
-    """The dotted keys of a values file that have a comment.
+@dataclass(frozen=True)
+class Value:
+    """A value with a comment of its own: its dotted key, default, and first paragraph."""
+
+    key: str
+    default: object
+    comment: str
+
+
+def values(text: str) -> list[Value]:
+    """The values of a values file that have a comment.
 
     Raises ExporterError for a key that nothing is said about.
     """
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)
-    return list(_keys(root, text.splitlines(), ""))
+    return list(_values(root, yaml.safe_load(text), text.splitlines(), ""))
 
 
-def _keys(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[str]:
+def _values(
+    node: yaml.MappingNode, defaults: dict[str, Any], lines: list[str], prefix: str
+) -> Iterator[Value]:
     for name, below in node.value:
-        key = f"{prefix}{name.value}"
-        above = name.start_mark.line - 1
-        if above >= 0 and _COMMENT.match(lines[above]):
-            yield key
+        key, default = f"{prefix}{name.value}", defaults[name.value]
+        if comment := _comment(lines[: name.start_mark.line]):
+            yield Value(key, default, comment)
         elif isinstance(below, yaml.MappingNode) and below.value:
-            yield from _keys(below, lines, f"{key}.")
+            yield from _values(below, default, lines, f"{key}.")
         else:
             raise ExporterError(f"values.yaml says nothing about {key}")
+
+
+def _comment(lines: list[str]) -> str:
+    """The first paragraph of the comment at the end of `lines`; empty without one."""
+    block = [*takewhile(bool, map(_COMMENT.fullmatch, reversed(lines)))]
+    texts = [match[1] for match in reversed(block) if match]
+    return " ".join(takewhile(bool, texts))

@@ -7,7 +7,6 @@ from typing import Any
 from helm import chart
 from helm.chart import Object, rendered
 from support.offenders import each
-from support.rows import rows
 
 
 def endpoint(monitor: Object) -> dict[str, Any]:
@@ -19,7 +18,7 @@ def endpoint(monitor: Object) -> dict[str, Any]:
 def test_a_service_monitor() -> None:
     values = chart.case("service-monitor")["serviceMonitor"]
     found = rendered(chart.case("service-monitor"))
-    monitor, service = found.one("ServiceMonitor"), found.one("Service")
+    monitor, service = found.one("ServiceMonitor"), found.service
     assert monitor["metadata"]["namespace"] == values["namespace"]
     assert values["labels"].items() <= monitor["metadata"]["labels"].items()
     assert monitor["metadata"]["annotations"] == values["annotations"]
@@ -41,13 +40,29 @@ def test_a_pod_monitor() -> None:
     """What its relabeling makes of labels is in test_operator."""
     found = rendered(chart.case("pod-monitor"))
     monitor = found.one("PodMonitor")
-    assert found.of("Service") == found.of("Pod") == []
+    assert all(service["metadata"]["name"].endswith("-test") for service in found.of("Service"))
     assert monitor["spec"]["selector"]["matchLabels"].items() <= found.labels.items()
     assert monitor["spec"]["jobLabel"] in found.labels
     assert endpoint(monitor)["port"] == found.container["ports"][0]["name"]
     assert endpoint(monitor)["honorLabels"] is True
     steps = endpoint(monitor)["relabelings"]
     assert [step.get("targetLabel") for step in steps] == ["node", None]
+
+
+@each(["serviceMonitor", "podMonitor"])
+def test_fields_of_the_operator_are_there_if_set(name: str) -> None:
+    kind, values = name[0].upper() + name[1:], chart.case("newer")[name]
+    expected = {key: value for key, value in values.items() if key != "enabled" and value}
+    monitor = rendered(chart.case("newer")).one(kind)
+    default = rendered({name: {"enabled": True}}).one(kind)
+    fields = {**monitor["spec"], **endpoint(monitor)}
+    assert {key: fields.get(key) for key in expected} == expected
+    assert not expected.keys() & {*default["spec"], *endpoint(default)}
+
+
+def test_the_service_leads_to_the_exporter_of_the_same_node_if_asked() -> None:
+    assert rendered(chart.case("newer")).service["spec"]["internalTrafficPolicy"] == "Local"
+    assert "internalTrafficPolicy" not in rendered().service["spec"]
 
 
 @each([[], ["serviceMonitor"], ["podMonitor"], ["serviceMonitor", "podMonitor"]])
@@ -67,21 +82,10 @@ def test_one_path_for_all() -> None:
 
 
 def test_the_service_stands_for_no_single_exporter() -> None:
-    assert rendered().one("Service")["spec"]["clusterIP"] == "None"
-    spec = rendered(chart.case("everything-else")).one("Service")["spec"]
+    assert rendered().service["spec"]["clusterIP"] == "None"
+    spec = rendered(chart.case("everything-else")).service["spec"]
     assert "clusterIP" not in spec
     assert spec["ports"][0]["port"] == 80
-
-
-@rows(
-    "service, port",
-    {"": ({}, 10170), "80": ({"port": 80}, 10170), "IP": ({"port": 80, "clusterIP": ""}, 80)},
-)
-def test_the_test_asks_a_port_that_answers(service: Object, port: int) -> None:
-    """Headless, a service's name is the pods' addresses, which know their own port only."""
-    (container,) = rendered(service=service).one("Pod")["spec"]["containers"]
-    name = rendered().one("Service")["metadata"]["name"]
-    assert container["args"][1] == f"http://{name}.{chart.NAMESPACE}:{port}/metrics"
 
 
 def test_a_network_policy_lets_scrapes_in_and_nothing_out() -> None:

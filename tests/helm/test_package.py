@@ -14,7 +14,8 @@ from helm import chart, commented
 
 README = chart.CHART / "README.md"
 LINKS = {"rules": "../../rules", "dashboards": "../../grafana"}
-OWN = {"Chart.yaml", "README.md", "files/fetch.py", "values.schema.json", "values.yaml"}
+OWN = {"Chart.yaml", "README.md", "values.schema.json", "values.yaml"}
+OWN |= {"files/fetch.py", "files/newer.yaml"}
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +47,12 @@ def test_it_has_rules_and_dashboards_as_files_and_nothing_else(package: Path) ->
 
 
 def test_every_value_is_documented() -> None:
-    rows = commented.keys(commented.VALUES.read_text())
+    rows = [entry.key for entry in commented.values(commented.VALUES.read_text())]
     assert len(rows) == len(set(rows))
     paths = [".".join(path) for path, _ in chart.leaves(dict(chart.chart().values))]
-    assert [one for one in paths if not any(f"{one}.".startswith(f"{row}.") for row in rows)] == []
+    assert [
+        entry for entry in paths if not any(f"{entry}.".startswith(f"{row}.") for row in rows)
+    ] == []
 
 
 def test_examples_in_the_readme_are_values() -> None:
@@ -57,6 +60,22 @@ def test_examples_in_the_readme_are_values() -> None:
     assert len(blocks) > 1
     for block in blocks:
         chart.rendered(yaml.safe_load(block))
+
+
+ADDRESS = re.compile(r"([\w.-]+):10170\b")
+
+
+def test_the_readme_and_the_notes_name_addresses_where_an_exporter_listens() -> None:
+    """A node's own address only beside the value that makes the exporter listen there."""
+    service = chart.rendered().service["metadata"]
+    name = f"{service['name']}.{service['namespace']}"
+    for line in README.read_text(encoding="utf-8").splitlines():
+        assert {*ADDRESS.findall(line)} <= {name} or "hostPort=10170" in line, line
+    assert ADDRESS.findall(chart.rendered().notes) == [name]
+    assert ADDRESS.findall(chart.rendered(hostNetwork=True).notes) == [name, "NODE"]
+    own = chart.rendered(hostPort=9400, service={"clusterIP": "", "port": 80}).notes
+    assert f"http://{name}:80 leads to one of them" in own
+    assert "http://NODE:9400" in own
 
 
 def test_flags_in_the_readme_are_values() -> None:

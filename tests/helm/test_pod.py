@@ -97,7 +97,8 @@ def test_full_without_capabilities() -> None:
 @each_case
 def test_only_the_switch_of_that_name_is_privileged(case: Path) -> None:
     privileged = case.stem == "privileged-values"
-    for pod in rendered(chart.loaded(case)).pods:
+    pods = rendered(chart.loaded(case)).pods
+    for pod in pods:
         for container in pod["containers"]:
             context = container["securityContext"]
             own = privileged and container["name"] == "exporter"
@@ -107,7 +108,7 @@ def test_only_the_switch_of_that_name_is_privileged(case: Path) -> None:
             assert own or context["allowPrivilegeEscalation"] is False
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert "hostNetwork" not in pod
+        assert pod.get("hostNetwork", False) is (case.stem == "newer-values" and pod is pods[0])
         assert "hostIPC" not in pod
 
 
@@ -122,7 +123,11 @@ def test_no_gpu_is_ever_requested_and_what_the_node_lends_cannot_be_written_to(c
     mounts = found.container.get("volumeMounts", [])
     writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
     # Opening a device takes no write access to its folder, but the runtime makes files in /dev.
-    allowed = {"privileged-values": {"/dev"}, "jobs-values": {JOBS_FOLDER}}
+    allowed = {
+        "privileged-values": {"/dev"},
+        "jobs-values": {JOBS_FOLDER},
+        "newer-values": {JOBS_FOLDER},
+    }
     assert writable & {*found.hosts_folders.values()} <= allowed.get(case.stem, set())
 
 
@@ -254,6 +259,34 @@ def test_ways_to_the_gpus(name: str) -> None:
     assert of_the_gpus == variables
 
 
+@rows(
+    "values, expected",
+    {
+        "default": ({}, (None, None, None)),
+        "host port": ({"hostPort": 9400}, (None, 9400, None)),
+        "host network": ({"hostNetwork": True}, (True, None, "ClusterFirstWithHostNet")),
+        "both": (
+            {"hostNetwork": True, "hostPort": 10170, "dnsPolicy": "Default"},
+            (True, 10170, "Default"),
+        ),
+        "dns": ({"dnsPolicy": "None"}, (None, None, "None")),
+    },
+)
+def test_ports_of_the_node(values: Object, expected: tuple[object, ...]) -> None:
+    release = rendered(values)
+    (port,) = release.container["ports"]
+    pod = release.pod
+    assert (pod.get("hostNetwork"), port.get("hostPort"), pod.get("dnsPolicy")) == expected
+
+
+def test_the_exporter_knows_its_nodes_name() -> None:
+    (variable,) = [entry for entry in rendered().container["env"] if "valueFrom" in entry]
+    assert variable == {
+        "name": f"{ENVIRONMENT_PREFIX}NODE_NAME",
+        "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
+    }
+
+
 def test_the_nri_plugin_is_asked_for_this_container() -> None:
     template = rendered(chart.case("nri")).one("DaemonSet")["spec"]["template"]
     (container,) = template["spec"]["containers"]
@@ -326,19 +359,38 @@ def test_no_probe_comes_before_the_exporter_can_answer() -> None:
 
 
 NO_KUBELET = {"kubelet": {"enabled": False}}
+PRIVATE = "wait_channel,connections,process_io"
+OF_THE_NODE = "host_pids,cgroup_cpu,cgroup_memory,psi_cgroup"
+
+
+def adding(*capabilities: str) -> Object:
+    return {"privilege": {"capabilities": [*capabilities]}}
 
 
 @rows(
     "values, without",
     {
         "all": ({}, None),
-        "restricted": (RESTRICTED, "host_pids,kubelet"),
+        "restricted": (RESTRICTED, f"{OF_THE_NODE},kubelet,{PRIVATE}"),
         "no kubelet": (NO_KUBELET, "kubelet"),
-        "both": ({**RESTRICTED, **NO_KUBELET}, "host_pids,kubelet"),
+        "both": ({**RESTRICTED, **NO_KUBELET}, f"{OF_THE_NODE},kubelet,{PRIVATE}"),
+        "no capabilities": (adding(), PRIVATE),
+        "ptrace alone": (adding("SYS_PTRACE"), "connections,process_io"),
+        "reading alone": (adding("DAC_READ_SEARCH"), PRIVATE),
+        "both prefixed": (adding("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"), None),
+        "privileged": ({**adding(), "gpu": {"access": "privileged"}}, None),
     },
 )
 def test_what_the_values_switch_off_is_not_expected(values: Object, without: str | None) -> None:
+    """That they name what is missing, and nothing else, is in e2e."""
     assert rendered(values).environment.get("GPU_EXPORTER_WITHOUT") == without
+
+
+def test_capabilities_are_written_as_kubernetes_does() -> None:
+    release = rendered(adding("CAP_SYS_PTRACE", "SYS_PTRACE", "CAP_SYSLOG"))
+    added = release.container["securityContext"]["capabilities"]["add"]
+    assert added == ["SYS_PTRACE", "SYSLOG"]
+    assert "Without SYS_PTRACE, " not in release.notes
 
 
 def asks(path: str, scheme: str = "HTTP") -> Object:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import functools
 import json
 import re
-import shutil
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes_validate import utils
 
 from gpu_bottleneck_exporter import __version__
-from helm import chart, commented
+from helm import chart, earlier
 from helm.chart import Object, each_case, rendered, rendered_for
 from support.offenders import each
+from support.rows import rows
 
 VERSIONS = ("1.25", "1.29", "1.30", "1.33", "1.37")
 """The oldest that the chart takes, to the newest."""
 CUSTOM = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
 WARNING = 2
 LONGEST_NAME = 63
-OLDER = sorted(Path(__file__).parent.glob("values-*.yaml"))
-"""The defaults of each release, as they were."""
 
 
 # It would read all of a version's definitions again for each object.
@@ -77,6 +77,60 @@ def test_chart_and_package_have_one_version_and_a_digest_wins_over_a_tag() -> No
     assert rendered(image={"tag": "x"}).container["image"].endswith(":x")
 
 
+PLAIN = f"gpu-bottleneck-exporter/gpu-bottleneck-exporter:{__version__}"
+
+
+@rows(
+    "values, image",
+    {
+        "as it is": ({}, f"ghcr.io/{PLAIN}"),
+        "mirror": ({"image": {"registry": "mirror:5000"}}, f"mirror:5000/{PLAIN}"),
+        "parent's": (
+            {"global": {"imageRegistry": "b.example.org/"}, "image": {"registry": "a"}},
+            f"b.example.org/{PLAIN}",
+        ),
+        "none before": (
+            {"image": {"registry": "a.example.org", "repository": "gpu/exporter", "tag": "1"}},
+            "a.example.org/gpu/exporter:1",
+        ),
+        "local": (
+            {"image": {"registry": "a.b", "repository": "localhost/gpu", "tag": "1"}},
+            "a.b/gpu:1",
+        ),
+    },
+)
+def test_a_registry_replaces_that_of_the_repository(values: Mapping[str, Any], image: str) -> None:
+    containers = [pod["containers"] for pod in rendered(values).pods]
+    assert [c["image"] for (c,) in containers] == [image, image]
+
+
+def test_pull_secrets_of_the_chart_and_its_parent() -> None:
+    release = rendered(chart.case("newer"), imagePullSecrets=[{"name": "own"}, {"name": "other"}])
+    names = ["own", "other", "mirror"]
+    expected = [[{"name": name} for name in names]] * 2
+    assert [pod["imagePullSecrets"] for pod in release.pods] == expected
+
+
+def test_another_namespace_is_that_of_every_object() -> None:
+    release = rendered(chart.case("newer"), networkPolicy={"enabled": True})
+    assert {o["metadata"]["namespace"] for o in release.objects} == {"gpu-exporters"}
+    for kind in ("ServiceMonitor", "PodMonitor"):
+        names = release.one(kind)["spec"]["namespaceSelector"]["matchNames"]
+        assert names == ["gpu-exporters"]
+    (container,) = release.one("Pod")["spec"]["containers"]
+    assert "-test.gpu-exporters:" in container["args"][1]
+    assert "-n gpu-exporters" in release.notes
+    assert chart.NAMESPACE not in release.notes
+
+
+def test_the_daemon_set_itself() -> None:
+    changed, default = rendered(chart.case("newer")).one("DaemonSet"), rendered().one("DaemonSet")
+    assert changed["metadata"]["annotations"] == {"example.org/owner": "platform"}
+    assert changed["spec"]["revisionHistoryLimit"] == 3
+    assert "annotations" not in default["metadata"]
+    assert default["spec"]["revisionHistoryLimit"] == 10
+
+
 @pytest.mark.parametrize("release", ["gpu", "gpu-bottleneck-exporter", "r" * 53])
 def test_names_follow_the_release(release: str) -> None:
     templates = chart.chart().render(
@@ -89,19 +143,12 @@ def test_names_follow_the_release(release: str) -> None:
     assert sum("-dashboard-" in name for name in names) == len(boards)
 
 
-@pytest.mark.parametrize("older", OLDER, ids=lambda older: older.stem)
-def test_values_of_older_releases_still_work(older: Path, tmp_path: Path) -> None:
-    """As `helm upgrade --reuse-values` does: these templates without defaults of their own."""
-    chart.chart().validate_schema(dict(chart.loaded(older)))
-    folder = Path(chart.chart().save_dir(tmp_path))
-    shutil.copy(older, folder / "values.yaml")
-    with chart.helm.Chart.load(folder) as mixed:
-        for case, version in product(chart.CASES, VERSIONS):
+@pytest.mark.parametrize("release", dict(earlier.releases()))
+def test_kubernetes_takes_it_with_the_values_of_an_earlier_chart(
+    release: str, tmp_path: Path
+) -> None:
+    """As `helm upgrade --reuse-values` renders it: without the new defaults."""
+    with chart.over(dict(earlier.releases())[release], tmp_path) as mixed:
+        for case, version in product(chart.CASES, (VERSIONS[0], VERSIONS[-1])):
             for found in rendered_for(version, chart.loaded(case), of=mixed).objects:
                 assert_valid(found, version)
-
-
-def test_the_values_of_this_release_are_kept_for_later_ones() -> None:
-    kept = Path(__file__).with_name(f"values-{__version__}.yaml")
-    assert kept in OLDER, "run `make generate`"
-    assert kept.read_bytes() == commented.VALUES.read_bytes(), "run `make generate`"

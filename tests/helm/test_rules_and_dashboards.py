@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from operator import itemgetter
+from pathlib import Path
 
 import yaml
 
 from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from helm import chart
-from helm.chart import Object, rendered
+from helm.chart import Object, each_case, rendered
+from support.applied import MOST_APPLIED_BYTES, applied_bytes
 
 RULES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DASHBOARDS = sorted((chart.ROOT / "grafana").glob("*.json"))
@@ -23,7 +27,7 @@ def source() -> list[Object]:
 
 
 def groups(found: chart.Rendered) -> list[Object]:
-    return list(found.one("PrometheusRule")["spec"]["groups"])
+    return [group for rule in found.of("PrometheusRule") for group in rule["spec"]["groups"]]
 
 
 def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
@@ -36,14 +40,31 @@ def test_owners_and_budgets_are_those_of_the_command() -> None:
     budgets = tuple(f"{owner}={hours}" for owner, hours in sorted(values["budgets"].items()))
     wanted = Wanted(owner_label=values["ownerLabel"], budgets=budgets)
     expected = yaml.safe_load(printed(wanted))["groups"]
-    assert groups(rendered(chart.case("budgets"))) == expected
+    actual = groups(rendered(chart.case("budgets")))
+    assert sorted(actual, key=itemgetter("name")) == sorted(expected, key=itemgetter("name"))
 
 
 def test_the_object_says_what_it_is_told() -> None:
-    metadata = rendered(CHANGED).one("PrometheusRule")["metadata"]
-    assert metadata["namespace"] == WANTED["namespace"]
-    assert WANTED["labels"].items() <= metadata["labels"].items()
-    assert metadata["annotations"] == WANTED["annotations"]
+    for rule in rendered(CHANGED).of("PrometheusRule"):
+        metadata = rule["metadata"]
+        assert metadata["namespace"] == WANTED["namespace"]
+        assert WANTED["labels"].items() <= metadata["labels"].items()
+        assert metadata["annotations"] == WANTED["annotations"]
+
+
+def test_an_alert_about_an_owner_is_in_the_releases_namespace() -> None:
+    """What an owner lost has no namespace of its own."""
+    values = {"enabled": True, "workloadNamespace": True, "budgets": {"vision": 400}}
+    actual = groups(rendered(prometheusRule=values))
+    (burn,) = (r for g in actual for r in g["rules"] if r.get("alert") == "GpuBudgetBurn")
+    assert burn["labels"]["namespace"] == NAMESPACE
+
+
+@each_case
+def test_client_side_apply_can_annotate_every_object(case: Path) -> None:
+    objects = rendered(chart.loaded(case)).objects
+    large = [o["metadata"]["name"] for o in objects if applied_bytes(o) > MOST_APPLIED_BYTES]
+    assert large == []
 
 
 NEW = {
@@ -51,8 +72,9 @@ NEW = {
     "held_bytes": "vector(1073741824)",
     "nvlink_peak_bytes": "vector(100000000000)",
     "idle": WANTED["thresholds"]["idle"],
+    "busy": "vector(9.5e-1)",
 }
-NAMESPACE = "{{ or $labels.workload_namespace $labels.namespace }}"
+NAMESPACE = f'{{{{ or $labels.workload_namespace $labels.namespace "{chart.NAMESPACE}" }}}}'
 
 
 def test_rules_are_changed_as_the_values_say_and_not_otherwise() -> None:
@@ -84,11 +106,11 @@ def changed_alert(rule: Object) -> Object:
     return {**kept, "labels": labels, "annotations": told}
 
 
-def test_dashboards_are_those_of_the_repository_to_the_byte() -> None:
+def test_dashboards_are_those_of_the_repository() -> None:
     values = chart.case("dashboards")["dashboards"]
     maps = rendered(chart.case("dashboards")).of("ConfigMap")
-    shown = {name: text.encode() for found in maps for name, text in found["data"].items()}
-    assert shown == {path.name: path.read_bytes() for path in DASHBOARDS}
+    shown = {name: json.loads(text) for found in maps for name, text in found["data"].items()}
+    assert shown == {path.name: json.loads(path.read_bytes()) for path in DASHBOARDS}
     assert len(maps) == len(DASHBOARDS) > 0
     for found in maps:
         assert found["metadata"]["namespace"] == values["namespace"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,14 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS
 from gpu_bottleneck_exporter.web.config import parse
 from helm import chart
-from helm.chart import rendered
+from helm.chart import below, rendered
 from support.offenders import each
 from support.rows import beside
 
 DEFAULTS = dict(chart.chart().values)
 SCHEMA = dict(chart.chart().schema)
-FREE = {"labels", "requests", "limits"}
+FREE = {"labels", "requests", "limits", "global"}
 """Maps with any keys."""
-
-
-def below(path: tuple[str, ...], value: object) -> dict[str, Any]:
-    """`value` as values, at a path."""
-    for key in reversed(path):
-        value = {key: value}
-    assert isinstance(value, dict)
-    return value
 
 
 def sections(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -41,7 +34,9 @@ def sections(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
 def refused(values: Mapping[str, Any]) -> str:
     with pytest.raises(chart.helm.HelmError) as error:
         rendered(values)
-    return str(error.value)
+    said = str(error.value)
+    assert not re.search("false schema|'[a-zA-Z]+' failed", said), said
+    return said
 
 
 @each(sections(DEFAULTS))
@@ -66,6 +61,11 @@ SENSELESS = [pair for row in REFUSED["senseless"] for pair in row.items()]
 def test_a_value_that_makes_no_sense(given: tuple[str, object]) -> None:
     path, value = given
     assert path.rpartition(".")[2] in refused(below(tuple(path.split(".")), value))
+
+
+@each(REFUSED["accepted"])
+def test_a_value_at_the_limit(values: Mapping[str, Any]) -> None:
+    assert rendered(values).objects
 
 
 @each(REFUSED["contradicting"])

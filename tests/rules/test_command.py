@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from rules.parsed import check, groups
+from support.applied import MOST_APPLIED_BYTES, applied_bytes
 from support.command import run
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +63,28 @@ def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
     result = run(tmp_path, "rules", "--prometheusrule", *flags, *labels)
     assert (result.returncode, result.stderr) == (0, "")
     given = {"release": "prometheus", "example.org/team": ""}
-    assert result.stdout == rulepack.as_prometheusrule(PACK, "gpu", "monitoring", given)
+    recording = {name: text for name, text in PACK.items() if name != "alerts.yml"}
+    expected = {"gpu": recording, "gpu-alerts": {"alerts.yml": PACK["alerts.yml"]}}
+    texts = [
+        rulepack.as_prometheusrule(files, name, "monitoring", given)
+        for name, files in expected.items()
+    ]
+    assert result.stdout == "---\n".join(texts)
+
+
+def test_client_side_apply_can_annotate_each_object() -> None:
+    """With everything that flags add; `applied_bytes` of each, against half of the limit."""
+    options = Wanted(
+        prometheusrule=True,
+        dialect="both",
+        jobstats=True,
+        owner_label="label_team",
+        budgets=("vision=400",),
+        workload_namespace=True,
+    )
+    objects = [*yaml.load_all(printed(options), yaml.CSafeLoader)]
+    assert len({item["metadata"]["name"] for item in objects}) == len(objects)
+    assert [item for item in objects if applied_bytes(item) > MOST_APPLIED_BYTES] == []
 
 
 def test_it_writes_the_files_once(tmp_path: Path) -> None:

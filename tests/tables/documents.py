@@ -7,7 +7,7 @@ from pathlib import Path
 
 from faults import abuses_table, events_table
 from rules import causes_table
-from tables import commands, metrics, refusals, seen, tested
+from tables import commands, metrics, refusals, seen, tested, values
 
 _ROOT = Path(__file__).parents[2]
 DOCUMENTS = tuple(
@@ -16,6 +16,7 @@ DOCUMENTS = tuple(
         "exporter/REFERENCE.md",
         "exporter/OPERATIONS.md",
         "exporter/gpu_bottleneck_exporter/driver/nvml/FINDINGS.md",
+        "helm/gpu-bottleneck-exporter/README.md",
         "rules/README.md",
         "tests/README.md",
     )
@@ -34,4 +35,5 @@ def tables(path: Path) -> dict[str, str]:
         "refusals": refusals.table(),
         "findings": seen.table(),
         "tested": tested.table(),
+        "values": values.table(),
     }

@@ -67,7 +67,7 @@ class Wanted:
 
 
 def rendered(wanted: Wanted) -> dict[str, str]:
-    """The files: several rule files, or one with the PrometheusRule."""
+    """The files: rule files, or PrometheusRule objects, one of which has the alerts."""
     asked = {
         rulepack.JOBSTATS: wanted.jobstats,
         rulepack.OWNERS: wanted.owner_label,
@@ -76,17 +76,27 @@ def rendered(wanted: Wanted) -> dict[str, str]:
     extras = [name for name, value in asked.items() if value]
     chosen = rulepack.for_dialect(rulepack.files(), wanted.dialect, extras)
     pack = {name: _adapted(text, wanted) for name, text in chosen.items()}
+    if wanted.workload_namespace:  # what an owner loses is in no namespace
+        namespaced = rulepack.with_workload_namespace
+        pack |= {name: namespaced(pack[name]) for name in pack if name != rulepack.BUDGETS}
     if not wanted.prometheusrule:
         return pack
     name = wanted.name or PROGRAM
     labels = dict(label.split("=") for label in wanted.labels)
-    return {f"{name}.yml": rulepack.as_prometheusrule(pack, name, wanted.namespace, labels)}
+    parts: dict[str, dict[str, str]] = {}
+    for file, text in pack.items():
+        part = f"{name}-alerts" if file in rulepack.ALERTS else name
+        parts.setdefault(part, {})[file] = text
+    return {
+        f"{part}.yml": rulepack.as_prometheusrule(texts, part, wanted.namespace, labels)
+        for part, texts in parts.items()
+    }
 
 
 def printed(wanted: Wanted) -> str:
-    """One valid document: the PrometheusRule, or one rule file with all groups."""
+    """The PrometheusRule objects, or one rule file with all groups."""
     files = rendered(wanted)
-    return "".join(files.values()) if wanted.prometheusrule else rulepack.merged(files)
+    return "---\n".join(files.values()) if wanted.prometheusrule else rulepack.merged(files)
 
 
 def _adapted(text: str, wanted: Wanted) -> str:
@@ -103,6 +113,4 @@ def _adapted(text: str, wanted: Wanted) -> str:
         text = rulepack.with_runbooks_at(text, wanted.runbook_base)
     if wanted.grafana_url is not None:
         text = rulepack.with_dashboards_at(text, wanted.grafana_url)
-    if wanted.workload_namespace:
-        text = rulepack.with_workload_namespace(text)
     return text

@@ -1,3 +1,21 @@
+{{- /* Sets defaults of values that an earlier chart lacks, which `helm upgrade --reuse-values` leaves out. */ -}}
+{{- define "exporter.defaults" -}}
+{{- include "exporter.fill" (list .Values (.Files.Get "files/newer.yaml" | fromYaml)) }}
+{{- end }}
+
+{{- /* Sets the keys that are missing in values, at all depths: `list values defaults`. */ -}}
+{{- define "exporter.fill" -}}
+{{- $values := index . 0 }}
+{{- range $key, $default := index . 1 }}
+{{- $value := get $values $key }}
+{{- if or (not (hasKey $values $key)) (kindIs "invalid" $value) }}
+{{- $_ := set $values $key $default }}
+{{- else if and (kindIs "map" $default) (kindIs "map" $value) }}
+{{- include "exporter.fill" (list $value $default) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "exporter.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
@@ -40,14 +58,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
+{{- /* The image: a registry that is set replaces the one in the repository, which has a dot or a port. */ -}}
 {{- define "exporter.image" -}}
-{{- with .Values.image }}
-{{- if .digest }}
-{{- printf "%s@%s" .repository .digest }}
+{{- $repository := .Values.image.repository }}
+{{- with .Values.global.imageRegistry | default .Values.image.registry }}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $repository "") }}
+{{- end }}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" $repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) }}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) }}
 {{- end }}
 {{- end }}
+
+{{- /* The field imagePullSecrets of a pod, or nothing. */ -}}
+{{- define "exporter.pullSecrets" -}}
+{{- $secrets := .Values.imagePullSecrets }}
+{{- range .Values.global.imagePullSecrets }}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) }}
+{{- end }}
+{{- with uniq $secrets -}}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "exporter.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride }}
 {{- end }}
 
 {{- define "exporter.serviceAccount" -}}
@@ -76,6 +113,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if or .Values.webConfig.tls (hasKey .Values.webConfig.content "tls_server_config") }}https{{ else }}http{{ end }}
 {{- end }}
 
+{{- /* GPUs that every pod must show: those listed, or one where labels choose the nodes. */ -}}
+{{- define "exporter.promisedGpus" -}}
+{{- $devices := ternary .Values.gpu.visibleDevices "all" (eq .Values.gpu.access "runtime") }}
+{{- if or .Values.affinity (not .Values.gpuNodeLabels) (has $devices (list "none" "void")) }}0
+{{- else if or (eq $devices "all") (hasPrefix "/" $devices) }}1
+{{- else }}{{ splitList "," $devices | len }}
+{{- end }}
+{{- end }}
+
 {{- /* The probe for a path: `list . "/-/ready"`. */ -}}
 {{- define "exporter.probe" -}}
 {{- $root := index . 0 }}
@@ -91,7 +137,32 @@ httpGet:
 {{- end }}
 {{- end }}
 
-{{- /* The fields that ServiceMonitor and PodMonitor share: `list . values`. */ -}}
+{{- /* Those of the named values that are set, each as a field: `list values "name" …`. */ -}}
+{{- define "exporter.fields" -}}
+{{- $values := first . }}
+{{- range $name := rest . }}
+{{- with get $values $name }}
+{{ $name }}: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* What ServiceMonitor and PodMonitor share beside their endpoints: `list . values`. */ -}}
+{{- define "exporter.monitor" -}}
+{{- $root := index . 0 }}
+{{- with index . 1 -}}
+jobLabel: {{ .jobLabel }}
+namespaceSelector:
+  matchNames:
+    - {{ include "exporter.namespace" $root }}
+selector:
+  matchLabels:
+    {{- include "exporter.selector" $root | nindent 4 }}
+{{- include "exporter.fields" (list . "attachMetadata" "podTargetLabels" "targetLabels" "sampleLimit" "labelLimit" "labelNameLengthLimit" "labelValueLengthLimit") }}
+{{- end }}
+{{- end }}
+
+{{- /* The endpoint of a ServiceMonitor or PodMonitor: `list . values`. */ -}}
 {{- define "exporter.endpoint" -}}
 {{- $root := index . 0 }}
 {{- with index . 1 -}}
@@ -101,14 +172,7 @@ scheme: {{ include "exporter.scheme" $root }}
 interval: {{ .interval }}
 scrapeTimeout: {{ .scrapeTimeout }}
 honorLabels: {{ .honorLabels }}
-{{- with .tlsConfig }}
-tlsConfig:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .basicAuth }}
-basicAuth:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+{{- include "exporter.fields" (list . "tlsConfig" "basicAuth" "authorization" "proxyUrl") }}
 relabelings:
   - sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: node

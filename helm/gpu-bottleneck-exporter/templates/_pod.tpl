@@ -1,22 +1,3 @@
-{{- /* Checks that the schema of the values cannot express. */ -}}
-{{- define "exporter.check" -}}
-{{- if and (eq .Values.gpu.access "privileged") (not (include "exporter.full" .)) }}
-{{- fail "gpu.access=privileged runs a privileged container and needs privilege.level=full" }}
-{{- end }}
-{{- if and ((.Values.jobs).volume).hostPath (not (include "exporter.full" .)) }}
-{{- fail "jobs.volume.hostPath needs privilege.level=full" }}
-{{- end }}
-{{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
-{{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does not" }}
-{{- end }}
-{{- if and .Values.webConfig.existingSecret .Values.webConfig.content }}
-{{- fail "set webConfig.existingSecret or webConfig.content, not both" }}
-{{- end }}
-{{- if and .Values.webConfig.certificateSecret (not (include "exporter.webSecret" .)) }}
-{{- fail "webConfig.certificateSecret needs a web config that names its tls.crt and tls.key" }}
-{{- end }}
-{{- end }}
-
 {{- define "exporter.podAnnotations" -}}
 {{- $annotations := dict "kubectl.kubernetes.io/default-container" "exporter" }}
 {{- if eq .Values.gpu.access "nri" }}
@@ -30,9 +11,8 @@
 {{- end }}
 
 {{- define "exporter.pod" -}}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
+{{- with include "exporter.pullSecrets" . }}
+{{ . }}
 {{- end }}
 serviceAccountName: {{ include "exporter.serviceAccount" . }}
 automountServiceAccountToken: false
@@ -40,6 +20,12 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 {{- if include "exporter.full" . }}
 hostPID: true
+{{- end }}
+{{- if .Values.hostNetwork }}
+hostNetwork: true
+{{- end }}
+{{- with .Values.dnsPolicy | default (ternary "ClusterFirstWithHostNet" "" .Values.hostNetwork) }}
+dnsPolicy: {{ . }}
 {{- end }}
 {{- if and (eq .Values.gpu.access "runtime") .Values.gpu.runtimeClassName }}
 runtimeClassName: {{ .Values.gpu.runtimeClassName }}
@@ -75,6 +61,9 @@ containers:
     ports:
       - name: metrics
         containerPort: {{ .Values.exporter.port }}
+        {{- with .Values.hostPort }}
+        hostPort: {{ . }}
+        {{- end }}
         protocol: TCP
     startupProbe:
       {{- include "exporter.probe" (list . "/-/healthy") | nindent 6 }}
@@ -133,15 +122,45 @@ nodeAffinity:
 {{- if and .Values.kubelet.enabled (include "exporter.full" .) }}true{{ end }}
 {{- end }}
 
-{{/* Signals that the values switch off: not reported as gaps. */}}
-{{- define "exporter.without" -}}
-{{- if not (include "exporter.full" .) }}host_pids,kubelet
-{{- else if not .Values.kubelet.enabled }}kubelet
+{{- /* The capabilities that the container gets, as JSON; Kubernetes writes them without CAP_. */ -}}
+{{- define "exporter.capabilities" -}}
+{{- $names := list }}
+{{- if include "exporter.full" . }}
+{{- range .Values.privilege.capabilities }}
+{{- $names = append $names (trimPrefix "CAP_" .) }}
 {{- end }}
+{{- end }}
+{{- uniq $names | toJson }}
+{{- end }}
+
+{{- /* Signals that the values switch off: `check` reports them as switched off, not as gaps. */ -}}
+{{- define "exporter.without" -}}
+{{- $capabilities := include "exporter.capabilities" . | fromJsonArray }}
+{{- $without := list }}
+{{- if not (include "exporter.full" .) }}
+{{- $without = list "host_pids" "cgroup_cpu" "cgroup_memory" "psi_cgroup" }}
+{{- end }}
+{{- if not (include "exporter.kubelet" .) }}
+{{- $without = append $without "kubelet" }}
+{{- end }}
+{{- if ne .Values.gpu.access "privileged" }}
+{{- if not (has "SYS_PTRACE" $capabilities) }}
+{{- $without = append $without "wait_channel" }}
+{{- end }}
+{{- if not (and (has "SYS_PTRACE" $capabilities) (has "DAC_READ_SEARCH" $capabilities)) }}
+{{- $without = concat $without (list "connections" "process_io") }}
+{{- end }}
+{{- end }}
+{{- join "," $without }}
 {{- end }}
 
 {{/* Also for `check`, which runs in the container and does not see the arguments. */}}
 {{- define "exporter.environment" -}}
+# The pod's own name, which is the host name, changes with each rollout.
+- name: GPU_EXPORTER_NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
 {{- if include "exporter.webSecret" . }}
 - name: GPU_EXPORTER_WEB_CONFIG_FILE
   value: /etc/gpu-bottleneck-exporter/web/{{ .Values.webConfig.key }}
@@ -214,8 +233,8 @@ nodeAffinity:
 {{- $_ := set $context "privileged" true }}
 {{- else }}
 {{- $capabilities := dict "drop" (list "ALL") }}
-{{- if and (include "exporter.full" .) .Values.privilege.capabilities }}
-{{- $_ := set $capabilities "add" .Values.privilege.capabilities }}
+{{- with include "exporter.capabilities" . | fromJsonArray }}
+{{- $_ := set $capabilities "add" . }}
 {{- end }}
 {{- $_ := merge $context (dict "allowPrivilegeEscalation" false "capabilities" $capabilities) }}
 {{- end }}
@@ -264,7 +283,7 @@ recursiveReadOnly: IfPossible
   mountPath: /etc/gpu-bottleneck-exporter/web
   {{- include "exporter.readOnly" $ | nindent 2 }}
 {{- end }}
-{{- if (.Values.jobs).volume }}
+{{- if .Values.jobs.volume }}
 - name: jobs
   mountPath: /var/lib/gpu-bottleneck-exporter
 {{- end }}
@@ -320,7 +339,7 @@ recursiveReadOnly: IfPossible
           name: {{ . }}
       {{- end }}
 {{- end }}
-{{- with (.Values.jobs).volume }}
+{{- with .Values.jobs.volume }}
 - name: jobs
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -1,16 +1,11 @@
-{{- /* The groups of rules/*.yml, changed by the values. Their text is data: it holds Prometheus templates. */ -}}
+{{- /* The groups of rules/*.yml by object, changed by the values. Their text is data: it holds Prometheus templates. */ -}}
 {{- define "exporter.ruleGroups" -}}
-{{- $groups := list }}
+{{- $groups := dict "" (list) "alerts" (list) }}
 {{- $known := dict "alerts" (dict) "thresholds" (dict) }}
 {{- $wanted := $.Values.prometheusRule }}
-{{- $files := list "thresholds.yml" "recording.yml" "alerts.yml" }}
-{{- if $wanted.ownerLabel }}
-{{- $files = append $files "owners.yml" }}
-{{- end }}
-{{- if $wanted.budgets }}
-{{- $files = append $files "budgets.yml" }}
-{{- end }}
-{{- range $file := $files }}
+{{- /* All are read, as an alert may be disabled that budgets would add. */}}
+{{- $asked := dict "owners.yml" $wanted.ownerLabel "budgets.yml" $wanted.budgets }}
+{{- range $file := list "thresholds.yml" "recording.yml" "alerts.yml" "owners.yml" "budgets.yml" }}
 {{- range $group := ($.Files.Get (printf "rules/%s" $file) | replace "label_team" (default "" $wanted.ownerLabel) | fromYaml).groups }}
 {{- $rules := list }}
 {{- range $rule := $group.rules }}
@@ -23,7 +18,10 @@
 {{- $rules = append $rules $rule }}
 {{- end }}
 {{- end }}
-{{- $groups = append $groups (set $group "rules" $rules) }}
+{{- if or (not (hasKey $asked $file)) (get $asked $file) }}
+{{- $object := ternary "alerts" "" (has $file (list "alerts.yml" "budgets.yml")) }}
+{{- $_ := set $groups $object (append (get $groups $object) (set $group "rules" $rules)) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- range $.Values.prometheusRule.disabledAlerts }}
@@ -41,19 +39,20 @@
 
 {{- /* Changes one rule in place, and notes its name: `list . rule known`. */ -}}
 {{- define "exporter.rule" -}}
-{{- $wanted := (index . 0).Values.prometheusRule }}
+{{- $root := index . 0 }}
+{{- $wanted := $root.Values.prometheusRule }}
 {{- $rule := index . 1 }}
 {{- $known := index . 2 }}
 {{- if hasKey $rule "alert" }}
 {{- $_ := set $known.alerts $rule.alert true }}
 {{- if and $wanted.workloadNamespace (eq $rule.labels.owner "job") }}
-{{- $_ := set $rule.labels "namespace" "{{ or $labels.workload_namespace $labels.namespace }}" }}
+{{- $_ := set $rule.labels "namespace" (printf "{{ or $labels.workload_namespace $labels.namespace %q }}" (include "exporter.namespace" $root)) }}
 {{- end }}
 {{- $_ := set $rule "labels" (mergeOverwrite (default (dict) $rule.labels) (deepCopy $wanted.alertLabels)) }}
-{{- with (index . 0).Values.runbookBaseUrl }}
+{{- with $root.Values.runbookBaseUrl }}
 {{- $_ := set $rule.annotations "runbook_url" (printf "%s/%s" (trimSuffix "/" .) (base $rule.annotations.runbook_url)) }}
 {{- end }}
-{{- with (index . 0).Values.grafanaUrl }}
+{{- with $root.Values.grafanaUrl }}
 {{- $_ := set $rule.annotations "dashboard_url" (printf "%s%s" (trimSuffix "/" .) $rule.annotations.dashboard_path) }}
 {{- $_ := unset $rule.annotations "dashboard_path" }}
 {{- end }}
@@ -64,8 +63,21 @@
 {{- $name := trimPrefix "gpu:threshold:" $rule.record }}
 {{- $_ := set $known.thresholds $name true }}
 {{- if hasKey $wanted.thresholds $name }}
-{{- $value := get $wanted.thresholds $name }}
-{{- $_ := set $rule "expr" (ternary $value (printf "vector(%s)" (toJson $value)) (kindIs "string" $value)) }}
+{{- $_ := set $rule "expr" (include "exporter.threshold" (list $name (get $wanted.thresholds $name))) }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The expression for a threshold, which is a number or an expression itself: `list name value`. */ -}}
+{{- define "exporter.threshold" -}}
+{{- $value := index . 1 }}
+{{- if not (kindIs "string" $value) }}
+{{- printf "vector(%s)" (toJson $value) }}
+{{- else if regexMatch "^[-+]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][-+]?[0-9]+)?$" $value }}
+{{- printf "vector(%s)" $value }}
+{{- else if and (contains "(" $value) (eq (splitList "(" $value | len) (splitList ")" $value | len)) }}
+{{- $value }}
+{{- else }}
+{{- fail (printf "prometheusRule.thresholds.%s: %s is neither a number nor an expression such as max(my:threshold)" (index . 0) $value) }}
 {{- end }}
 {{- end }}
