@@ -123,6 +123,29 @@ def test_another_namespace_is_that_of_every_object() -> None:
     assert chart.NAMESPACE not in release.notes
 
 
+@pytest.mark.parametrize("text", ["123", "true", "null", "0x1f"])
+def test_names_that_yaml_takes_for_other_types_stay_strings(text: str) -> None:
+    values: Mapping[str, Any] = {
+        "nameOverride": text,
+        "fullnameOverride": "gpu",
+        "priorityClassName": text,
+        "gpu": {"runtimeClassName": text},
+        "serviceAccount": {"name": text},
+        "serviceMonitor": {"enabled": True, "jobLabel": text},
+        "podMonitor": {"enabled": True, "jobLabel": text},
+    }
+    parts = {name: {"enabled": True} for name in ("prometheusRule", "dashboards", "networkPolicy")}
+    templates = chart.chart().render({**values, **parts}, name=text, namespace=text)
+    release = chart.parsed(templates)
+    for found in release.objects:
+        assert found["metadata"]["namespace"] == text
+        assert found["metadata"]["labels"]["app.kubernetes.io/instance"] == text
+        assert_valid(found, VERSIONS[-1])
+    for kind in ("ServiceMonitor", "PodMonitor"):
+        spec = release.one(kind)["spec"]
+        assert (spec["jobLabel"], spec["namespaceSelector"]["matchNames"]) == (text, [text])
+
+
 def test_the_daemon_set_itself() -> None:
     changed, default = rendered(chart.case("newer")).one("DaemonSet"), rendered().one("DaemonSet")
     assert changed["metadata"]["annotations"] == {"example.org/owner": "platform"}

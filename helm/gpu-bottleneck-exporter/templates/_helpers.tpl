@@ -1,4 +1,4 @@
-{{- /* Sets defaults of values that an earlier chart lacks, which `helm upgrade --reuse-values` leaves out. */ -}}
+{{- /* Sets defaults of values that an earlier chart lacks, which `helm upgrade --reuse-values` leaves out, and empty ones for null. */ -}}
 {{- define "exporter.defaults" -}}
 {{- include "exporter.fill" (list .Values (.Files.Get "files/newer.yaml" | fromYaml)) }}
 {{- end }}
@@ -39,8 +39,8 @@
 {{- end }}
 
 {{- define "exporter.identity" -}}
-app.kubernetes.io/name: {{ include "exporter.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "exporter.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "exporter.selector" -}}
@@ -151,10 +151,10 @@ httpGet:
 {{- define "exporter.monitor" -}}
 {{- $root := index . 0 }}
 {{- with index . 1 -}}
-jobLabel: {{ .jobLabel }}
+jobLabel: {{ .jobLabel | quote }}
 namespaceSelector:
   matchNames:
-    - {{ include "exporter.namespace" $root }}
+    - {{ include "exporter.namespace" $root | quote }}
 selector:
   matchLabels:
     {{- include "exporter.selector" $root | nindent 4 }}

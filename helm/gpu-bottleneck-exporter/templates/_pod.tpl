@@ -14,7 +14,7 @@
 {{- with include "exporter.pullSecrets" . }}
 {{ . }}
 {{- end }}
-serviceAccountName: {{ include "exporter.serviceAccount" . }}
+serviceAccountName: {{ include "exporter.serviceAccount" . | quote }}
 automountServiceAccountToken: false
 # Service links of a service called gpu-exporter would look like the exporter's own variables.
 enableServiceLinks: false
@@ -28,10 +28,10 @@ hostNetwork: true
 dnsPolicy: {{ . }}
 {{- end }}
 {{- if and (eq .Values.gpu.access "runtime") .Values.gpu.runtimeClassName }}
-runtimeClassName: {{ .Values.gpu.runtimeClassName }}
+runtimeClassName: {{ .Values.gpu.runtimeClassName | quote }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 securityContext:
@@ -65,15 +65,13 @@ containers:
         hostPort: {{ . }}
         {{- end }}
         protocol: TCP
-    startupProbe:
-      {{- include "exporter.probe" (list . "/-/healthy") | nindent 6 }}
-      {{- toYaml .Values.probes.startup | nindent 6 }}
-    readinessProbe:
-      {{- include "exporter.probe" (list . "/-/ready") | nindent 6 }}
-      {{- toYaml .Values.probes.readiness | nindent 6 }}
-    livenessProbe:
-      {{- include "exporter.probe" (list . "/-/healthy") | nindent 6 }}
-      {{- toYaml .Values.probes.liveness | nindent 6 }}
+    {{- range $name, $path := dict "startup" "/-/healthy" "readiness" "/-/ready" "liveness" "/-/healthy" }}
+    {{- with get $.Values.probes $name }}
+    {{ $name }}Probe:
+      {{- include "exporter.probe" (list $ $path) | nindent 6 }}
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- end }}
     {{- with .Values.resources }}
     resources:
       {{- toYaml . | nindent 6 }}
