@@ -54,10 +54,8 @@ containers:
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     args:
       {{- include "exporter.arguments" . | nindent 6 }}
-    {{- with include "exporter.environment" . | fromYamlArray }}
     env:
-      {{- toYaml . | nindent 6 }}
-    {{- end }}
+      {{- include "exporter.variables" . | nindent 6 }}
     ports:
       - name: metrics
         containerPort: {{ .Values.exporter.port }}
@@ -152,6 +150,19 @@ nodeAffinity:
 {{- join "," $without }}
 {{- end }}
 
+{{- /* All variables, each once, as server-side apply refuses a second one: the last wins, so extraEnv. */ -}}
+{{- define "exporter.variables" -}}
+{{- $variables := list }}
+{{- $names := list }}
+{{- range reverse (concat (include "exporter.environment" . | fromYamlArray) .Values.exporter.extraEnv) }}
+{{- if not (has .name $names) }}
+{{- $names = append $names .name }}
+{{- $variables = prepend $variables . }}
+{{- end }}
+{{- end }}
+{{- toYaml $variables }}
+{{- end }}
+
 {{/* Also for `check`, which runs in the container and does not see the arguments. */}}
 {{- define "exporter.environment" -}}
 # The pod's own name, which is the host name, changes with each rollout.
@@ -209,9 +220,6 @@ nodeAffinity:
 - name: GPU_EXPORTER_JOBS_CLAIMS
   value: {{ join "," . }}
 {{- end }}
-{{- end }}
-{{- with .Values.exporter.extraEnv }}
-{{ toYaml . }}
 {{- end }}
 {{- end }}
 
