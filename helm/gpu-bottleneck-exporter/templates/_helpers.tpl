@@ -49,13 +49,20 @@ app.kubernetes.io/component: exporter
 {{- end }}
 
 {{- define "exporter.labels" -}}
-{{ include "exporter.identity" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- $own := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart }}
+{{- include "exporter.merged" (list (include "exporter.identity" .) $own .Values.commonLabels) }}
 {{- end }}
+
+{{- /* Labels, each once, as maps or as text: the last one of a name wins. */ -}}
+{{- define "exporter.merged" -}}
+{{- $merged := dict }}
+{{- range . }}
+{{- range $name, $value := ternary (toString . | fromYaml) . (kindIs "string" .) }}
+{{- $_ := set $merged $name $value }}
+{{- end }}
+{{- end }}
+{{- toYaml $merged }}
 {{- end }}
 
 {{- /* The image: a registry that is set replaces the one in the repository, which has a dot or a port. */ -}}
