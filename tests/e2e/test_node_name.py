@@ -17,7 +17,8 @@ from support.command import run
 from support.drivers import Libraries
 from support.waiting import until
 
-NAME = "node-7.gpu.example.com"
+NAME = ".".join(["node-7", *["gpu" * 20] * 4])
+"""Nearly as long as the name of a node may be: 253 characters."""
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Default values of earlier charts, which `helm upgrade --reuse-values` renders new templates with.
 
-`python -m helm.earlier` writes the defaults that the first of them lacks into the chart.
+`python -m helm.earlier` writes the defaults that the first of them lacks, and those that are
+empty, into the chart.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from helm.commented import VALUES
 from support.rows import beside
 
 NEWER = VALUES.parent / "files/newer.yaml"
-"""Defaults of values that a release may lack: the templates fill them in."""
+"""Defaults of values that a release may lack, or that are null: the templates fill them in."""
 Values = Mapping[str, Any]
 
 
@@ -50,15 +51,31 @@ def added(values: Values, earlier: Values) -> dict[str, Any]:
     return result
 
 
+def empty(values: Values) -> dict[str, Any]:
+    """The part of `values` that is empty: to templates, as good as a value that is not there."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            result |= {key: part} if (part := empty(value)) else {}
+        elif value in ("", [], {}):
+            result[key] = value
+    return result
+
+
 def newer() -> dict[str, Any]:
     """Default values that the first release lacks."""
     _, first = next(releases())
     return added(yaml.safe_load(VALUES.read_text(encoding="utf-8")), first)
 
 
+def filled() -> dict[str, Any]:
+    """Default values that templates fill in where there are none."""
+    return merged(empty(yaml.safe_load(VALUES.read_text(encoding="utf-8"))), newer())
+
+
 if __name__ == "__main__":
     NEWER.write_text(
-        "# Written by `make generate`: defaults of the values that the first release lacks.\n"
-        + yaml.safe_dump(newer(), sort_keys=False),
+        "# Written by `make generate`: defaults that the first release lacks, or that are empty.\n"
+        + yaml.safe_dump(filled(), sort_keys=False),
         encoding="utf-8",
     )

@@ -211,6 +211,23 @@ def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -
             known[name].type.convert(value, known[name], None)
 
 
+def test_each_variable_is_set_once_by_extra_ones_before_values() -> None:
+    """Server-side apply refuses a name that is in the list twice."""
+    extra = {"GPU_EXPORTER_WITHOUT": "xid", "GPU_EXPORTER_NODE_NAME": "rack7-3", "TZ": "UTC"}
+    release = rendered(
+        exporter={
+            "disabledCollectors": ["stacks", "host"],
+            "enabledCollectors": ["stacks"],
+            "extraEnv": [{"name": name, "value": value} for name, value in extra.items()],
+        },
+        **adding(),
+    )
+    names = [variable["name"] for variable in release.container["env"]]
+    assert len(names) == len(set(names))
+    assert release.environment.items() >= extra.items()
+    assert release.environment["GPU_EXPORTER_COLLECTOR_STACKS"] == "true"
+
+
 def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = {"disabledCollectors": ["power", "host"], "extraArgs": ["--collector.power"]}
     found = rendered(exporter={**exporter, "enabledCollectors": ["stacks"]})
@@ -269,7 +286,7 @@ def test_ways_to_the_gpus(name: str) -> None:
             {"hostNetwork": True, "hostPort": 10170, "dnsPolicy": "Default"},
             (True, 10170, "Default"),
         ),
-        "dns": ({"dnsPolicy": "None"}, (None, None, "None")),
+        "dns": ({"dnsPolicy": "Default"}, (None, None, "Default")),
     },
 )
 def test_ports_of_the_node(values: Object, expected: tuple[object, ...]) -> None:

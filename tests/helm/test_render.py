@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes_validate import utils
 
 from gpu_bottleneck_exporter import __version__
@@ -121,6 +122,56 @@ def test_another_namespace_is_that_of_every_object() -> None:
     assert "-test.gpu-exporters:" in container["args"][1]
     assert "-n gpu-exporters" in release.notes
     assert chart.NAMESPACE not in release.notes
+
+
+@pytest.mark.parametrize("text", ["123", "true", "null", "0x1f"])
+def test_names_that_yaml_takes_for_other_types_stay_strings(text: str) -> None:
+    values: Mapping[str, Any] = {
+        "nameOverride": text,
+        "fullnameOverride": "gpu",
+        "priorityClassName": text,
+        "gpu": {"runtimeClassName": text},
+        "serviceAccount": {"name": text},
+        "serviceMonitor": {"enabled": True, "jobLabel": text},
+        "podMonitor": {"enabled": True, "jobLabel": text},
+    }
+    parts = {name: {"enabled": True} for name in ("prometheusRule", "dashboards", "networkPolicy")}
+    templates = chart.chart().render({**values, **parts}, name=text, namespace=text)
+    release = chart.parsed(templates)
+    for found in release.objects:
+        assert found["metadata"]["namespace"] == text
+        assert found["metadata"]["labels"]["app.kubernetes.io/instance"] == text
+        assert_valid(found, VERSIONS[-1])
+    for kind in ("ServiceMonitor", "PodMonitor"):
+        spec = release.one(kind)["spec"]
+        assert (spec["jobLabel"], spec["namespaceSelector"]["matchNames"]) == (text, [text])
+
+
+class Strict(yaml.CSafeLoader):
+    """A loader that refuses a key that is there twice, as kustomize and Flux do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the base's
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), keys
+        return dict(super().construct_mapping(node, deep))
+
+
+def test_a_label_that_is_set_twice_is_there_once_and_pods_are_still_selected() -> None:
+    labels = {"app.kubernetes.io/component": "monitoring", "app.kubernetes.io/name": "gpu"}
+    values: dict[str, Any] = {
+        name: {"enabled": True, "labels": {**labels, "team": "a"}}
+        for name in ("service", "serviceMonitor", "podMonitor", "prometheusRule", "dashboards")
+    }
+    values |= {"commonLabels": {**labels, "team": "b"}, "podLabels": {**labels, "team": "a"}}
+    templates = chart.chart().render(values, name=chart.RELEASE, namespace=chart.NAMESPACE)
+    texts = [text for path, text in templates.items() if not path.endswith("NOTES.txt")]
+    assert len([found for text in texts for found in yaml.load_all(text, Strict) if found]) > 10
+    release = chart.parsed(templates)
+    selector = release.one("DaemonSet")["spec"]["selector"]["matchLabels"]
+    assert release.labels.items() >= {**selector, "team": "a"}.items()
+    assert release.service["metadata"]["labels"].items() >= selector.items()
+    (pod,) = release.of("Pod")
+    assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "test"
 
 
 def test_the_daemon_set_itself() -> None:

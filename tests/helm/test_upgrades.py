@@ -79,8 +79,30 @@ def test_values_that_a_user_removed_stay_removed() -> None:
     assert release.one("DaemonSet")["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
 
 
+DEFAULTS = yaml.safe_load(commented.VALUES.read_text(encoding="utf-8"))
+ALL_OBJECTS = {
+    name: {"enabled": True}
+    for name in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards", "networkPolicy")
+}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, _ in chart.leaves(earlier.empty(DEFAULTS))], ids=".".join
+)
+def test_a_key_without_a_value_is_as_good_as_an_empty_value(path: tuple[str, ...]) -> None:
+    """A values file often has `podAnnotations:` with nothing below, which is null."""
+    values = earlier.merged(ALL_OBJECTS, chart.below(path, None))
+    assert chart.rendered(values) == chart.rendered(ALL_OBJECTS)
+
+
+def test_a_probe_can_be_removed() -> None:
+    container = chart.rendered(probes={"liveness": None}).container
+    probes = {name for name in container if name.endswith("Probe")}
+    assert probes == {"startupProbe", "readinessProbe"}
+
+
 def test_defaults_of_newer_values_are_in_the_chart_and_a_case_sets_each() -> None:
-    assert yaml.safe_load(earlier.NEWER.read_text()) == earlier.newer(), "run `make generate`"
+    assert yaml.safe_load(earlier.NEWER.read_text()) == earlier.filled(), "run `make generate`"
     set_by_it = [*chart.leaves(SET)]
     for path, _ in chart.leaves(earlier.newer()):
         assert any(leaf[: len(path)] == path for leaf, _ in set_by_it), path

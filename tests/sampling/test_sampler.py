@@ -402,6 +402,19 @@ def test_a_gpu_that_answers_a_single_call_is_up(stage: Stage, call: str) -> None
     assert up(sampler) == [True, True]
 
 
+@pytest.mark.parametrize("call", ["DeviceGetComputeRunningProcesses", "DeviceGetTotalEccErrors"])
+def test_a_gpu_that_has_only_calls_that_are_due_seldom_is_up(stage: Stage, call: str) -> None:
+    def lacks(board: Board) -> None:
+        for other in READING - {call}:
+            board.gpus[0].fail(other, NVML_ERROR_NOT_SUPPORTED)
+
+    _, sampler, _ = stage(lacks, gpus=[H100, H100])
+    until(lambda: observed(sampler, 1), "samples")
+    before = observed(sampler, 1)
+    until(lambda: observed(sampler, 1) > before + 3 * SECOND, "three deadlines")
+    assert up(sampler) == [True, True]
+
+
 def test_before_it_starts_it_says_so() -> None:
     sampler = Sampler(Libraries.open, ALL, samplers.FAST, print)  # type: ignore[arg-type]
     assert (sampler.status, sampler.remedy, sampler.state().gpus) == (OPENING, NO_GPU, ())

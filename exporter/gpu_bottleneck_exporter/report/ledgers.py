@@ -21,7 +21,8 @@ MOST_BYTES = 16 * 2**20
 """Of one node's answer; a job on eight GPUs is 20 kB."""
 _SKEW_SECONDS = 5.0
 """Clocks that differ by less are as good as equal."""
-_LONGEST_NAME = 100
+_LONGEST_NAME = 253
+"""Characters of a node's name: as many as Kubernetes and DNS allow."""
 _MAX_JOBS = 32_768
 """Jobs of one answer that are read: 8 MiB, the most that an exporter sends, have fewer."""
 _START = re.compile(r"^(slurm-[0-9A-Za-z]+)\.[0-9]+")

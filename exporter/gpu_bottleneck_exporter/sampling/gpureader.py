@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -91,7 +92,8 @@ class GpuReader:
         """Whether a reading has succeeded since the last tick."""
         self._answered_ns = 0
         """Monotonic time of the last answer."""
-        self._ever_answered = False
+        self._has_basics = False
+        """Whether the GPU has ever answered one of the simplest calls."""
 
     def snapshots(self, now_ns: int) -> tuple[GpuSnapshot, ...]:
         """The GPU and its MIG instances as of the last readings."""
@@ -133,6 +135,10 @@ class GpuReader:
             if self._watch is not None:
                 self._watch.forget(uuid)
         self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)
+        # Other calls do not count: a GPU may answer nothing but those that are due every 10 s.
+        with suppress(DriverError):
+            devices[0].check()
+            self._has_basics = True
 
     def close(self) -> None:
         """Close them; the ledgers stay."""
@@ -187,12 +193,12 @@ class GpuReader:
     def _raise_if_silent(self, now_ns: int) -> None:
         """Raise the driver's error if the GPU has answered nothing within the deadline."""
         silent = not self._answered and now_ns - self._answered_ns > self._deadline_ns
-        self._ever_answered |= self._answered
         if silent:
             try:
                 self._opened[0].device.check()
+                self._has_basics = True
             except Unsupported as error:
-                if self._ever_answered:
+                if self._has_basics:
                     raise DeviceLost(str(error), error.remedy) from error
         if silent or self._answered:
             self._answered_ns = now_ns

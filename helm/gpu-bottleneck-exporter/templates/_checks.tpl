@@ -33,6 +33,9 @@
 {{- include "exporter.checkOptions" . }}
 {{- range $name := list "serviceMonitor" "podMonitor" }}
 {{- with get $.Values $name }}
+{{- if and .basicAuth .authorization }}
+{{- fail (printf "%s: set basicAuth or authorization, not both, which Prometheus refuses" $name) }}
+{{- end }}
 {{- if and .enabled (gt (include "exporter.milliseconds" .scrapeTimeout | int64) (include "exporter.milliseconds" .interval | int64)) }}
 {{- fail (printf "%s.scrapeTimeout: %s is longer than the interval, %s, which Prometheus refuses" $name .scrapeTimeout .interval) }}
 {{- end }}

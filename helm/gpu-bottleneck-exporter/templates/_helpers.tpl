@@ -1,4 +1,4 @@
-{{- /* Sets defaults of values that an earlier chart lacks, which `helm upgrade --reuse-values` leaves out. */ -}}
+{{- /* Sets defaults of values that an earlier chart lacks, which `helm upgrade --reuse-values` leaves out, and empty ones for null. */ -}}
 {{- define "exporter.defaults" -}}
 {{- include "exporter.fill" (list .Values (.Files.Get "files/newer.yaml" | fromYaml)) }}
 {{- end }}
@@ -39,8 +39,8 @@
 {{- end }}
 
 {{- define "exporter.identity" -}}
-app.kubernetes.io/name: {{ include "exporter.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "exporter.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "exporter.selector" -}}
@@ -49,13 +49,20 @@ app.kubernetes.io/component: exporter
 {{- end }}
 
 {{- define "exporter.labels" -}}
-{{ include "exporter.identity" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- $own := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart }}
+{{- include "exporter.merged" (list (include "exporter.identity" .) $own .Values.commonLabels) }}
 {{- end }}
+
+{{- /* Labels, each once, as maps or as text: the last one of a name wins. */ -}}
+{{- define "exporter.merged" -}}
+{{- $merged := dict }}
+{{- range . }}
+{{- range $name, $value := ternary (toString . | fromYaml) . (kindIs "string" .) }}
+{{- $_ := set $merged $name $value }}
+{{- end }}
+{{- end }}
+{{- toYaml $merged }}
 {{- end }}
 
 {{- /* The image: a registry that is set replaces the one in the repository, which has a dot or a port. */ -}}
@@ -151,10 +158,10 @@ httpGet:
 {{- define "exporter.monitor" -}}
 {{- $root := index . 0 }}
 {{- with index . 1 -}}
-jobLabel: {{ .jobLabel }}
+jobLabel: {{ .jobLabel | quote }}
 namespaceSelector:
   matchNames:
-    - {{ include "exporter.namespace" $root }}
+    - {{ include "exporter.namespace" $root | quote }}
 selector:
   matchLabels:
     {{- include "exporter.selector" $root | nindent 4 }}

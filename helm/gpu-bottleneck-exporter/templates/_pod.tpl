@@ -14,7 +14,7 @@
 {{- with include "exporter.pullSecrets" . }}
 {{ . }}
 {{- end }}
-serviceAccountName: {{ include "exporter.serviceAccount" . }}
+serviceAccountName: {{ include "exporter.serviceAccount" . | quote }}
 automountServiceAccountToken: false
 # Service links of a service called gpu-exporter would look like the exporter's own variables.
 enableServiceLinks: false
@@ -28,10 +28,10 @@ hostNetwork: true
 dnsPolicy: {{ . }}
 {{- end }}
 {{- if and (eq .Values.gpu.access "runtime") .Values.gpu.runtimeClassName }}
-runtimeClassName: {{ .Values.gpu.runtimeClassName }}
+runtimeClassName: {{ .Values.gpu.runtimeClassName | quote }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 securityContext:
@@ -54,10 +54,8 @@ containers:
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     args:
       {{- include "exporter.arguments" . | nindent 6 }}
-    {{- with include "exporter.environment" . | fromYamlArray }}
     env:
-      {{- toYaml . | nindent 6 }}
-    {{- end }}
+      {{- include "exporter.variables" . | nindent 6 }}
     ports:
       - name: metrics
         containerPort: {{ .Values.exporter.port }}
@@ -65,15 +63,13 @@ containers:
         hostPort: {{ . }}
         {{- end }}
         protocol: TCP
-    startupProbe:
-      {{- include "exporter.probe" (list . "/-/healthy") | nindent 6 }}
-      {{- toYaml .Values.probes.startup | nindent 6 }}
-    readinessProbe:
-      {{- include "exporter.probe" (list . "/-/ready") | nindent 6 }}
-      {{- toYaml .Values.probes.readiness | nindent 6 }}
-    livenessProbe:
-      {{- include "exporter.probe" (list . "/-/healthy") | nindent 6 }}
-      {{- toYaml .Values.probes.liveness | nindent 6 }}
+    {{- range $name, $path := dict "startup" "/-/healthy" "readiness" "/-/ready" "liveness" "/-/healthy" }}
+    {{- with get $.Values.probes $name }}
+    {{ $name }}Probe:
+      {{- include "exporter.probe" (list $ $path) | nindent 6 }}
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- end }}
     {{- with .Values.resources }}
     resources:
       {{- toYaml . | nindent 6 }}
@@ -154,6 +150,19 @@ nodeAffinity:
 {{- join "," $without }}
 {{- end }}
 
+{{- /* All variables, each once, as server-side apply refuses a second one: the last wins, so extraEnv. */ -}}
+{{- define "exporter.variables" -}}
+{{- $variables := list }}
+{{- $names := list }}
+{{- range reverse (concat (include "exporter.environment" . | fromYamlArray) .Values.exporter.extraEnv) }}
+{{- if not (has .name $names) }}
+{{- $names = append $names .name }}
+{{- $variables = prepend $variables . }}
+{{- end }}
+{{- end }}
+{{- toYaml $variables }}
+{{- end }}
+
 {{/* Also for `check`, which runs in the container and does not see the arguments. */}}
 {{- define "exporter.environment" -}}
 # The pod's own name, which is the host name, changes with each rollout.
@@ -211,9 +220,6 @@ nodeAffinity:
 - name: GPU_EXPORTER_JOBS_CLAIMS
   value: {{ join "," . }}
 {{- end }}
-{{- end }}
-{{- with .Values.exporter.extraEnv }}
-{{ toYaml . }}
 {{- end }}
 {{- end }}
 
