@@ -255,6 +255,14 @@ def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
             2,
             WORKER_CPU,
         ),
+        "one that a thread reads while another burns": (
+            (
+                "one = start('while True: print(flush=True)', stdout=-1)\n"
+                "named('reads', one.stdout.read); named('burns', burn); locked()"
+            ),
+            0,
+            WORKER_CPU,
+        ),
         "one that is waited for": (
             "one, c = serve(ANSWERS)\nwhile True: wait()",
             1,

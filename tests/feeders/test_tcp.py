@@ -70,6 +70,10 @@ def asked_ago(ms: int) -> Connection:
         "its first one": (REQUEST, replace(ASKS_US, sent_ms=LONG_AGO)),
         "answered": (SERVED, replace(ASKS_US, sent_ms=400, received_ms=900)),
         "answered at once": (SERVED, replace(ASKS_US, sent_ms=400, acknowledged_ms=360)),
+        "answered at once, which is not acknowledged yet": (
+            SERVED,
+            replace(ASKS_US, sent_ms=400, acknowledged_ms=400, unacknowledged=1),
+        ),
         "has asked nothing": (SERVED, replace(NEVER_USED, local=STORE, remote=OURS)),
         "one that takes long": (REQUEST, replace(ASKS_US, sent_ms=LONG_AGO, received_ms=9_000)),
         "was told something, unasked": (SERVED, replace(ASKS_US, received_segments=0)),

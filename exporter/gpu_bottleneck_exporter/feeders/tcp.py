@@ -121,7 +121,10 @@ def _is_asked(now: Connection) -> bool:
         return not now.sent_segments
     if now.received_ms < now.sent_ms or not now.sent_segments:
         return True
-    # Within one tick of the clock, as below: an answer is acknowledged after a delay.
+    # Within one tick of the clock, as below: an answer is acknowledged after a delay, and by the
+    # next request at the latest.
+    if now.unacknowledged:
+        return False
     return now.received_ms <= _DELAYED_ACK_MS or now.acknowledged_ms >= now.received_ms
 
 
