@@ -398,6 +398,29 @@ def test_the_side_that_listens_is_asked(service: Talk) -> None:
         service.waits(100)
 
 
+def test_what_is_answered_at_once_is_no_open_request(service: Talk) -> None:
+    service.hears(200)
+    service.waits(100)
+    service.sends()
+    assert service.look() is SERVED
+    for pings in (1, 2, 3):
+        for _ in range(pings):
+            service.hears(17)
+            service.sends()
+        service.waits(100)
+        assert service.look() is SERVED, "each is acknowledged at once"
+    service.hears(200)
+    service.waits(50)
+    service.sends()
+    service.hears(200)  # the next request follows the answer within a tick
+    service.waits(100)
+    assert service.look() is REQUEST
+    service.sends()
+    service.hears(200)
+    service.waits(100)
+    assert service.look() is REQUEST
+
+
 def test_a_request_that_comes_in_parts_is_still_arriving(service: Talk) -> None:
     service.look()
     found = []
