@@ -357,6 +357,18 @@ class TcpTracker:
         ours = any(ends in others or ends in self.ends for ends in _opposite(now))
         due = awaits_answer(now, patience_ms, course.latency_ms) or course.arriving
         verdict = judge(now, self.ports, due=due, ours=ours)
+        if verdict in (Verdict.SERVED, Verdict.REQUEST):
+            verdict = self._of_client(course, verdict, ours=ours)
+        if self._is_stuck(now) and not ours:
+            verdict = Verdict.STUCK
+        if verdict in (Verdict.IDLE, Verdict.ANSWER):
+            verdict = self._waited_for(course, verdict, patience_ms, ours=ours)
+        if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
+            self._remember(course)
+        return verdict
+
+    def _of_client(self, course: Course, verdict: Verdict, *, ours: bool) -> Verdict:
+        """The verdict on a client's connection, given what came so far."""
         if verdict is Verdict.REQUEST and course.answers_at_once:
             verdict = Verdict.SERVED
         course.rested = verdict is Verdict.SERVED
@@ -365,12 +377,6 @@ class TcpTracker:
         if verdict is Verdict.REQUEST and course.uploading and not ours:
             verdict = Verdict.UPLOAD
             self._remember(course, is_request=True)
-        if self._is_stuck(now) and not ours:
-            verdict = Verdict.STUCK
-        if verdict in (Verdict.IDLE, Verdict.ANSWER):
-            verdict = self._waited_for(course, verdict, patience_ms, ours=ours)
-        if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
-            self._remember(course)
         return verdict
 
     def _waited_for(
