@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.feeders.helpers import MIN_LOOKS, HelperFinder, Waits
+from gpu_bottleneck_exporter.feeders.probe import child_token
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.programs import Program, descriptors, program
@@ -135,6 +137,34 @@ def test_what_is_made_for_it_makes_a_worker(tmp_path: Path, code: str) -> None:
         until(lambda: helpers(one, never()) == set(), "a worker")
 
 
+def test_many_descriptors_of_one_file_are_read_once_each(tmp_path: Path) -> None:
+    code = """
+log = open(path, "w"); pipe, w = os.pipe()
+copies = [os.dup(log.fileno()) for _ in range(300)]
+for number in copies: os.set_inheritable(number, True)
+os.set_inheritable(os.dup2(w, 400), True)
+one = start(SLEEPS, close_fds=False); os.close(400); os.close(w)
+"""
+    with program(f"{START}\n{code}\n{IDLES}", tmp_path) as one:
+        used = time.process_time()
+        until(lambda: helpers(one, never()) == set(), "a worker by its pipe")
+        assert time.process_time() - used < 1  # each with each: 90 000 reads, 5 s
+
+
+def test_programs_that_ended_are_forgotten() -> None:
+    waits = Waits()
+    tracemalloc.start()
+    for pid in range(1, 40_000):  # a program for each sample
+        waits.note(child_token(pid))
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 100_000
+    for _ in range(MIN_LOOKS):
+        waits.note(child_token(7))
+    assert waits.are_for(7)
+    assert not waits.are_for(8)
+
+
 WAITS = "def waits():\n while True: wait()\nnamed('waits', waits)"
 SEEN = {
     "its output": "one = start(WRITES, stdout=subprocess.PIPE); c = one.stdout",
@@ -223,6 +253,14 @@ def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
                 " env={'CODE': BURNS})"
             ),
             2,
+            WORKER_CPU,
+        ),
+        "one that a thread reads while another burns": (
+            (
+                "one = start('while True: print(flush=True)', stdout=-1)\n"
+                "named('reads', one.stdout.read); named('burns', burn); locked()"
+            ),
+            0,
             WORKER_CPU,
         ),
         "one that is waited for": (

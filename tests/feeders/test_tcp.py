@@ -70,6 +70,10 @@ def asked_ago(ms: int) -> Connection:
         "its first one": (REQUEST, replace(ASKS_US, sent_ms=LONG_AGO)),
         "answered": (SERVED, replace(ASKS_US, sent_ms=400, received_ms=900)),
         "answered at once": (SERVED, replace(ASKS_US, sent_ms=400, acknowledged_ms=360)),
+        "answered at once, which is not acknowledged yet": (
+            SERVED,
+            replace(ASKS_US, sent_ms=400, acknowledged_ms=400, unacknowledged=1),
+        ),
         "has asked nothing": (SERVED, replace(NEVER_USED, local=STORE, remote=OURS)),
         "one that takes long": (REQUEST, replace(ASKS_US, sent_ms=LONG_AGO, received_ms=9_000)),
         "was told something, unasked": (SERVED, replace(ASKS_US, received_segments=0)),
@@ -392,6 +396,29 @@ def test_the_side_that_listens_is_asked(service: Talk) -> None:
         service.sends()
         assert service.look() is SERVED
         service.waits(100)
+
+
+def test_what_is_answered_at_once_is_no_open_request(service: Talk) -> None:
+    service.hears(200)
+    service.waits(100)
+    service.sends()
+    assert service.look() is SERVED
+    for pings in (1, 2, 3):
+        for _ in range(pings):
+            service.hears(17)
+            service.sends()
+        service.waits(100)
+        assert service.look() is SERVED, "each is acknowledged at once"
+    service.hears(200)
+    service.waits(50)
+    service.sends()
+    service.hears(200)  # the next request follows the answer within a tick
+    service.waits(100)
+    assert service.look() is REQUEST
+    service.sends()
+    service.hears(200)
+    service.waits(100)
+    assert service.look() is REQUEST
 
 
 def test_a_request_that_comes_in_parts_is_still_arriving(service: Talk) -> None:

@@ -35,6 +35,9 @@ MIN_LOOKS = 30
 """Looks at a main, three seconds of them, before it counts as never waiting on a descriptor."""
 _MAX_LOOKS = 4 * MIN_LOOKS
 """Of more, those before count half."""
+_MOST_OPEN = 512
+"""Pipes and files of a process whose access modes are read, at 12 µs each: a main has up to eight
+for each of its workers that are looked at."""
 _OUTPUT, _ERRORS = 1, 2
 """Numbers of the standard streams, which a shell gives to many."""
 _CREDENTIALS = struct.Struct("=iII")
@@ -59,7 +62,9 @@ class Waits:
         self._on.update({*on})
         if self.looks > _MAX_LOOKS:
             self.looks //= 2
-            self._on = Counter({number: count // 2 for number, count in self._on.items()})
+            halves = {number: count // 2 for number, count in self._on.items()}
+            # Without zeros: a main that waits for each of its programs waits for new pids forever.
+            self._on = Counter({number: count for number, count in halves.items() if count})
 
     def are_on(self, numbers: Collection[int]) -> bool:
         """Whether the main waits on one of `numbers`, or too little is known."""
@@ -92,24 +97,30 @@ class _Opened:
         self.pid = pid
         self._proc = proc
 
-    def reads(self, link: str) -> frozenset[int]:
-        """Numbers under which it may read a pipe or a file, but for its own output."""
-        found = {number for number, other in self.links.items() if other == link}
-        modes = {number: self._mode(number) for number in found - {_OUTPUT, _ERRORS}}
-        return frozenset(number for number, mode in modes.items() if mode != os.O_WRONLY)
+    @cached_property
+    def read(self) -> dict[str, frozenset[int]]:
+        """Numbers by pipe and file that it may read, but for its own output."""
+        found: dict[str, frozenset[int]] = {}
+        for number, mode in self._modes.items():
+            if mode != os.O_WRONLY and number not in {_OUTPUT, _ERRORS}:
+                link = self.links[number]
+                found[link] = found.get(link, frozenset()) | {number}
+        return found
 
     @cached_property
     def written(self) -> dict[int, str]:
         """Pipes and files that it may write to, by number."""
-        links = self.links.items()
-        candidates = {n: one for n, one in links if one.startswith("pipe:") or is_file(one)}
-        return {n: one for n, one in candidates.items() if self._mode(n) != os.O_RDONLY}
+        return {n: self.links[n] for n, mode in self._modes.items() if mode != os.O_RDONLY}
 
-    def _mode(self, number: int) -> int:
-        """How it is open: one of O_RDONLY, O_WRONLY, O_RDWR, which is also what is unknown."""
-        text = aside.call(self.pid, lambda: read(f"{self._proc}/{self.pid}/fdinfo/{number}"))
-        flags = fields(text or "").get("flags", f"{os.O_RDWR}")
-        return int(flags, 8) & os.O_ACCMODE
+    @cached_property
+    def _modes(self) -> dict[int, int]:
+        """Access modes of its first pipes and files, by number; O_RDWR if unknown."""
+        pipes = [n for n, link in self.links.items() if link.startswith("pipe:")]
+        files = [n for n, link in self.links.items() if is_file(link)]
+        numbers, folder = [*pipes, *files][:_MOST_OPEN], f"{self._proc}/{self.pid}/fdinfo"
+        texts = aside.call(self.pid, lambda: {n: read(f"{folder}/{n}") for n in numbers}) or {}
+        flags = {n: fields(texts.get(n) or "").get("flags", f"{os.O_RDWR}") for n in numbers}
+        return {n: int(flag, 8) & os.O_ACCMODE for n, flag in flags.items()}
 
     @cached_property
     def unix(self) -> dict[int, tuple[int, bool]]:
@@ -255,7 +266,7 @@ def _is_awaited(pid: int, channels: Channels, mains: Mapping[int, Waits]) -> boo
 
 def _joined(program: _Opened, other: _Opened) -> tuple[bool, frozenset[int]]:
     """Whether `program` surely hands over to `other`, and what that has open of its output."""
-    written = {n: (link, other.reads(link)) for n, link in program.written.items()}
+    written = {n: (link, other.read.get(link)) for n, link in program.written.items()}
     shared = {n: numbers for n, (_, numbers) in written.items() if numbers}
     pipes = (n for n in shared if n > _ERRORS and written[n][0].startswith("pipe:"))
     peers = program.unix.values()

@@ -233,10 +233,6 @@ class DeepProbe:
         clients = tuple(fd for fd, verdict in verdicts.items() if verdict in _OF_CLIENTS)
         on_threads = [thread.descriptors for thread in threads]
         self._note_awaited([first, clients, *on_threads])
-        behind = on_threads if first == () and wait in _FOR_THREADS else ()
-        if wait is Wait.CHILD:
-            behind = [child_token(awaited_child(self._call.read()))]
-        self.awaits = frozenset(chain.from_iterable(_numbers(on) for on in (first, *behind)))
         self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
         self._judge_first(seen, wait, first, verdicts)
         seen.first = self._submitted(now_ns, wait, first, verdicts) or seen.first
@@ -246,6 +242,11 @@ class DeepProbe:
         due = _DUE | _MORE if wait in _FOR_THREADS else _DUE
         for thread in threads:
             self._judge_thread(now_ns, seen, thread, verdicts, due)
+        # Where a thread is active, it waits for that one, and not for what others read.
+        behind = on_threads if first == () and wait in _FOR_THREADS and not seen.active else ()
+        if wait is Wait.CHILD:
+            behind = [child_token(awaited_child(self._call.read()))]
+        self.awaits = frozenset(chain.from_iterable(_numbers(on) for on in (first, *behind)))
         if not seen.first.active and not seen.active:
             self._judge_children(seen, now_ns, around)
         self.asked = not _REQUESTS.isdisjoint(verdicts.values())

@@ -121,7 +121,10 @@ def _is_asked(now: Connection) -> bool:
         return not now.sent_segments
     if now.received_ms < now.sent_ms or not now.sent_segments:
         return True
-    # Within one tick of the clock, as below: an answer is acknowledged after a delay.
+    # Within one tick of the clock, as below: an answer is acknowledged after a delay, and by the
+    # next request at the latest.
+    if now.unacknowledged:
+        return False
     return now.received_ms <= _DELAYED_ACK_MS or now.acknowledged_ms >= now.received_ms
 
 
@@ -169,6 +172,10 @@ class Course:
         """How many looks in a row at which more was sent without a new request."""
         self.arriving = False
         """Whether data was arriving at the last look: it had just come, or comes for longer."""
+        self.rested = False
+        """Whether, at the last look, it was a client's, and its request was answered."""
+        self.answers_at_once = False
+        """Whether one request, or pings, came after that and were answered within a tick."""
         self._request_parts = int(now.received_bytes > 0)
         """How many looks found more of a client's request."""
         self._latency_ms: int | None = None
@@ -225,6 +232,10 @@ class Course:
     def update(self, now: Connection, *, held: bool, feeds: bool) -> None:
         """Take in the next look. `feeds`: what came before from there fed the GPU."""
         came, sent = self.came(now), now.sent_segments != self.now.sent_segments
+        if came or sent:
+            requests = now.received_segments - self.now.received_segments
+            clear = requests == 1 or 0 < came < requests * _MIN_REQUEST_BYTES
+            self.answers_at_once = self.rested and clear and now.sent_ms == now.received_ms
         if came:
             if now.sent_ms > now.received_ms:
                 self._latency_ms = now.sent_ms - now.received_ms
@@ -346,17 +357,26 @@ class TcpTracker:
         ours = any(ends in others or ends in self.ends for ends in _opposite(now))
         due = awaits_answer(now, patience_ms, course.latency_ms) or course.arriving
         verdict = judge(now, self.ports, due=due, ours=ours)
-        if verdict is Verdict.SERVED and course.streak >= ENOUGH:
-            verdict = Verdict.REQUEST
-        if verdict is Verdict.REQUEST and course.uploading and not ours:
-            verdict = Verdict.UPLOAD
-            self._remember(course, is_request=True)
+        if verdict in (Verdict.SERVED, Verdict.REQUEST):
+            verdict = self._of_client(course, verdict, ours=ours)
         if self._is_stuck(now) and not ours:
             verdict = Verdict.STUCK
         if verdict in (Verdict.IDLE, Verdict.ANSWER):
             verdict = self._waited_for(course, verdict, patience_ms, ours=ours)
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # ages do not count yet
             self._remember(course)
+        return verdict
+
+    def _of_client(self, course: Course, verdict: Verdict, *, ours: bool) -> Verdict:
+        """The verdict on a client's connection, given what came so far."""
+        if verdict is Verdict.REQUEST and course.answers_at_once:
+            verdict = Verdict.SERVED
+        course.rested = verdict is Verdict.SERVED
+        if verdict is Verdict.SERVED and course.streak >= ENOUGH:
+            verdict = Verdict.REQUEST
+        if verdict is Verdict.REQUEST and course.uploading and not ours:
+            verdict = Verdict.UPLOAD
+            self._remember(course, is_request=True)
         return verdict
 
     def _waited_for(
