@@ -261,7 +261,7 @@ class FeederGroup:
             return ()
         tcp = [deep.tcp for deep in self._deep() if deep.tcp]
         used = did.of(Role.WORKER).used
-        if used.queue_ns > MOSTLY * used.cpu_ns:
+        if used.queue_ns > max(MOSTLY * used.cpu_ns, HARDLY * did.elapsed_ns):
             sampled = [worker.pid for worker in self.states.probed.members]
             self.pinned = pinned_workers(self._proc, self.mains, sampled)
         files = any(Activity.DISK in part.seen for part in did.parts.values())
