@@ -43,8 +43,6 @@ class Family:
         """By main, what it waits on."""
         self._auxiliary: dict[int, Process] = {}
         """They load nothing, but a forkserver starts workers."""
-        self._helpers: set[int] = set()
-        """Those of them that may turn out to be workers."""
         self._finder = HelperFinder(proc) if timeouts else None
         self.share = WHOLE
         """What may be spent on workers; set by whoever discovers the tree."""
@@ -68,16 +66,17 @@ class Family:
         followed -= {pid for pid in followed if self._is_zombie(pid)}
         new = followed - self.workers.keys() - self._auxiliary.keys()
         compilers = followed & {one.pid for one in self.compilers}
-        auxiliary = followed & self._auxiliary.keys() - self._helpers
+        # Helpers may turn out to be workers.
+        before = self._finder.helpers if self._finder else set()
+        auxiliary = followed & self._auxiliary.keys() - before
         auxiliary |= {
             pid for pid in sorted(new) if loads_nothing(self._proc, pid, self.mains, compilers)
         }
         if self._finder:
-            before = self._helpers
-            self._helpers = self._finder.find(self.waits, followed - auxiliary)
-            self._move(self._helpers, self.workers, self._auxiliary)
-            self._move(before & followed - self._helpers, self._auxiliary, self.workers)
-            auxiliary |= self._helpers
+            helpers = self._finder.find(self.waits, followed - auxiliary)
+            self._move(helpers, self.workers, self._auxiliary)
+            self._move(before & followed - helpers, self._auxiliary, self.workers)
+            auxiliary |= helpers
         self._replace(self._auxiliary, auxiliary)
         self._replace(self.workers, followed - auxiliary)
         self.compilers = [self._auxiliary[pid] for pid in compilers]

@@ -173,7 +173,8 @@ class HelperFinder:
         """Whether one of them counts as a worker for want of looks at its main."""
         self._again_ns = math.inf
         """When to look again at those that were new."""
-        self._helpers: set[int] = set()
+        self.helpers: set[int] = set()
+        """Those last found; a new set each time."""
 
     def find(self, mains: Mapping[int, Waits], workers: Collection[int]) -> set[int]:
         """The pids among `workers`, descendants of `mains`, that load nothing.
@@ -194,8 +195,8 @@ class HelperFinder:
             pid for pid in helpers if judged[pid].to_others & judged.keys() - helpers
         }:
             helpers -= feeding
-        self._helpers = helpers
-        return {*helpers}
+        self.helpers = helpers
+        return helpers
 
     def is_due(self, mains: Mapping[int, Waits]) -> bool:
         """Whether more may be known by now of those that were undecided, new, or not waited for.
@@ -206,7 +207,7 @@ class HelperFinder:
             return True
         if self.undecided and all(waits.looks >= MIN_LOOKS for waits in mains.values()):
             return True
-        judged = (self._known[pid].channels for pid in self._helpers)
+        judged = (self._known[pid].channels for pid in self.helpers)
         return any(channels and self._hands_over(channels, mains) for channels in judged)
 
     def _hands_over(self, channels: Channels, mains: Mapping[int, Waits]) -> bool:
