@@ -157,12 +157,18 @@ POLLED = {"cpu_ns": 5, "system_ns": 4, "leader_cpu_ns": 1, "queue_ns": 3, "polle
 POLLS = {"cpu_ns": 8, "system_ns": 4, "leader_cpu_ns": 4, "poller_cpu_ns": 4, "read_bytes": 10**9}
 
 
-def reading(states: Mapping[Activity, int], awaited: int, **helpers: Part) -> Bucket:
-    """A main that `OVERLAPS`, and its threads, for which it waited at so many looks."""
-    loading = part(states, sum(states.values()) / 10, cpu_ns=1.0)
-    found = bucket(OVERLAPS, thread=loading)
+def reading(
+    states: Mapping[Activity, int],
+    awaited: float,
+    main: Mapping[Activity, int] | None = None,
+    disk_ns: float = 0,
+    **helpers: Part,
+) -> Bucket:
+    """A main that `OVERLAPS`, and its threads, which explain so much of its waits in locks."""
+    loading = part(states, sum(states.values()) / 10, cpu_ns=1.0, disk_ns=disk_ns)
+    found = bucket(main or OVERLAPS, thread=loading)
     found.parts.update(helpers)
-    found.awaited_threads = awaited
+    found.locked, found.awaited = 0.3, awaited
     return found
 
 
@@ -228,6 +234,9 @@ def test_what_a_waiting_main_is_held_up_by(cause: str, did: Bucket) -> None:
 COPIES: Used = {"cpu_ns": 1.0, "system_ns": 0.75, "read_bytes": 50e6, "written_bytes": 50e6}
 """25 MB/s, three quarters of the CPU time in the kernel."""
 COPIES_LITTLE = {**COPIES, "written_bytes": 10e6}
+COMPUTES: Used = {**COPIES, "cpu_ns": 4, "system_ns": 0.6, "leader_cpu_ns": 3.2}
+READS_ROWS: Used = {"cpu_ns": 0.8, "system_ns": 0.6}
+"""Threads of a main that computes, most of whose own CPU time the kernel used."""
 LAUNCHES: Used = {"leader_cpu_ns": 1, "launch_cpu_ns": 1, "launch_queue_ns": 1}
 OTHERS_RAN = {"cpu_ns": 2.0, "leader_cpu_ns": 0.4, "launch_cpu_ns": 0.4}
 COUNTED = {"cpu_ns": 2, "leader_cpu_ns": 2, "queue_ns": 0.4}
@@ -248,6 +257,14 @@ WAITING = {RUN: 4, QUEUE: 6}
         "more ask": (bucket(related=part({ASKS: 2, RUN: 1, QUEUE: 7})), {NETWORK: 0.3}),
         "kin copy": (bucket(related=part(WAITING, **COPIES)), {STORAGE: 0.4}),
         "threads copy": (bucket(used=COPIES, thread=part(WAITING)), {STORAGE: 0.4}),
+        "threads copy, and the main computes": (
+            bucket(used=COMPUTES, thread=part(WAITING, **READS_ROWS)),
+            {STORAGE: 0.4},
+        ),
+        "threads compute, and the main copies": (
+            bucket(used=COPIES, thread=part(WAITING, cpu_ns=0.8, system_ns=0.08)),
+            {WORKER_CPU: 0.4},
+        ),
         "they copy little": (bucket(related=part(WAITING, **COPIES_LITTLE)), {WORKER_CPU: 0.4}),
         "workers as counted": (
             bucket(worker=part({RUN: 5, QUEUE: 5}, 2, **COUNTED)),
@@ -388,6 +405,18 @@ def test_counters_read_soon_after_a_window_belong_to_it() -> None:
     assert found.of(Role.MAIN).seen == {**WAITS, **RUNS}
     assert (later := history.explaining(SECOND, SECOND + 1))
     assert later.of(Role.MAIN).seen == RUNS, "the last look holds on"
+
+
+def test_waits_for_threads_are_judged_over_seconds() -> None:
+    history = History()
+    for at_ns, seen, active in ((SECOND, {QUEUE: 6, SLEEP: 4}, 4), (2 * SECOND, {SLEEP: 10}, 0)):
+        history.add_pass(Bucket(at_ns, parts={Role.MAIN: part(seen)}, awaited_threads=active))
+        history.add_second(history.passes_since(at_ns - SECOND))
+    found = history.explaining(SECOND, 2 * SECOND)
+    assert found is not None
+    assert found.of(Role.MAIN).seen == {SLEEP: 10}
+    assert found.locked == pytest.approx(0.3)
+    assert found.awaited == pytest.approx(2 / 3)
 
 
 def test_time_of_threads_is_not_counted_twice() -> None:
@@ -548,18 +577,30 @@ OVERLAPS = {SLEEP: 12, QUEUE: 6, RUN: 2}
 @rows(
     "did, found",
     {
-        "waits for threads that read": (reading({READS: 12, RUN: 4}, 6), {STORAGE: 1.0}),
-        "waits for threads that fetch": (reading({ASKS: 12, RUN: 4}, 6), {NETWORK: 1.0}),
+        "waits for threads that read": (reading({READS: 12, RUN: 4}, 1), {STORAGE: 1.0}),
+        "waits for threads that fetch": (reading({ASKS: 12, RUN: 4}, 1), {NETWORK: 1.0}),
         "threads that mostly compute": (
-            reading({READS: 4, RUN: 12}, 2),
+            reading({READS: 4, RUN: 12}, 0.3),
             {HOST_CODE: 0.333, WORKER_CPU: 0.667},
         ),
         "a thread that reads beside workers that compute": (
-            reading({READS: 12}, 6, worker=part({RUN: 20}, 2)),
+            reading({READS: 12}, 1, worker=part({RUN: 20}, 2)),
             {HOST_CODE: 0.333, WORKER_CPU: 0.667},
         ),
         "threads that read while it sleeps": (
             reading({READS: 12, RUN: 4}, 0),
+            {HOST_CODE: 0.333, STORAGE: 0.667},
+        ),
+        "a tick that shows few of these waits by chance": (
+            reading({READS: 12, RUN: 4}, 1, {SLEEP: 7, QUEUE: 1, RUN: 2}),
+            {STORAGE: 1.0},
+        ),
+        "threads whose reads are only counted": (
+            reading({READS: 4, RUN: 12}, 1, disk_ns=5.6),
+            {STORAGE: 1.0},
+        ),
+        "a tick that has none of them": (
+            reading({READS: 12, RUN: 4}, 1, {SLEEP: 36, RUN: 4}),
             {HOST_CODE: 0.333, STORAGE: 0.667},
         ),
     },

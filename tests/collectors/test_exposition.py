@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 from gpu_bottleneck_exporter.accounting.stall import REQUESTS
-from gpu_bottleneck_exporter.collectors import ALL, feeders, host, prescription, workload
+from gpu_bottleneck_exporter.collectors import ALL, feeders, host, prescription
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Process, Processes, RingSample
 from gpu_bottleneck_exporter.exposition.render import OPENMETRICS, TEXT, Exposition
@@ -29,7 +29,7 @@ from support.states import HOST, NO_DRIVER, SIGNALS, FixedSampler, feeding, hopp
 from support.states import state as of
 
 ASKS_OPENMETRICS = "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
-GPU_SERIES, HOST_SERIES = 153, 90
+GPU_SERIES, HOST_SERIES = 155, 90
 """Budgets: per GPU with its stalls and feeders, four less without NVLink-C2C and one less for a job
 with one GPU; and per host with the exporter's own."""
 SECOND = 1_000_000_000
@@ -201,7 +201,8 @@ ABSENT: dict[str, tuple[GpuSnapshot, str]] = {
     "GPM": (replace(states.ampere(), feeding=feeding()), families("activity")),
     "feeders": (
         replace(hopper(), feeding=None),
-        " ".join(f.name for part in (feeders, workload, prescription) for f in part.FAMILIES),
+        "gpu_workload_info "
+        + " ".join(f.name for part in (feeders, prescription) for f in part.FAMILIES),
     ),
     "quota": (fed(throttled_ns=None), "gpu_feeder_throttled_seconds_total"),
     "refaults": (fed(refault_bytes=None), "gpu_feeder_refault_bytes_total"),

@@ -165,7 +165,8 @@ EVENTS = (
     Event(
         "A holder is killed, and the driver still lists it",
         "gpu_feeder_age_seconds gpu_feeder_cpus_allowed gpu_feeder_interactive "
-        "gpu_feeder_memory_* gpu_feeder_network_shared gpu_feeder_shm_* gpu_workload_info",
+        "gpu_feeder_memory_* gpu_feeder_network_shared gpu_feeder_shm_* gpu_workload_info "
+        "gpu_feeder_socket_bytes_total",
         lambda scene: scene.main.end(),
         _hold_anew,
         "idle time counts as `unknown`",

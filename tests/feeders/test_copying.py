@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection
 from pathlib import Path
+
+import pytest
 
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import (
     CPU_QUEUE,
     HOST_CODE,
+    STORAGE,
     UNKNOWN,
     WORKER_CPU,
     split,
@@ -50,25 +54,30 @@ BEHIND = {WORKER_CPU, CPU_QUEUE}
 )
 def test_what_a_gpu_waits_for(code: str, causes: Collection[str]) -> None:
     with program(f"{COPIES}\n{code}; ready(); locked()") as one:
-        watch = HostSampler(Settings())
-        watch.hold("a", frozenset({one.pid}))
-        watch.start()
-        found: dict[str, int] = {}
+        assert_settles(one.pid, causes)
 
-        def settled() -> bool:
-            watch.note_split("a", 0, {UNKNOWN: 1})
-            now_ns = time.monotonic_ns()
-            did = watch.explaining("a", now_ns - 4 * SECOND, now_ns)
-            if did is None or did.elapsed_ns < 3 * SECOND:
-                return False
-            found.clear()
-            found.update(split([Window(now_ns, SECOND, 0)], 1, did))
-            return max(found, key=lambda cause: found[cause]) in causes
 
-        try:
-            until(settled, lambda: f"{causes}, not {found}")
-        finally:
-            watch.stop()
+def assert_settles(pid: int, causes: Collection[str], busy: float = 0.0) -> None:
+    """What its idle time is mostly put down to, in a tick in which the GPU is so busy."""
+    watch = HostSampler(Settings())
+    watch.hold("a", frozenset({pid}))
+    watch.start()
+    found: dict[str, int] = {}
+
+    def settled() -> bool:
+        watch.note_split("a", 0, {UNKNOWN: 1})
+        now_ns = time.monotonic_ns()
+        did = watch.explaining("a", now_ns - 4 * SECOND, now_ns)
+        if did is None or did.elapsed_ns < 3 * SECOND:
+            return False
+        found.clear()
+        found.update(split([Window(now_ns, SECOND, round(busy * SECOND))], 1, did))
+        return max(found, key=lambda cause: found[cause]) in causes
+
+    try:
+        until(settled, lambda: f"{causes}, not {found}")
+    finally:
+        watch.stop()
 
 
 @rows(
@@ -98,3 +107,39 @@ def test_a_main_in_a_lock_waits_for_its_active_threads(code: str, awaited: bool)
             assert seen > samples / 2 if awaited else seen == 0
         finally:
             feed.close()
+
+
+POOL = """
+import hashlib, mmap, random
+from concurrent.futures import ThreadPoolExecutor
+pool, rows = ThreadPoolExecutor(4), os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
+rooms = [mmap.mmap(-1, 4096) for _ in range(4)]
+def reads(room):
+    end = time.monotonic() + 0.03
+    while time.monotonic() < end:
+        os.preadv(rows, [room], 4096 * random.randrange(4096))
+def computes(room):
+    hashlib.pbkdf2_hmac("sha256", b"", room[:16], 30_000)
+def train(load):
+    while True:
+        for done in [pool.submit(load, room) for room in rooms]:
+            done.result()
+        end = time.thread_time() + 0.02  # overlaps with the GPU's work
+        while time.thread_time() < end:
+            pass
+        time.sleep(0.04)
+"""
+
+
+@rows("load, causes", {"short reads": ("reads", {STORAGE}), "digests": ("computes", BEHIND)})
+def test_what_threads_of_a_pool_do_for_a_main_that_overlaps(
+    load: str, causes: Collection[str], tmp_path: Path
+) -> None:
+    data = tmp_path / "rows"
+    data.write_bytes(bytes(4096 * 4096))
+    try:
+        os.close(os.open(data, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("a file system without direct I/O")
+    with program(f"{POOL}\nready(); train({load})", f"{data}") as one:
+        assert_settles(one.pid, causes, busy=0.6)

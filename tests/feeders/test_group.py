@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
 from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
-from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroups, cgroup_of
+from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroups, MemoryLevel, cgroup_of
 from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
@@ -29,8 +29,8 @@ RANK = "MASTER_ADDR=10.0.0.1\0MASTER_PORT=29500\0WORLD_SIZE=2\0"
 JOB = {
     "job/cpu.stat": "throttled_usec 1000\n",
     "job/cpu.max": "max 100000\n",
-    "job/memory.stat": "workingset_refault_file 1\n",
-    "job/memory.current": "1000\n",
+    "job/memory.stat": "workingset_refault_file 1\nactive_file 150\ninactive_file 50\n",
+    "job/memory.current": "1200\n",
     "job/memory.max": "2000\n",
     "job/cpu.pressure": PSI.format(total=500),
 }
@@ -388,7 +388,7 @@ def test_limits(recorded: Recorded) -> None:
     assert (limits.memory_used_bytes, limits.memory_bytes) == (1000, 2000)
     assert limits.shared_memory is None  # /proc/PID/root is not there
     assert limits.interactive is False
-    lay(recorded.sysfs, {"fs/cgroup/job/memory.current": "1500\n"})
+    lay(recorded.sysfs, {"fs/cgroup/job/memory.current": "1700\n"})
     lay(recorded.proc, {"7/cmdline": "python\0-m\0ipykernel_launcher\0", "7/environ": RANK})
     assert recorded.tick().job.limits == limits
     assert not recorded.feed.facts.has_rank_variables
@@ -401,6 +401,7 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
     files = {
         "pod/memory.current": "900\n",
         "pod/memory.max": "1000\n",
+        "pod/memory.stat": "active_file 30\nslab 7\ninactive_file 200\n",
         "pod/a/cpu.max": "100000 100000\n",
         "pod/b/cpu.max": "200000 100000\n",
         "pod/a/memory.current": "400\n",
@@ -420,10 +421,20 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
         found = facts_of(proc, mains, groups, Groups(proc)).limits
         return found.cpu_cores, found.memory_used_bytes, found.memory_bytes
 
-    assert limits(1) == (1.0, 900, 1000)
-    assert limits(1, 2) == (3.0, 900, 1000)
-    assert limits(1, 3) == (None, 900, 1000)
+    assert limits(1) == (1.0, 670, 1000)
+    assert limits(1, 2) == (3.0, 670, 1000)
+    assert limits(1, 3) == (None, 670, 1000)
     assert limits(3) == (None, None, None)
+    (tmp_path / "sys/fs/cgroup/pod/memory.stat").unlink()
+    assert limits(1) == (1.0, None, 1000), "it is not known how much of it is page cache"
+
+
+def test_page_cache_of_a_v1_group_counts_those_below_it(tmp_path: Path) -> None:
+    stat = "inactive_file 5\nactive_file 7\ntotal_inactive_file 50\ntotal_active_file 70\n"
+    lay(tmp_path, {"memory.stat": stat, "unread/memory.stat": "inactive_file 5\n"})
+    assert MemoryLevel(tmp_path, 200, None).cache_bytes("active_file", "inactive_file") == 120
+    unread = MemoryLevel(tmp_path / "unread", 200, None)
+    assert unread.cache_bytes("active_file", "inactive_file") is None
 
 
 def test_of_its_limit_a_job_may_still_take_what_is_not_used_but_for_cache(tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ def serve(code):
 
 def wait():
     c.send(b"x"); c.recv(1)
+
+def watch():
+    "A descriptor that tells of files that are closed in our folder."
+    import ctypes
+    libc = ctypes.CDLL(None); watch = libc.inotify_init1(os.O_CLOEXEC)
+    libc.inotify_add_watch(watch, os.fsencode(folder), 8)
+    return watch
 '''
 IDLES = "ready(one.pid); locked()"
 
@@ -247,6 +254,24 @@ def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
             HOST_CODE,
         ),
         "one whose end is waited for": ("start(BURNS).wait()", 1, WORKER_CPU),
+        "one whose files are waited for": (
+            "w = watch(); one = start(BURNS)\nwhile True: os.read(w, 4096)",
+            1,
+            WORKER_CPU,
+        ),
+        "one whose files are polled for": (
+            (
+                "from select import select; w = watch(); one = start(BURNS)\n"
+                "while True: select([w], [], [])"
+            ),
+            1,
+            WORKER_CPU,
+        ),
+        "one beside a watch of files that is not waited for": (
+            "w = watch(); one = start(BURNS); burn()",
+            0,
+            HOST_CODE,
+        ),
         "one that a shell runs": (
             (
                 "subprocess.run([sys.executable + ' -c \"$CODE\"; true'], shell=True,"

@@ -74,6 +74,7 @@ def reads(folder: Path) -> object:
         "stat": (STAT, pure(process.parse_stat)),
         "stat by its reader": (STAT, reader("stat", reads)),
         "name and state": (STAT, pure(process.comm_and_state)),
+        "a thread's stat": (STAT, pure(process.parse_thread_times)),
         "schedstat": (b"1 2 3\n", pure(process.parse_schedstat)),
         "io": (IO, reader("io", reads)),
         "wchan": (b"futex_wait", pure(lambda text: wait_of("S", text))),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.threads import MOST_THREADS, SCAN_NS, Thread, Threads
+from gpu_bottleneck_exporter.host.process import TICK_NS
+from gpu_bottleneck_exporter.host.threads import MOST_THREADS, SCAN_NS, Thread, Threads, Used
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, ended, program
 from support.rows import rows
+from support.trees import lay
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -91,6 +94,45 @@ def test_only_those_that_move_are_asked_again() -> None:
         until(lambda: watched.scan() and sum(u.cpu_ns for u in watched.threads.used), "CPU time")
         assert {used.name for used in watched.threads.used} == {"burns"}
         assert watched.look()["rests"].wait is Wait.LOCK
+
+
+def test_the_kernels_part_of_the_cpu_time_is_each_threads_own() -> None:
+    code = """
+zero = open("/dev/zero", "rb", 0)
+def copies():
+    while True:
+        zero.readinto(bytearray(2**22))
+named("copies", copies); named("burns", burn)
+"""
+    with watching(code) as (_, watched):
+        cpu_ns, system_ns = Counter[str](), Counter[str]()
+
+        def both_used(much_ns: int) -> bool:
+            watched.scan()
+            for used in watched.threads.used:
+                cpu_ns[used.name] += used.cpu_ns
+                system_ns[used.name] += used.system_ns
+            watched.threads.used.clear()
+            return min(cpu_ns["copies"], cpu_ns["burns"]) > much_ns
+
+        until(lambda: both_used(300_000_000), "CPU time of both")
+    assert system_ns["copies"] > cpu_ns["copies"] / 3
+    assert system_ns["burns"] < cpu_ns["burns"] / 3
+
+
+def test_delays_by_block_io_are_counted_where_the_kernel_does(tmp_path: Path) -> None:
+    threads, seen = Threads(tmp_path, 7), list[Used]()
+    for at in range(4):
+        fields = [*"S1777", *["0"] * 34, f"{10 + 30 * at}"]
+        task = {"stat": f"8 (reads) {' '.join(fields)} 0 0\n", "wchan": "futex_wait"}
+        task["schedstat"] = f"{at} 0 {at}\n"
+        lay(tmp_path, {f"7/task/8/{name}": text for name, text in task.items()})
+        (tmp_path / "7/task/7").mkdir(exist_ok=True)
+        threads.look(at * SCAN_NS)
+        seen += threads.used
+        threads.used.clear()
+    threads.close()
+    assert [used.disk_ns // TICK_NS for used in seen] == [0, 0, 30, 30], "as of the look before"
 
 
 def test_a_thread_that_falls_asleep_wakes_and_ends_is_seen_to_do_so() -> None:

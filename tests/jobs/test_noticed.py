@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Processes
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
+from jobs.held import process
 from support.board import Board
 
 SETTINGS = Settings()
@@ -88,3 +89,21 @@ def test_what_a_holder_used_who_has_left_hides_nobody_who_uses_less(board: Board
     assert holders(reader) == []
     gpu.hold(os.getpid(), 2**30)
     assert holders(reader) == [os.getpid()]
+
+
+def test_each_start_is_counted_also_of_one_container_that_keeps_crashing(board: Board) -> None:
+    gpu = board.gpus[0]
+    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS)
+    reader.open()
+    assert holders(reader) == []
+    starts = []
+    for _ in range(3):
+        with process() as crashing:
+            gpu.hold(crashing.pid, 2**30)
+            assert holders(reader) == [crashing.pid]
+        gpu.release(crashing.pid)
+        reader.look([gpu.record.uuid.decode()])
+        assert holders(reader) == []
+        (snapshot,) = reader.snapshots(reader.read())
+        starts.append(snapshot.totals.starts)
+    assert starts == [1, 2, 3]

@@ -52,6 +52,42 @@ def test_the_most_lanes_outlive_a_fall_and_gaps() -> None:
     assert most == [None, 8, 16, 16, 16]
 
 
+def works(ledger: GpuLedger, seconds: range, percent: int, *pids: int) -> tuple[int | None, ...]:
+    """What is counted after these seconds, in which `pids` hold the GPU and keep it busy."""
+    for second in seconds:
+        ledger.add(second * SECOND, SECOND, Processes(tuple(Process(pid) for pid in pids)))
+        ledger.add(second * SECOND, SECOND, Utilization(gpu_percent=percent))
+    totals = ledger.snapshot(seconds[-1] * SECOND).totals
+    return totals.starts, totals.productive_starts
+
+
+def test_starts_of_jobs_are_counted_and_those_that_reach_work() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    assert ledger.snapshot(0).totals.starts is None, "nobody has looked"
+    assert works(ledger, range(30), 100, 7) == (0, 0), "it was there before the exporter"
+    assert works(ledger, range(30, 40), 0) == (0, 0)
+    assert works(ledger, range(40, 55), 50, 8, 9) == (1, 0), "a crash: seven seconds of work"
+    assert works(ledger, range(55, 60), 0) == (1, 0)
+    assert works(ledger, range(60, 70), 50, 10) == (2, 0)
+    assert works(ledger, range(70, 90), 50, 10, 11) == (2, 1), "a second process of a job"
+    assert works(ledger, range(90, 95), 50, 11) == (3, 1), "it began before the other left"
+    for second in range(95, 110):  # a server that is up
+        ledger.add_stall({"requests": SECOND}, {})
+        ledger.add(second * SECOND, SECOND, Processes((Process(11),)))
+    assert works(ledger, range(110, 112), 0, 11) == (3, 2)
+
+
+def test_starts_are_unknown_while_processes_may_be_hidden() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    ledger.add(0, SECOND, Processes(others_hidden=True))
+    assert ledger.snapshot(0).totals.starts is None
+    ledger.add(SECOND, SECOND, Processes((Process(7),)))
+    ledger.add(2 * SECOND, SECOND, Processes(others_hidden=True))
+    ledger.add(3 * SECOND, SECOND, Processes((Process(7),)))
+    totals = ledger.snapshot(3 * SECOND).totals
+    assert (totals.starts, totals.productive_starts) == (0, None), "busy time is not measured"
+
+
 def ring(first: int, percents: Sequence[int]) -> tuple[RingSample, ...]:
     """Samples of seconds `first` and later."""
     return tuple(RingSample((first + at) * 10**6, one) for at, one in enumerate(percents))

@@ -105,7 +105,7 @@ def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
     crew = Part(
         {Activity.RUN: 20, Activity.DISK: 10, Activity.TIMER: 10, Activity.QUEUE: 60},
         *(200, 100),
-        Counters(cpu_ns=2 * SECOND, queue_ns=SECOND, read_bytes=40_000),
+        Counters(cpu_ns=2 * SECOND, queue_ns=SECOND, read_bytes=40_000, write_calls=8),
     )
     used = Counters(
         cpu_ns=6 * SECOND,
@@ -153,6 +153,7 @@ def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
         worker_bytes=2.0 * 2**30,
         free_bytes=3000.0,
         data_bytes=11_000.0,
+        handovers=2.0,
         saturated=True,
     )
 

@@ -89,7 +89,8 @@ def test_what_it_moves_on_fuse_is_counted(tmp_path: Path, code: str, role: str, 
         until(counted, "what it moves")
         found = used(watch, role)
         chars = found.read_chars if field == "read_bytes" else found.write_chars
-        assert (getattr(found, field) or 0) <= chars
+        # Where the kernel accounts for FUSE, it does so before a write has ended.
+        assert (getattr(found, field) or 0) <= chars + SIZE
 
 
 @rows("code, reads", {"a pipe": ("piped()", 40 * SIZE), "the page cache": ("cached()", 400 * SIZE)})
@@ -101,17 +102,28 @@ def test_what_it_reads_elsewhere_is_not(tmp_path: Path, code: str, reads: int) -
 
 
 @pytest.mark.parametrize(
-    ("used", "found"),
+    ("used", "unaccounted", "found"),
     [
-        (Counters(read_bytes=0, read_chars=2**20, written_bytes=0), (2**20 - 9, 0)),
-        (Counters(read_bytes=4096, read_chars=2**20, written_bytes=0), (4096, 0)),
-        (Counters(read_bytes=0, read_chars=2**10, written_bytes=0), (0, 0)),
-        (Counters(read_bytes=0, written_bytes=2**12, write_chars=2**20), (0, 2**20)),
-        (Counters(read_bytes=0, written_bytes=2**19, write_chars=2**20), (0, 2**19)),
-        (Counters(read_bytes=None, written_bytes=None, write_chars=2**20), (None, None)),
+        (Counters(read_bytes=0, read_chars=2**20, written_bytes=0), 0, (2**20 - 9, 0)),
+        (Counters(read_bytes=4096, read_chars=2**20, written_bytes=0), 0, (4096, 0)),
+        (Counters(read_bytes=0, read_chars=2**10, written_bytes=0), 0, (0, 0)),
+        (Counters(read_bytes=0, written_bytes=2**12, write_chars=2**20), 2**30, (0, 2**20)),
+        (Counters(read_bytes=0, written_bytes=2**19, write_chars=2**20), 2**30, (0, 2**19)),
+        (Counters(read_bytes=0, written_bytes=9, write_chars=2**20), -9, (0, 9)),
+        (Counters(read_bytes=None, written_bytes=None, write_chars=2**20), 2**30, (None, None)),
     ],
-    ids=["reads", "reads a disk, too", "reads little", "writes", "writes to a disk", "unknown"],
+    ids=[
+        "reads",
+        "reads a disk, too",
+        "reads little",
+        "writes",
+        "writes to a disk",
+        "ends a write that was accounted for",
+        "unknown",
+    ],
 )
-def test_what_counts_instead(used: Counters, found: tuple[int | None, int | None]) -> None:
-    counted = used.accounted(9)
+def test_what_counts_instead(
+    used: Counters, unaccounted: int, found: tuple[int | None, int | None]
+) -> None:
+    counted = used.accounted(9, unaccounted)
     assert (counted.read_bytes, counted.written_bytes) == found

@@ -11,7 +11,14 @@ from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
-from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread, gist, line_of
+from gpu_bottleneck_exporter.stacktraces.lines import (
+    LineCount,
+    Look,
+    Thread,
+    gist,
+    line_of,
+    serves_others,
+)
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine
 
 SECOND = 1_000_000_000
@@ -64,6 +71,42 @@ def test_a_line_is_the_jobs_own_if_it_has_one(
     few = gist(frames)
     assert line_of(few) == found
     assert len(few) <= 2
+
+
+LIB = "/usr/lib/python3.12"
+ACCEPT = Frame("accept", f"{LIB}/socket.py", 295)
+RUN = (Frame("run", f"{LIB}/threading.py", 1010), Frame("_bootstrap", f"{LIB}/threading.py", 1030))
+SELECT = Frame("select", f"{LIB}/selectors.py", 468)
+LOOPS = (SELECT, Frame("run_forever", f"{LIB}/asyncio/base_events.py", 641))
+SENDS = (Frame("_feed", f"{LIB}/multiprocessing/queues.py", 280), *RUN)
+
+
+@pytest.mark.parametrize(
+    ("wait", "frames", "serves"),
+    [
+        (
+            Wait.SOCKET,
+            (ACCEPT, Frame("_serve", f"{LIB}/multiprocessing/resource_sharer.py", 1), *RUN),
+            True,
+        ),
+        (Wait.SOCKET, (ACCEPT, LOOP), True),
+        (Wait.SOCKET, (Frame("accept", "/home/ada/feed.py", 9), LOOP), False),
+        (Wait.POLL, (*LOOPS, *RUN), True),
+        (Wait.POLL, (*LOOPS, LOOP), False),
+        (Wait.SOCKET, (Frame("recv", f"{LIB}/socket.py", 2), TORCH, *RUN), False),
+        (Wait.LOCK, SENDS, True),
+        (Wait.RUN, SENDS, False),
+        (Wait.SOCKET, (), False),
+    ],
+    ids=[
+        *("resource_sharer", "a server's own thread", "a function of that name", "an event loop"),
+        *("an event loop of the job", "another library's", "a queue's thread", "that pickles", "C"),
+    ],
+)
+def test_who_waits_to_be_asked_holds_nothing_up(
+    wait: Wait, frames: tuple[Frame, ...], *, serves: bool
+) -> None:
+    assert serves_others(wait, frames) is serves
 
 
 MAIN_WAITS, MAIN_DECODES = (Role.MAIN, Wait.LOCK, "wait"), (Role.MAIN, Wait.RUN, "decode")

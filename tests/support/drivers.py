@@ -41,6 +41,10 @@ class Libraries:
         pynvml.nvmlLib = ctypes.CDLL(str(copy))
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
+    def variables(self, board: Board) -> dict[str, str]:
+        """Variables with which another process's pynvml finds the GPUs of `board`."""
+        return {"LD_LIBRARY_PATH": f"{self.path(580).parent}", "FAKE_NVML_BOARD": f"{board.path}"}
+
     def open(self, board: Board, branch: int | None = None) -> NvmlDriver:
         """pynvml on `board`, with the symbols of `branch` (the board's own by default)."""
         os.environ["FAKE_NVML_BOARD"] = str(board.path)

@@ -137,6 +137,8 @@ def sampled_totals() -> GpuTotals:
         lost_ns=250_000_000,
         busy_ns=73_780_000_000,
         memory_busy_ns=24_990_000_000,
+        starts=3,
+        productive_starts=2,
         window_counts=tuple(zip(WINDOW_BUCKETS, counts, strict=True)),
         window_sum=74.4,
         stall_ns=stall_ns(),
@@ -303,7 +305,7 @@ def mig_parent() -> GpuSnapshot:
     }
     totals = replace(gpu.totals, memory_busy_ns=None, last_memory_ratio=None)
     refused = replace(feeding(), outlook=model.Outlook(model.Refusal("mixed")))
-    refused = replace(refused, job=replace(refused.job, shares_network=True))
+    refused = replace(refused, job=replace(refused.job, shares_network=True, socket_bytes=2**20))
     return replace(gpu, readings=readings, totals=totals, feeding=refused)
 
 

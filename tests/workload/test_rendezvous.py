@@ -65,6 +65,28 @@ RANKS: dict[str, tuple[Mapping[str, str], str]] = {
         {"COORDINATOR_ADDRESS": "j-worker-0", "COORDINATOR_PORT": "6666", "NUM_PROCESSES": "3"},
         "j-worker-1",
     ),
+    "TrainJob": (
+        {
+            "PET_MASTER_ADDR": "llm-node-0-0.llm",
+            "PET_MASTER_PORT": "29400",
+            "PET_NNODES": "4",
+            "PET_NPROC_PER_NODE": "auto",
+        },
+        "vit-node-0-0.vit",
+    ),
+    "elastic PyTorchJob": (
+        {
+            "PET_RDZV_ENDPOINT": "llm-worker-0:23456",
+            "PET_RDZV_ID": "llm",
+            "PET_RDZV_BACKEND": "c10d",
+            "PET_NNODES": "1:4",
+        },
+        "vit-worker-0:23456",
+    ),
+    "LeaderWorkerSet": (
+        {"LWS_LEADER_ADDRESS": "llm-0.llm.nlp", "LWS_GROUP_SIZE": "2"},
+        "llm-1.llm.nlp",
+    ),
     "Horovod": (
         {
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",

@@ -70,6 +70,8 @@ class Counters(NamedTuple):
     poller_cpu_ns: int = 0
     """The part of `cpu_ns` and `system_ns` in which the kernel polled io_uring rings (SQPOLL), busy
     or not; only deep probes count it."""
+    disk_ns: int = 0
+    """Of loading threads, delay by block I/O; 0 unless the kernel counts it."""
 
     @property
     def own_cpu_ns(self) -> int:
@@ -95,12 +97,17 @@ class Counters(NamedTuple):
         written = self.written_bytes
         return written is not None and max(written / _LOGS, _MUCH_BYTES) <= self.write_chars
 
-    def accounted(self, piped: int) -> Counters:
-        """The same with what is hidden as data of storage, but for bytes `piped` to the process."""
+    def accounted(self, piped: int, unaccounted: int) -> Counters:
+        """The same with what is hidden as data of storage, but for bytes `piped` to the process.
+
+        `unaccounted`: bytes that the process wrote in its life and the kernel did not account for.
+        A long write is accounted for as the page cache fills, and in `write_chars` at its end.
+        """
         read, written = self.read_bytes, self.written_bytes
+        hidden = min(self.write_chars, max(unaccounted, 0))
         return self._replace(
             read_bytes=max(self.read_chars - piped, 0) if self.hides_reads else read,
-            written_bytes=self.write_chars if self.hides_writes else written,
+            written_bytes=max(hidden, written or 0) if self.hides_writes else written,
         )
 
     @property
@@ -218,7 +225,11 @@ class Bucket:
     peer: float = 0.0
     """Share of the time, 0-1, in which another GPU of the job worked or waited by itself."""
     awaited_threads: int = 0
-    """How often a main waited in a lock or a pipe while one of its threads was active."""
+    """Active threads that were seen while a main waited in a lock or a pipe."""
+    locked: float = 0.0
+    """Share of the last seconds, 0-1, in which the mains waited in a lock or a pipe."""
+    awaited: float = 0.0
+    """The part of these waits, 0-1, that active threads of the mains explain."""
     reasons: dict[str, int] = field(default_factory=dict)
     """How often a main was asleep in what, with nothing behind it."""
     places: dict[Place, int] = field(default_factory=dict)
@@ -296,13 +307,16 @@ class History:
         seconds = _between(self._seconds, end_ns - WINDOW_NS, end_ns + _HOLDS_NS)
         counted_ns = seconds[0].at_ns if seconds else end_ns - WINDOW_NS
         found = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
-        main = Part(used=found.of(Role.MAIN).used)
+        before = found.of(Role.MAIN)
+        found.locked = before.shares().get(Activity.QUEUE, 0.0)
+        waits = before.seen.get(Activity.QUEUE, 0)
+        found.awaited = min(found.awaited_threads / waits, 1.0) if waits else 0.0
+        main = Part(used=before.used)
         for one in passes:
             main.add(one.of(Role.MAIN))
         found.parts[Role.MAIN] = main
         found.runnable_ns = sum(one.runnable_ns for one in passes)
         found.counted_ns = sum(one.counted_ns for one in passes)
-        found.awaited_threads = sum(one.awaited_threads for one in passes)
         return found
 
 

@@ -47,6 +47,8 @@ _BY_CHANCE = 3
 _BULK_BYTES_PER_SECOND = 20e6
 """At this rate of file data, the kernel's CPU time is spent on copying it."""
 _HELPERS = (Role.WORKER, Role.THREAD, Role.RELATED)
+_ACTIVE = (Activity.RUN, Activity.DISK, Activity.MEMORY, Activity.NETWORK)
+"""What helpers do that holds a main up."""
 _HIDES_A_WORKING_GPU = (Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN)
 """Sleeps that chance moves from tick to tick."""
 _AT_MOST = 3
@@ -162,16 +164,36 @@ def _with_awaited_reads(shares: dict[Activity, float], did: Bucket) -> Mapping[A
     with the GPU's work would pass for what it waits for. What threads mostly do is judged over
     seconds: their reads may be shorter than the time between two looks.
     """
-    if not did.awaited_threads:
+    if not did.awaited:
         return shares
-    threads, main, active = did.of(Role.THREAD), did.of(Role.MAIN), _active(did)
+    threads, active = _active_of(Role.THREAD, did), _active(did)
     most = max(active, key=lambda activity: active[activity])
-    if not most.reads or threads.mean(most) < MOSTLY * active[most]:
+    if not most.reads or threads[most] < MOSTLY * active[most]:
         return shares  # they compute, or workers hold it up
-    awaited = min(did.awaited_threads / max(main.samples, 1), shares.get(Activity.QUEUE, 0.0))
-    shares[Activity.QUEUE] = shares.get(Activity.QUEUE, 0.0) - awaited
+    shares = _with_locked(shares, did.locked, did.of(Role.MAIN).samples)
+    awaited = did.awaited * shares[Activity.QUEUE]
+    shares[Activity.QUEUE] -= awaited
     shares[most] = shares.get(most, 0.0) + awaited
     return shares
+
+
+def _with_locked(
+    shares: Mapping[Activity, float], locked: float, samples: int
+) -> dict[Activity, float]:
+    """`shares` with that of locks as over the last seconds, `locked`, if chance explains the rest.
+
+    A tick has few samples: what these miss of the locks would be charged to the code that overlaps
+    with the GPU's work. The other sleep makes up for the difference.
+    """
+    queue = shares.get(Activity.QUEUE, 0.0)
+    sleep = sum(share for activity, share in shares.items() if activity.rests)
+    chance = _BY_CHANCE * math.sqrt(locked * (1 - locked) / max(samples, 1))
+    if abs(locked - queue) > chance or sleep == queue:
+        return {**shares, Activity.QUEUE: queue}
+    locked = min(locked, sleep)
+    scale = (sleep - locked) / (sleep - queue)
+    rests = {one: share * scale if one.rests else share for one, share in shares.items()}
+    return {**rests, Activity.QUEUE: locked}
 
 
 def _while_idle(
@@ -291,28 +313,45 @@ def _copies_batches(did: Bucket) -> bool:
 def _active(did: Bucket) -> dict[Activity, float]:
     """Mean number of helpers that ran, read files, lacked memory, or waited for an answer."""
     elapsed = max(did.elapsed_ns, 1)
-    active = dict.fromkeys((Activity.RUN, Activity.DISK, Activity.MEMORY, Activity.NETWORK), 0.0)
-    for role in _HELPERS:
-        part = did.of(role)
-        # File data is counted by process: threads share that of the main.
-        used = did.of(Role.MAIN).used if role is Role.THREAD else part.used
-        # Related processes count while they do enough: their counters and samples differ.
-        counted = _counted(part, elapsed) if role is Role.WORKER else None
-        shares = _put_right(part, counted, did)
-        mean = {one: shares.get(one, 0.0) * part.processes for one in active}
-        run, disk = mean[Activity.RUN], mean[Activity.DISK]
-        copying = run * _copying(used, elapsed, waits_too=disk >= max(MOSTLY * run, HARDLY))
-        program = shares.get(Activity.PROGRAM, 0.0) * part.processes
-        active[Activity.RUN] += run - copying + program
-        active[Activity.DISK] += disk + copying
-        for activity in (Activity.MEMORY, Activity.NETWORK):
-            active[activity] += mean[activity]
+    by_role = [_active_of(role, did) for role in _HELPERS]
+    active = {activity: sum(mean[activity] for mean in by_role) for activity in _ACTIVE}
     active[Activity.RUN] += _children_ns(did) / elapsed
     if not did.of(Role.THREAD).looks and not did.of(Role.WORKER).samples:
         main = did.of(Role.MAIN).used
         other_threads_ns = main.own_cpu_ns - main.leader_cpu_ns - main.launch_cpu_ns
         active[Activity.RUN] += max(other_threads_ns, 0) / elapsed
     return active
+
+
+def _active_of(role: str, did: Bucket) -> dict[Activity, float]:
+    """The same of the helpers of one role."""
+    part, elapsed = did.of(role), max(did.elapsed_ns, 1)
+    used = _of_threads(did) if role is Role.THREAD else part.used
+    # Related processes count while they do enough: their counters and samples differ.
+    counted = _counted(part, elapsed) if role is Role.WORKER else None
+    shares = _put_right(part, counted, did)
+    mean = {one: shares.get(one, 0.0) * part.processes for one in _ACTIVE}
+    # Counted where the kernel does so: reads may be shorter than looks are exact. Not of NFS.
+    mean[Activity.DISK] = max(mean[Activity.DISK], part.used.disk_ns / elapsed)
+    run, disk = mean[Activity.RUN], mean[Activity.DISK]
+    copying = run * _copying(used, elapsed, waits_too=disk >= max(MOSTLY * run, HARDLY))
+    program = shares.get(Activity.PROGRAM, 0.0) * part.processes
+    return {**mean, Activity.RUN: run - copying + program, Activity.DISK: disk + copying}
+
+
+def _of_threads(did: Bucket) -> Counters:
+    """What loading threads of the mains used, with the file data of the mains.
+
+    File data is counted by process. CPU time is the threads' own, where it is known: the kernel's
+    share of that of a main that computes while its threads read says nothing of these.
+    """
+    main, threads = did.of(Role.MAIN).used, did.of(Role.THREAD).used
+    if not threads.cpu_ns:
+        return main
+    system_ns = min(threads.system_ns, threads.cpu_ns)
+    return Counters(
+        threads.cpu_ns, system_ns, read_bytes=main.read_bytes, written_bytes=main.written_bytes
+    )
 
 
 def _counted(part: Part, elapsed_ns: int) -> float | None:

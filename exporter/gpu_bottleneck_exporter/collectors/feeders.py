@@ -111,8 +111,9 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: fed.job.limits.cpus_allowed,
     gauge(
         "gpu_feeder_memory_used_bytes",
-        "Memory that the main processes' cgroups use, page cache included, in bytes, at the level "
-        "with the tightest limit (memory.current or memory.usage_in_bytes).",
+        "Memory that the main processes' cgroups use, in bytes, without page cache that the kernel "
+        "can drop, at the level with the tightest limit (memory.current or memory.usage_in_bytes, "
+        "less active_file and inactive_file of memory.stat).",
     ): lambda fed: fed.job.limits.memory_used_bytes,
     gauge(
         "gpu_feeder_memory_limit_bytes",
@@ -143,6 +144,12 @@ FAMILIES: Table[Feeding] = {
         "Constant 1 where that is the network namespace of the host, with the traffic of others; "
         "absent elsewhere.",
     ): lambda fed: fed.job.shares_network or None,
+    counter(
+        "gpu_feeder_socket_bytes_total",
+        "Bytes that the job's own TCP sockets received and sent while the GPU idled, where the "
+        "network namespace is that of the host; loopback included, other protocols not (TCP_INFO). "
+        "Absent elsewhere, and where not all of its sockets are seen.",
+    ): lambda fed: fed.job.socket_bytes,
     counter(
         "gpu_feeder_pressure_seconds_total{resource, kind}",
         "Seconds in which some, or all (full, of io only), runnable tasks in the main processes' "

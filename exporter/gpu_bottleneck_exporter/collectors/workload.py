@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpu_bottleneck_exporter.driver.readings import Processes
-from gpu_bottleneck_exporter.sampling.collector import Table, collector, gauge
+from gpu_bottleneck_exporter.sampling.collector import Table, collector, counter, gauge
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.starts import REACHED_WORK_NS
 from gpu_bottleneck_exporter.workload.join import joined
 
 
@@ -36,6 +37,20 @@ _INFO = gauge(
 )
 LABELS = _INFO.labels
 """In the order of the fields of an owner."""
-FAMILIES: Table[GpuSnapshot] = {_INFO: lambda gpu: dict.fromkeys(owners(gpu), 1.0)}
+FAMILIES: Table[GpuSnapshot] = {
+    _INFO: lambda gpu: dict.fromkeys(owners(gpu), 1.0),
+    counter(
+        "gpu_workload_starts_total",
+        "Jobs that started on the GPU while the exporter ran: processes held it after the first "
+        "ones of the job before had left. Restarts of one container count, also between scrapes. "
+        "Without labels of the owner, so that it goes on while no process is there.",
+    ): lambda gpu: gpu.totals.starts,
+    counter(
+        "gpu_workload_productive_starts_total",
+        f"Those of them that reached work: {REACHED_WORK_NS // 10**9} s of busy time, or of a "
+        "server's time without a request. The rest crashed, were ended, or are still starting. "
+        "Absent where busy time is not measured.",
+    ): lambda gpu: gpu.totals.productive_starts,
+}
 
 COLLECTOR = collector("workload", FAMILIES, lambda gpu: gpu)

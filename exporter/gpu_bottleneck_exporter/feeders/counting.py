@@ -107,7 +107,10 @@ class CounterReader:
             poller_cpu_ns=sum(thread.cpu_ns for _, thread in threads if thread.polls),
         )
         used[Role.THREAD] = Counters(
-            cpu_ns=sum(one.cpu_ns for one in loading), queue_ns=sum(one.queue_ns for one in loading)
+            cpu_ns=sum(one.cpu_ns for one in loading),
+            system_ns=sum(one.system_ns for one in loading),
+            queue_ns=sum(one.queue_ns for one in loading),
+            disk_ns=sum(one.disk_ns for one in loading),
         )
         for role, processes in (
             (Role.WORKER, self._family.workers.values()),
@@ -147,7 +150,9 @@ def _count(processes: Iterable[Process]) -> tuple[dict[Process, Counters], bool]
 
 
 def _accounted(process: Process, did: Counters, now_ns: int, piped: int = 0) -> Counters:
-    return did.accounted(piped) if now_ns < process.hides_io_until_ns else did
+    if now_ns >= process.hides_io_until_ns:
+        return did
+    return did.accounted(piped, process.unaccounted_bytes)
 
 
 def _held_back(group: Cgroup, before: CgroupCounters) -> CgroupCounters:

@@ -34,6 +34,7 @@ from gpu_bottleneck_exporter.feeders.rings import Target
 from gpu_bottleneck_exporter.feeders.states import StateSampler, ends_of
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.traffic import SocketTraffic
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import Started, control_groups
 from gpu_bottleneck_exporter.host.sockets import Ends
@@ -99,6 +100,8 @@ class FeederGroup:
         """Those of the job's GPU that was engaged most while this one idled; for any thread."""
         self.pinned: Pinned | None = None
         """Workers that wait for the CPUs to which they are pinned."""
+        self.traffic = SocketTraffic()
+        """Of the job, where its network namespace is the machine's."""
         self.worker_starts = 0
         self.last_tick_ns: int | None = None
         """When the counters were last read."""
@@ -179,7 +182,12 @@ class FeederGroup:
             and others_ns < _HARDLY_RUN * second.elapsed_ns
             and not self.family.is_undecided
         )
+        if deep and self.facts.shares_network:
+            whole = self.family.worker_count == len(states.probed.members)
+            job = [one for one in self._processes() if not one.stranger]
+            self.traffic.advance(job, now_ns, whole=whole)
         if not deep:
+            self.traffic.pause()
             for process in (*self.mains.values(), *states.probed.members):
                 process.close_deep()
         return complete

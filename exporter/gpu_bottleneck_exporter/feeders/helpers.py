@@ -3,7 +3,8 @@
 A worker hands over what it loads: through a pipe, a socket or memory that it shares with a main or
 with another worker. A program of its own that shares none of these is a helper, however much it
 runs. So is one that shares only its output or a connection, if no main is seen to wait on that. One
-whose end a main waits for may hand over files, and so may what it has started.
+whose end a main waits for may hand over files, and so may what it has started, or any of them if a
+main waits for changes of files.
 What was forked from its parent without an execve counts as a worker.
 """
 
@@ -40,6 +41,8 @@ _MOST_OPEN = 512
 for each of its workers that are looked at."""
 _OUTPUT, _ERRORS = 1, 2
 """Numbers of the standard streams, which a shell gives to many."""
+_WATCHES = frozenset({"anon_inode:inotify", "anon_inode:[fanotify]"})
+"""Links of descriptors that tell of new and changed files."""
 _CREDENTIALS = struct.Struct("=iII")
 """struct ucred: pid, uid, gid."""
 _SHARED = re.compile(
@@ -83,7 +86,8 @@ class Channels(NamedTuple):
     surely: bool = False
     """It writes a pipe, a socket pair or memory that was made for it and a main or a worker."""
     to_mains: Mapping[int, frozenset[int]] = {}
-    """By main, its descriptors at whose other end is the output or a connection of the process."""
+    """By main, its descriptors that tell of data from the process: the other ends of its output and
+    of its connections, and watches of files."""
     parent: int = 0
     to_others: frozenset[int] = frozenset()
     """Programs below the same mains that are at the other end of one."""
@@ -121,6 +125,11 @@ class _Opened:
         texts = aside.call(self.pid, lambda: {n: read(f"{folder}/{n}") for n in numbers}) or {}
         flags = {n: fields(texts.get(n) or "").get("flags", f"{os.O_RDWR}") for n in numbers}
         return {n: int(flag, 8) & os.O_ACCMODE for n, flag in flags.items()}
+
+    @property
+    def watches(self) -> frozenset[int]:
+        """Numbers of those that tell of new and changed files."""
+        return frozenset(number for number, link in self.links.items() if link in _WATCHES)
 
     @cached_property
     def unix(self) -> dict[int, tuple[int, bool]]:
@@ -248,7 +257,7 @@ class HelperFinder:
             surely, numbers = _joined(program, opened(main))
             if surely:
                 return Channels(surely=True)
-            to_mains[main] = numbers
+            to_mains[main] = numbers | opened(main).watches
         stat = stat_of(self._proc, program.pid)
         parent = stat.parent if stat else 0
         forked = parent in self._known and parent not in others

@@ -40,6 +40,7 @@ class JobLimits:
     """CPUs that at least one main may run on (union of their affinities)."""
     cpu_cores: float | None = None
     memory_used_bytes: int | None = None
+    """Without page cache that the kernel can drop."""
     memory_bytes: int | None = None
     shared_memory: SharedMemory | None = None
     throttling_known: bool = False
@@ -157,6 +158,8 @@ class Job:
     sent_bytes: int | None = None
     shares_network: bool | None = None
     """Whether these bytes are also those of other processes of the machine."""
+    socket_bytes: int | None = None
+    """Received and sent by the job's own TCP sockets while the GPU idled; only if so."""
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By resource and kind."""
 
@@ -237,13 +240,19 @@ def cpu_cores(groups: Collection[Cgroup]) -> float | None:
 
 
 def _memory(groups: Collection[Cgroup]) -> tuple[int | None, int | None]:
-    """Bytes used and the limit, summed: a shared level counts once."""
+    """Bytes used without page cache, and the limit, summed: a shared level counts once."""
     levels = {level.folder: level for group in groups if (level := group.memory_level())}
-    limits = [level.limit_bytes for level in levels.values()]
     if not levels:
         return None, None
-    used = sum(level.used_bytes for level in levels.values())
-    return used, None if None in limits else sum(limit or 0 for limit in limits)
+    caches = {level: level.cache_bytes("active_file", "inactive_file") for level in levels.values()}
+    used = (None if cache is None else level.used_bytes - cache for level, cache in caches.items())
+    return _sum(used), _sum(level.limit_bytes for level in levels.values())
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    """None if one is unknown."""
+    known = [*sizes]
+    return None if None in known else sum(max(size or 0, 0) for size in known)
 
 
 def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:

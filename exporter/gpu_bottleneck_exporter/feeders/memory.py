@@ -12,7 +12,6 @@ from gpu_bottleneck_exporter.host.files import numbers, read
 from gpu_bottleneck_exporter.host.process import living_thread
 
 _PRIVATE = re.compile(r"^Private_\w+:\s+(\d+) kB$", re.MULTILINE)
-_RECLAIMABLE = re.compile(r"^(?:total_)?inactive_file (\d+)$", re.MULTILINE)
 _WALKED_BYTES = 2 * 2**30
 """Of a larger process the kernel takes long to add its pages up."""
 
@@ -45,7 +44,6 @@ def free_bytes(groups: frozenset[Cgroup], available: float | None) -> float | No
     for group in groups:
         level = group.memory_level()
         if level is not None and level.limit_bytes is not None:
-            found = _RECLAIMABLE.findall(read(f"{level.folder}/memory.stat") or "")
-            cache = int(found[-1]) if found else 0
+            cache = level.cache_bytes("inactive_file") or 0
             left.append(float(max(level.limit_bytes - level.used_bytes + cache, 0)))
     return min(left, default=None)

@@ -73,6 +73,11 @@ class Process:
         """CPU time it had used when its counters were last read, ended children's included."""
         return self._last.cpu_ns + self._last.children_ns
 
+    @property
+    def unaccounted_bytes(self) -> int:
+        """What it wrote in its life, and the kernel did not account for: to pipes, say."""
+        return self._last.write_chars - (self._last.written_bytes or 0)
+
     def close(self) -> None:
         """Close the descriptors."""
         self.reader.close()

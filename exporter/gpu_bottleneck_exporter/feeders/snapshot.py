@@ -133,6 +133,7 @@ class FeedingReader:
             received_bytes=sums.get("received"),
             sent_bytes=sums.get("sent"),
             shares_network=facts.shares_network,
+            socket_bytes=feed.traffic.moved_bytes if facts.shares_network else None,
             pressure_ns=self._pressure.known(sources=any_now),
         )
 

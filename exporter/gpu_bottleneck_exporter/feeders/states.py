@@ -110,7 +110,8 @@ class StateSampler:
                 waits.note(process.deepen().awaits)
             if seen.active and activity is not Activity.REQUESTS:
                 add_up(threads.seen, seen.active)
-                bucket.awaited_threads += activity is Activity.QUEUE
+                if activity is Activity.QUEUE:
+                    bucket.awaited_threads += sum(seen.active.values())
             if deep:
                 self._locate(seen, bucket)
         if behind:

@@ -8,7 +8,7 @@ queue or a broker that brings tasks is waited for without an answer being due.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -132,6 +132,10 @@ def _ends(now: Connection) -> Ends:
     return now.local, _NOWHERE if now.listens else now.remote
 
 
+def _moved_bytes(connections: Collection[Connection]) -> Mapping[int, int]:
+    return {one.cookie: one.received_bytes + one.acknowledged_bytes for one in connections}
+
+
 def _opposite(now: Connection) -> Iterator[Ends]:
     """The ends that the process at the other end of a connection may have.
 
@@ -167,7 +171,7 @@ class Course:
         self.signals = 0
         """The same of those on which the GPU's own thread did not wait either."""
         self.vain = 0
-        """How many questions were answered late, and with less than a stream."""
+        """How many questions were answered late since the GPU worked, with less than a stream."""
         self.streak = 0
         """How many looks in a row at which more was sent without a new request."""
         self.arriving = False
@@ -211,6 +215,12 @@ class Course:
         return self._pushes >= ENOUGH
 
     @property
+    def _was_due(self) -> bool:
+        """Whether, at the last look, an answer was due that no tick of the clock explains."""
+        sent_ms = self.now.sent_ms
+        return sent_ms > _TICK_MS and awaits_answer(self.now, sent_ms, self.latency_ms)
+
+    @property
     def waited_ms(self) -> int:
         """Time without anything sent or received, at the last look."""
         return min(self.now.sent_ms, self.now.received_ms)
@@ -239,6 +249,8 @@ class Course:
         if came:
             if now.sent_ms > now.received_ms:
                 self._latency_ms = now.sent_ms - now.received_ms
+            elif self._was_due:
+                self._latency_ms = self.now.sent_ms
             self._ties += now.sent_ms == now.received_ms
             self.small = 0 if came >= _SIGNAL_BYTES else self.small + 1
             self.signals = 0 if self.brings_data(now) else self.signals + 1
@@ -287,6 +299,9 @@ class TcpTracker:
         """Whether, at the last complete look, a client had just sent or received something."""
         self.received_bytes = 0
         """Bytes that its connections had received at the last complete look."""
+        self.moved: Mapping[int, int] | None = None
+        """Bytes that each of its connections had received and sent by the last complete look, by
+        SO_COOKIE; None unless that covered all, and with sockets of UDP, which count nothing."""
         self.owed: Owed | None = None
         """The oldest recent request that was open at a look."""
         self.arrivals = Arrivals(proc, pid)
@@ -313,7 +328,7 @@ class TcpTracker:
         try:
             found = self.sockets.all(numbers) if whole else self.sockets.of([*numbers])
         except OSError as error:
-            self.refused = str(error)
+            self.refused, self.moved = str(error), None
             return {}
         self.refused = None
         if any(one.state == TcpState.DATAGRAMS for one in found):
@@ -323,6 +338,8 @@ class TcpTracker:
             self.ends = frozenset(_ends(one) for one in found if one.connects or one.listens)
             self.lively_clients = any(self._is_lively(one) for one in found)
             self.received_bytes = sum(one.received_bytes for one in found)
+            all_count = self.sockets.complete and not self.sockets.datagrams
+            self.moved = _moved_bytes(found) if all_count else None
         verdicts = {one.fd: self._judge(one, ours, held=one.fd in held) for one in found}
         self.asks_here = any(
             verdicts[one.fd] is Verdict.ANSWER and one.local.address == one.remote.address
@@ -390,7 +407,7 @@ class TcpTracker:
             verdict = Verdict.OURS if ours else Verdict.ANSWER
         small = course.small >= NO_ACCIDENT and not feeds
         small |= course.signals >= NO_ACCIDENT
-        small |= course.vain >= NO_ACCIDENT and self._timeouts.never_fed(now.remote)
+        small |= self._timeouts.are_vain(now.remote, course.vain)
         if verdict is Verdict.ANSWER and (small or now.remote in self._timeouts.polled):
             verdict = Verdict.IDLE
         return verdict
@@ -434,6 +451,8 @@ class TcpTracker:
             course.came(now),
             asked=course.is_asked(now),
         )
+        if fed:
+            course.vain = 0
         if fed or (data and asked):
             self._timeouts.polled.discard(now.remote)
         elif asked and not data and before.sent_ms > _LONG_POLL_MS:

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.schedule import LATELY_MS
@@ -106,9 +107,13 @@ class AnswerTimeouts:
         # What came while the GPU has not worked for so long does not feed it, however quick it is.
         return not self._idles(max(self.longest_for(remote), LATELY_MS))
 
-    def never_fed(self, remote: Endpoint) -> bool:
-        """Whether nothing from `remote` ever fed the GPU, which has not worked for long."""
-        return not self._fed(remote) and self._idles(LATELY_MS)
+    def are_vain(self, remote: Endpoint, answers: int) -> bool:
+        """Whether so many late answers from `remote`, without much data, do not feed the GPU.
+
+        It has not worked for long, and never took as many to work, or half as many.
+        """
+        before = max((fed.messages for fed in self._fed(remote)), default=0)
+        return answers >= max(2 * before, NO_ACCIDENT) and self._idles(LATELY_MS)
 
     def brings_tasks(self, remote: Endpoint) -> bool:
         """Whether messages from `remote` are tasks: each makes the GPU work."""

@@ -48,6 +48,13 @@ class MemoryLevel:
     used_bytes: int
     limit_bytes: int | None
 
+    def cache_bytes(self, *lists: str) -> int | None:
+        """Page cache in these LRU lists (memory.stat), of groups below, too; None if unknown."""
+        stat = dict(_FLAT_KEYED.findall(read(f"{self.folder}/memory.stat") or ""))
+        # Cgroup v1 has a list without the groups below as well.
+        found = [stat.get(f"total_{name}", stat.get(name)) for name in lists]
+        return None if None in found else sum(int(size or 0) for size in found)
+
 
 @dataclass(frozen=True, slots=True)
 class Counted:

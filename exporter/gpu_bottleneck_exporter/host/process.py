@@ -53,6 +53,8 @@ _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _START = 11, 12, 13, 14, 17, 19
 """Fields of /proc/PID/stat after the command, which may contain spaces and parentheses."""
 _LAST_FIELD = _START + 1
 """The last field in use: the second half of the line need not be split."""
+_BLKIO = 39
+"""The same of a thread."""
 
 
 class Stat(NamedTuple):
@@ -120,6 +122,23 @@ def comm_and_state(text: bytes | None) -> tuple[str, str]:
     before, _, after = (text or b"").rpartition(b") ")
     comm = before[before.index(b"(") + 1 :]
     return comm.decode(errors="replace"), after[:1].decode()
+
+
+class ThreadTimes(NamedTuple):
+    """Times in /proc/PID/task/TID/stat."""
+
+    system_ns: int
+    """CPU time in the kernel."""
+    disk_ns: int
+    """Delay by block I/O; 0 unless the kernel counts it (kernel.task_delayacct)."""
+
+
+@understood
+def parse_thread_times(text: bytes | None) -> ThreadTimes:
+    """Parse the text of a thread's stat file; None if it is not one."""
+    _, _, after = (text or b"").rpartition(b") ")
+    fields = after.split(None, _BLKIO + 1)
+    return ThreadTimes(int(fields[_STIME]) * TICK_NS, int(fields[_BLKIO]) * TICK_NS)
 
 
 @understood

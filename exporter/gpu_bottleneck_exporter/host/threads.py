@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, KeptFile, NoRoomError, numbered
 from gpu_bottleneck_exporter.host.process import (
+    ThreadTimes,
     comm_and_state,
     parse_schedstat,
+    parse_thread_times,
 )
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of, waits_on
 
@@ -45,6 +47,10 @@ class Used(NamedTuple):
     cpu_ns: int
     queue_ns: int
     """Runnable without a CPU."""
+    system_ns: int = 0
+    """The kernel's part of `cpu_ns`, in ticks of the clock."""
+    disk_ns: int = 0
+    """Delay by block I/O, in ticks; 0 unless the kernel counts it."""
 
     @property
     def polls(self) -> bool:
@@ -75,6 +81,10 @@ class Thread:
         self._channel = KeptFile(f"{folder}/wchan")
         self._call = KeptFile(f"{folder}/syscall")
         self._counted: tuple[int, int, int] | None = None
+        self._text: bytes | None = None
+        """Its stat, as last asked."""
+        self._times: ThreadTimes | None = None
+        """Those in its stat when it last moved."""
 
     def rest(self) -> None:
         """Note that it does not move any more."""
@@ -90,13 +100,22 @@ class Thread:
             self.wait = Wait.GONE
         if counted is None or counted == before:
             return None
+        times, self._times = self._times, parse_thread_times(self._text)
         if before is None or counted < before:  # another thread with the same number
+            self._times = self._text = None
             return Used(self.name, 0, 0)
-        return Used(self.name, counted[0] - before[0], counted[1] - before[1])
+        used = Used(self.name, counted[0] - before[0], counted[1] - before[1])
+        if times is None or self._times is None:
+            return used
+        return used._replace(
+            system_ns=max(self._times.system_ns - times.system_ns, 0),
+            disk_ns=max(self._times.disk_ns - times.disk_ns, 0),
+        )
 
     def ask(self) -> Wait:
         """See what it does now."""
-        found = comm_and_state(self._stat.read())
+        self._text = self._stat.read()
+        found = comm_and_state(self._text)
         if found is None:
             self.wait = Wait.GONE
             return self.wait

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from gpu_bottleneck_exporter.accounting.stall import FILE_SYSTEMS, WAITING_ON
+from gpu_bottleneck_exporter.accounting.stall import FILE_SYSTEMS, REQUESTS, WAITING_ON
 from gpu_bottleneck_exporter.accounting.windows import (
     WINDOW_BUCKETS,
     Integrator,
@@ -26,6 +26,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Video,
 )
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.sampling.starts import Starts
 from gpu_bottleneck_exporter.workload.join import NOTHING, Assigned
 
 R = TypeVar("R")
@@ -53,6 +54,10 @@ class GpuTotals:
     """Those of storage by file system, as far as known; empty until any are."""
     last_busy_ratio: float | None = None
     last_memory_ratio: float | None = None
+    starts: int | None = None
+    """Jobs that started on it."""
+    productive_starts: int | None = None
+    """Those of them that reached work; None also where busy time is not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,7 @@ class GpuLedger:
         self._stall_ns: dict[str, int] | None = None
         self._storage_ns: dict[str, int] = {}
         self._most_lanes: int | None = None
+        self._starts = Starts()
 
     def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
         """Add a reading, which stays fresh for `fresh_ns`.
@@ -149,6 +155,9 @@ class GpuLedger:
             if not self._samples_utilization:
                 self._fresh_ns = fresh_ns
             return self._add_activity(now_ns, fresh_ns, reading)
+        if isinstance(reading, Processes) and reading.count is not None:
+            pids = frozenset(process.pid for process in reading.processes)
+            self._starts.note_holders(pids, self._worked_ns())
         if isinstance(reading, Link) and reading.width is not None:
             self._most_lanes = max(reading.width, self._most_lanes or 0)
         return []
@@ -269,15 +278,24 @@ class GpuLedger:
         self._traffic_bytes.add(until_ns, reading.traffic_bytes)
         return windows
 
+    def _worked_ns(self) -> int:
+        """Time in which its jobs worked, or served and had no request."""
+        return self._busy.active_ns + (self._stall_ns or {}).get(REQUESTS, 0)
+
     def _totals(self, now_ns: int) -> GpuTotals:
         """Totals that are still updated: any other would look like an idle GPU."""
-        busy, memory = self._busy, self._memory
+        busy, memory, starts = self._busy, self._memory, self._starts
+        starts.note_work(self._worked_ns())
         totals = GpuTotals(
             lost_ns=busy.lost_ns,
             active_ns=self._active_ns.current(now_ns),
             pipe_ns=self._pipe_ns.current(now_ns),
             traffic_bytes=self._traffic_bytes.current(now_ns),
             engine_ns=self._engine_ns.current(now_ns),
+            starts=starts.total,
+            productive_starts=None
+            if starts.total is None or not busy.observed_ns
+            else starts.productive,
         )
         if self._is_current(memory, now_ns) and self._memory_is_measured():
             totals = replace(

@@ -18,7 +18,14 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
-from gpu_bottleneck_exporter.stacktraces.lines import CAUSES, LineCount, Look, Thread, gist
+from gpu_bottleneck_exporter.stacktraces.lines import (
+    CAUSES,
+    LineCount,
+    Look,
+    Thread,
+    gist,
+    serves_others,
+)
 from gpu_bottleneck_exporter.stacktraces.model import Findings, IdleLines
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, ThreadStack
 
@@ -258,4 +265,6 @@ def _threads(pid: int, stacks: Iterable[ThreadStack], *, is_main: bool) -> Itera
     for one in stacks:
         first = one.tid == pid
         role = Role.MAIN if is_main and first else Role.THREAD if is_main else Role.WORKER
+        if role != Role.MAIN and serves_others(one.wait, one.frames):
+            continue
         yield Thread(role, one.wait, gist(one.frames), native=one.native)

@@ -147,6 +147,7 @@ class Prescriber:
         samples = max(did.of(Role.MAIN).samples, 1)
         cores = (main.cpu_ns + workers.cpu_ns) / elapsed
         machines = _machines(mark, now)
+        denied = any(worker.denied for worker in feed.workers.values())
         return replace(
             plain,
             workers=max(plain.workers - idlers, 0),
@@ -172,6 +173,7 @@ class Prescriber:
             worker_bytes=self._size(feed, now.at_ns),
             free_bytes=self._shared(free_bytes(feed.counters.cgroups, _available(now.host))),
             data_bytes=_data(did, mark, now, plain),
+            handovers=None if denied else workers.write_calls * 1e9 / elapsed,
             pinned=feed.pinned is not None and feed.pinned.are_most,
             saturated=machines is not None and _saturated(machines, self._sysfs),
         )

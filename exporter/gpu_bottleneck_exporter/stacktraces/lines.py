@@ -23,10 +23,16 @@ from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 
-_FOLDERS = r"/lib(?:64)?/python3(?:\.\d+t?)?/|/(?:site|dist)-packages/"
+_PYTHONS = r"/lib(?:64)?/python3(?:\.\d+t?)?/"
+_FOLDERS = rf"{_PYTHONS}|/(?:site|dist)-packages/"
 _LIBRARY = re.compile(rf"^<frozen |{_FOLDERS}")
 """Files that nobody who runs a job edits: Python's own and what was installed."""
 _INSTALLED = re.compile(rf".*(?:{_FOLDERS})([^/]+)")
+_PLUMBING = re.compile(
+    rf"^<frozen |{_PYTHONS}(?:"
+    r"(?:multiprocessing|concurrent|asyncio)/|(?:threading|socket|socketserver|selectors|queue)\.py)"
+)
+"""Parts of Python that pass on what others ask for."""
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _MOST_LINES = 1000
 """Of one GPU; a job may make up more. Those of further ones are not counted."""
@@ -92,6 +98,18 @@ def line_of(frames: Sequence[Frame]) -> Line | None:
     function = next(names, frames[inner].function)
     called = _named(frames[0]) if inner else ""
     return Line(frames[inner].file, frames[inner].line, function, called)
+
+
+def serves_others(wait: Wait, frames: Sequence[Frame]) -> bool:
+    """Whether a thread waits for others to ask it, so that nothing waits for it.
+
+    It waits in accept, or has run nothing but Python's own plumbing: multiprocessing's
+    `resource_sharer`, an event loop of a library. Who asked stands where its own code asked.
+    """
+    if ACTIVITY_OF[wait] in _RUNS or not frames:
+        return False
+    accepts = frames[0].function == "accept" and _LIBRARY.search(frames[0].file)
+    return bool(accepts) or all(_PLUMBING.search(one.file) for one in frames)
 
 
 def gist(frames: Sequence[Frame]) -> tuple[Frame, ...]:

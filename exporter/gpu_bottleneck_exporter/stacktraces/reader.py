@@ -171,7 +171,7 @@ class StackReader(AbstractContextManager["StackReader"]):
         except NoMemoryError as error:
             found = Refusal(error)
         except UnreadableError:
-            found = Refusal("its memory makes no sense")
+            found = Refusal("its Python state could not be parsed")
         # What was read may be another's by now.
         trouble = _trouble(known.process, started_ticks)
         return known, Refusal(trouble) if trouble else found

@@ -54,6 +54,19 @@ LAUNCHERS = (
         default_size="1",
     ),
     Launcher(
+        ("PET_MASTER_ADDR", "PET_MASTER_PORT"),
+        ("PET_NNODES",),
+        "https://github.com/kubeflow/trainer/blob/master/pkg/constants/constants.go",
+        default_size="1",
+    ),
+    Launcher(
+        ("PET_RDZV_ENDPOINT",),
+        ("PET_NNODES",),
+        "https://github.com/kubeflow/trainer/blob/release-1.9/pkg/controller.v1/pytorch/elastic.go",
+        refines="PET_RDZV_ID",
+        default_size="1",
+    ),
+    Launcher(
         ("JAX_COORDINATOR_ADDRESS",),
         ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT", "NNODES"),
         "https://github.com/jax-ml/jax/blob/main/jax/_src/distributed.py",
@@ -116,6 +129,12 @@ LAUNCHERS = (
         (),
         "https://github.com/ray-project/ray/blob/master/src/ray/raylet/worker_pool.cc",
         is_collective=False,
+    ),
+    Launcher(
+        ("LWS_LEADER_ADDRESS",),
+        ("LWS_GROUP_SIZE",),
+        "https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/",
+        default_size="1",
     ),
 )
 """A process that several fit is of the first."""
