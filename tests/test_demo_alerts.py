@@ -15,8 +15,8 @@ from support.command import ANY_PORT, serving
 from support.tools import require
 from support.waiting import until
 
-NAMED = "GPU 2  GpuHostLoopBound (warning)"
-OTHER = "GPU 3  GpuAllocatedIdle (info)"
+NAMED = "GPU 2  GpuStarved (warning)"
+OTHER = "GPU 3  GpuIdle (info)"
 PENDING, FIRING = ("pending", "what and why"), ("firing", "what and why")
 
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Container, Mapping
 from importlib.resources import files as resources
+from itertools import count, pairwise
 
 from gpu_bottleneck_exporter.errors import SettingsError
 
@@ -25,6 +26,9 @@ BUDGETS = "budgets.yml"
 """Compares what owners lose with what they may lose."""
 ALERTS = ("alerts.yml", BUDGETS)
 """Files that become an object of their own, as client-side apply limits the size of one."""
+OFF = "off"
+"""In place of the severity of an alert that is left out."""
+SEVERITIES = ("critical", "warning", "info", OFF)
 EXTRAS = (JOBSTATS, OWNERS, BUDGETS)
 """Files that come when asked for."""
 INPUTS = ("gpu-inputs", "gpu-inputs-host")
@@ -56,11 +60,21 @@ _INPUTS = re.compile(
 )
 # The end of a description, which is as far as it is indented.
 _PRESCRIBED = re.compile(r"^( *)\{\{- \$of := .*\n(?:\1.*\n)*", re.MULTILINE)
-_RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w+\.md)$", re.MULTILINE)
+_RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w.*\.md)$", re.MULTILINE)
 _DASHBOARD = re.compile(r"^( *)dashboard_path: (?=/d/)", re.MULTILINE)
 _OWNER_LABEL = "label_team"
 _BUDGET = re.compile(r"^( *)- record: owner:budget:gpu_hours\n(?:\1  .*\n)*", re.MULTILINE)
-_JOBS_LABELS = re.compile(r"^( *labels: \{.*\bowner: job\b.*)\}$", re.MULTILINE)
+_GROUP = re.compile(
+    r"^( *- name: [\w-]+)(\n *interval: \w+\n *rules:\n)((?:      .*\n|\n(?=      ))*)",
+    re.MULTILINE,
+)
+# The beginning, with the comment above it and blank lines.
+_RULE = re.compile(r"^(?:(?:      #.*)?\n)*      - ", re.MULTILINE)
+_ALERT = re.compile(r"^( *)- alert: (\w+)\n(?:\1 +.*\n)*", re.MULTILINE)
+_SEVERITY = re.compile(r"(?<=severity: )\w+")
+_ITS_CAUSES = re.compile(r"\b(?:cause: (\w+)|symptom=\"(\w+)\")")
+_ORDER = re.compile(r"^ *- \{record: \"gpu:cause:order\", labels: \{([^}]*)\}", re.MULTILINE)
+_JOBS_LABELS = re.compile(r"^( *labels: \{.*\bresponder: job\b.*)\}$", re.MULTILINE)
 
 
 def files() -> dict[str, str]:
@@ -137,6 +151,47 @@ def with_workload_namespace(text: str) -> str:
     return _JOBS_LABELS.sub(
         r'\1, namespace: "{{ or $labels.workload_namespace $labels.namespace }}"}', text
     )
+
+
+def with_severities(pack: Mapping[str, str], severities: Mapping[str, str]) -> dict[str, str]:
+    """`pack` with these severities of alerts, by name; `OFF` leaves an alert out.
+
+    What is below a warning then is no warning of GpuUnderused either.
+    Raises SettingsError for an alert that is not in the pack.
+    """
+    alerts = [alert for text in pack.values() for alert in _ALERT.finditer(text)]
+    if unknown := sorted(severities.keys() - {alert[2] for alert in alerts}):
+        raise SettingsError(f"--alert: unknown alert {unknown[0]}")
+    lowered = {name for name, severity in severities.items() if severity in {OFF, "info"}}
+    of_alerts = [_ITS_CAUSES.findall(alert[0]) for alert in alerts if alert[2] in lowered]
+    untold = {cause or symptom for causes in of_alerts for cause, symptom in causes}
+
+    def severity(alert: re.Match[str]) -> str:
+        wanted = severities.get(alert[2])
+        return "" if wanted == OFF else _SEVERITY.sub(wanted or r"\g<0>", alert[0], count=1)
+
+    def order(cause: re.Match[str]) -> str:
+        labels = dict(label.split(": ") for label in cause[1].split(", "))
+        if "hour" in labels or untold.isdisjoint({labels["cause"], labels.get("symptom", "")}):
+            return cause[0]
+        return cause[0].replace(cause[1], f"{cause[1]}, hour: untold")
+
+    return {name: _ORDER.sub(order, _ALERT.sub(severity, text)) for name, text in pack.items()}
+
+
+def with_groups_of(text: str, most: int) -> str:
+    """`text` with groups of at most `most` rules: NAME-2 goes on where NAME ends, and so forth.
+
+    A rule reads those of an earlier group as of its last evaluation.
+    """
+
+    def parts(group: re.Match[str]) -> str:
+        cuts = [rule.start() for rule in _RULE.finditer(group[3])][most::most]
+        chunks = (group[3][start:end] for start, end in pairwise([0, *cuts, len(group[3])]))
+        names = (group[1] + (f"-{number}" if number > 1 else "") for number in count(1))
+        return "".join(f"{name}{group[2]}{part}" for name, part in zip(names, chunks, strict=False))
+
+    return _GROUP.sub(parts, text)
 
 
 def with_owner_label(text: str, label: str) -> str:

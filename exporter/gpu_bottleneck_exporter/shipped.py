@@ -49,6 +49,17 @@ def _writing(text: str) -> Callable[[Any], Any]:
     "repeatable.",
 )
 @flag(
+    "alert NAME=SEVERITY",
+    "alerts",
+    multiple=True,
+    help="Severity of an alert: critical, warning or info; off leaves it out. Repeatable.",
+)
+@flag(
+    "group-size N",
+    type=click.IntRange(1),
+    help="Split groups of more than N rules; Mimir and Grafana Cloud take 20 by default.",
+)
+@flag(
     "for-scale N",
     "scale",
     type=float,
@@ -160,14 +171,16 @@ def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
 def runbook(name: str | None) -> None:
     """List the runbooks, or print one.
 
-    NAME is that of an alert, or what a GPU waits for.
+    NAME is that of an alert, a cause, or what a GPU waits for.
 
     \b
     List the runbooks:
       $ gpu-bottleneck-exporter runbook
     What to do about an alert:
-      $ gpu-bottleneck-exporter runbook GpuCpuThrottled | less
-    What to do about a cause:
+      $ gpu-bottleneck-exporter runbook GpuStraggler | less
+    What to do about the cause that an alert names:
+      $ gpu-bottleneck-exporter runbook cpu_throttled | less
+    What to do about what a GPU waits for:
       $ gpu-bottleneck-exporter runbook worker_cpu | less
 
     \b
@@ -179,8 +192,10 @@ def runbook(name: str | None) -> None:
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
     from gpu_bottleneck_exporter.remedies import RUNBOOKS  # noqa: PLC0415
 
-    alert = RUNBOOKS.get(name, name.removesuffix(".md")) if name else None
-    click.echo(files.one_of(files.runbooks(), "runbook", alert), nl=False)
+    known = files.runbooks()
+    by_cause = {page.partition("-")[2]: page for page in known}
+    page = {**by_cause, **RUNBOOKS}.get(name, name.removesuffix(".md")) if name else None
+    click.echo(files.one_of(known, "runbook", page), nl=False)
 
 
 @click.command(cls=Command)

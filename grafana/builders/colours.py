@@ -20,6 +20,8 @@ CAUSES: dict[str, str] = {
     "power_capped": "#F3C2C3",
     "near_thermal_limit": "#D24778",
     "pcie_link_degraded": "#987883",
+    "nvlink_degraded": "#B9A0AA",
+    "memory_worn": "#E38FBB",
     # Held and not used: sand
     "job_stalled": "#8F7E3F",
     "startup_stall": "#AE995B",
@@ -45,9 +47,11 @@ CAUSES: dict[str, str] = {
     "page_cache_thrash": WAITING_ON["memory"],
     "checkpoint_stall": "#6F8FD6",
     "shm_exhausted": "#A9BFE8",
+    "near_memory_limit": "#CFE0FA",
     # Between GPUs, and to them: yellows
     "gpu_imbalance": WAITING_ON["peer"],
     "straggler": "#D6C92D",
+    "uneven_work": "#BFB44A",
     "communication_bound": "#A69926",
     "collective_hang": "#8E8921",
     "sharing_contention": "#DAD67E",

@@ -192,7 +192,7 @@ def _verdict_queries(selector: str, owned: str) -> list[Query]:
 
 def _verdict_columns() -> Sequence[Json]:
     alert_names = mapped(dict.fromkeys(pack.alerts(), (_OPENS, None)))
-    pages = mapped({cause: (f"{name}.md", None) for cause, name in pack.alerts().items()})
+    pages = mapped({cause: (page, None) for cause, page in pack.pages().items()})
     to_gpu = [{"title": "Look into this GPU", "url": _TO_GPU}]
     to_runbook = [{"title": "Runbook", "url": _RUNBOOK, "targetBlank": True}]
     shares = {"Value #B": "Busy", "Value #C": "SM active", "Value #D": "Power"}

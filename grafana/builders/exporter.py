@@ -75,7 +75,11 @@ def _answers() -> list[Panel]:
                 "color": {"mode": "fixed", "fixedColor": BAD},
             },
             width=5,
-            links=[runbook("GpuThresholdsMissing")],
+            links=[
+                runbook("GpuThresholdsMissing"),
+                runbook("GpuMonitoringAbsent"),
+                runbook("GpuCountedTwice"),
+            ],
             no_value="Not loaded",
         ),
         table(
@@ -296,7 +300,10 @@ def _costs() -> list[Panel]:
 
 def dashboard() -> Dashboard:
     """The exporter."""
-    alerts = "GpuExporterDown|GpuTelemetryLost|GpuThresholdsMissing|GpuCausesBlind"
+    alerts = (
+        "GpuExporterDown|GpuMonitoringAbsent|GpuCountedTwice|GpuTelemetryLost|GpuThresholdsMissing"
+        "|GpuCausesBlind"
+    )
     firing = f'alertstate="firing", alertname=~"{alerts}"'
     return Dashboard(
         name="exporter",

@@ -268,18 +268,18 @@ def _owners() -> Panel:
 
 
 _SEVERITIES = {"critical": ("critical", WARN), "warning": ("warning", BARELY)}
-_ALERT_COLUMNS = ("severity", "alertname", "cause", "owner", "Value #B", "Value #C")
+_ALERT_COLUMNS = ("severity", "alertname", "cause", "responder", "Value #B", "Value #C")
 
 
 def _alerts() -> list[Panel]:
-    by = "alertname, severity, owner, cause"
+    by = "alertname, severity, responder, cause"
     of_gpus = OF_TARGETS.replace("{", '{uuid!="", ', 1)
     return [
         table(
             "Firing alerts",
             "On how many GPUs and nodes each alert fires, including alerts that Alertmanager "
             "silences or inhibits. Without GPUs, it is about nodes; without nodes, about the "
-            "rules. `owner` is who can act: job or platform. The name leads to the runbook.",
+            "rules. `responder` is who can act: job or platform. The name leads to the runbook.",
             [
                 Query(f"max by ({by}) ({FIRING})", table=True),
                 Query(f"count by ({by}) (group by ({by}, uuid) ({of_gpus}))", table=True),
@@ -316,7 +316,7 @@ def _alerts() -> list[Panel]:
                     custom_cellOptions={"type": "color-text"},
                 ),
                 override("cause", displayName="Cause", custom_minWidth=220),
-                override("owner", displayName="Who", **narrow(80)),
+                override("responder", displayName="Who", **narrow(80)),
                 override("Value #B", displayName="GPUs", **narrow(70)),
                 override("Value #C", displayName="Nodes", **narrow(70)),
             ],
@@ -334,7 +334,7 @@ _THIS_MONTH = 'and on (month) count_values("month", month())'
 
 def _week(at: str = "") -> str:
     """GPU-seconds that each owner lost in the seven days before."""
-    lost = 'owner:lost_gpu_seconds:sum10m{cluster=~"$cluster"}'
+    lost = 'owner:lost_gpu_seconds:sum5m{cluster=~"$cluster"}'
     return f"{_BY_OWNER} (sum_over_time({lost}[7d]{at}))"
 
 

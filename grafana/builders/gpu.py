@@ -381,7 +381,8 @@ def _host_memory() -> list[Panel]:
     return [
         lines(
             "Host memory of the job",
-            "What its control groups use, including page cache, and their limit.",
+            "What its control groups use, without page cache that can be dropped, and their limit. "
+            "At the limit the kernel ends a process of the job.",
             [
                 Query(f"max (gpu_feeder_memory_used_bytes{{{CHOSEN}}})", "used"),
                 Query(f"max (gpu_feeder_memory_limit_bytes{{{CHOSEN}}})", "limit"),

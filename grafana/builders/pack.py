@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter import rulepack
 
 THRESHOLD = "gpu:threshold:"
 _DURATION = re.compile(r"(?:\d+[smhd])+")
+_BRANCH = re.compile(r'if eq \$labels\.cause "(\w+)"')
 
 
 @cache
@@ -40,9 +41,28 @@ def ranks() -> dict[str, float]:
 
 
 def alerts() -> dict[str, str]:
-    """Each cause and the name of its alert, which is that of its runbook."""
-    causes = (rule for rule in _rules() if "alert" in rule and "cause" in rule["labels"])
-    return {rule["labels"]["cause"]: rule["alert"] for rule in causes}
+    """Each cause and the name of its alert."""
+    return {
+        cause: rule["alert"] for rule in _rules() if "alert" in rule for cause in _causes_of(rule)
+    }
+
+
+def pages() -> dict[str, str]:
+    """Each cause and the file name of its runbook."""
+    return {
+        cause: rule["annotations"]["runbook_url"]
+        .rpartition("/")[2]
+        .replace("{{ $labels.cause }}", cause)
+        for rule in _rules()
+        if "alert" in rule
+        for cause in _causes_of(rule)
+    }
+
+
+def _causes_of(rule: dict[str, Any]) -> list[str]:
+    """The causes that an alert names: one, or those whose texts it has."""
+    of_label = rule["labels"].get("cause")
+    return [of_label] if of_label else _BRANCH.findall(rule["annotations"]["summary"])
 
 
 def runbooks() -> str:

@@ -20,7 +20,7 @@ BLOCK_SECONDS = 7200
 DAY_SECONDS = 86_400
 RECENT_SECONDS = 600
 """Series that only tables and single values show cover this much time."""
-BILLED_SECONDS = 600
+BILLED_SECONDS = 300
 """The interval of the group gpu-bill."""
 GPUS_PER_NODE = 8
 TEAMS = 12
@@ -84,7 +84,7 @@ def of_owner(number: int, times: list[int], end: int) -> Iterator[str]:
         told = f'{owner},waiting_on="{cause}"'
         lost = f'cluster="one",{told}'
         day = 86_400 / BILLED_SECONDS
-        yield series("owner:lost_gpu_seconds:sum10m", lost, 3600 * part * hours / day, times)
+        yield series("owner:lost_gpu_seconds:sum5m", lost, 3600 * part * hours / day, times)
         of_month = f'{lost},month="{now.tm_mon}"'
         yield series("owner:lost_gpu_hours:month", of_month, part * month, times)
         if budget:
@@ -107,7 +107,7 @@ def of_cause(number: int, times: range, recent: list[int]) -> Iterator[str]:
     yield series("gpu:cause:evidence", told, 0.9, recent)
     if number % 2:
         yield from prescribed(f'{labels},knob="{KNOBS[number % len(KNOBS)]}"', owner, lost, recent)
-    alert = f'{told},alertname="{_ALERTS[cause]}",severity="warning",owner="job"{owner}'
+    alert = f'{told},alertname="{_ALERTS[cause]}",severity="warning",responder="job"{owner}'
     yield series("ALERTS", f'{alert},alertstate="firing"', 1, recent)
 
 

@@ -308,7 +308,7 @@ def test_of_processes_that_are_not_seen_only_the_devices_are_told(
     said: Callable[[str], Said], name: str
 ) -> None:
     metrics = said(name).metrics
-    assert metrics.feeders == set()
+    assert metrics.feeders == {f"gpu_workload_{s}starts_total" for s in ("", "productive_")}
     assert metrics.by("gpu", "gpu_processes") == {GPU: 1, BURNING: 1}
     assert metrics.waited_on(GPU) == metrics.waited_on(BURNING) == {"unknown"}
 

@@ -29,7 +29,7 @@ THRESHOLDS = {
     for rule in ALL
     if rule.name.startswith("gpu:threshold:") and not rule.labels
 }
-CAUSES = {rule.labels["cause"] for rule in ALL if rule.is_alert and "cause" in rule.labels}
+CAUSES = {one.labels["cause"] for one in causes_table.alerts() if "cause" in one.labels}
 TOLD = re.compile(r"`(gpu:threshold:\w+)`")
 KINDS = {"stat", "state-timeline", "table", "timeseries"}
 
@@ -168,12 +168,14 @@ def test_a_cause_leads_to_its_runbook(name: str) -> None:
     verdicts = next(one for one in panels(name) if one["title"].startswith("Verdict"))
     names, pages = properties_of(verdicts, "runbook"), properties_of(verdicts, "page")
     assert set(texts(names).values()) == {"open"}
-    of_causes = [rule for rule in ALL if "cause" in rule.labels and rule.is_alert]
-    assert texts(pages) == {rule.labels["cause"]: f"{rule.name}.md" for rule in of_causes}
+    of_causes = [one for one in causes_table.alerts() if "cause" in one.labels]
+    assert texts(pages) == {
+        one.labels["cause"]: f"{causes_table.page(one)}.md" for one in of_causes
+    }
     (base,) = [v for v in board(name)["templating"]["list"] if v["name"] == "runbooks"]
     (link,) = names["links"]
     assert link["url"] == "${runbooks}/${__data.fields.page}"
-    urls = {rule.annotations["runbook_url"] for rule in ALL if rule.is_alert}
+    urls = {one.annotations["runbook_url"] for one in of_causes}
     assert {f"{base['query']}/{page}" for page in texts(pages).values()} <= urls
     # Of a GPU without a cause, to all of them: not to a page of the name that stands for nothing.
     assert pages["noValue"] == "."
@@ -216,7 +218,7 @@ def test_hours_are_counted_in_the_steps_of_the_rules() -> None:
     (seconds,) = [parsed.seconds(one["interval"]) for one in groups if one["name"] == group]
     assert pack.interval_seconds() == seconds
     every = [one.target["expr"] for one in asked() if "/ 3600" in one.target["expr"]]
-    hours = [expr for expr in every if ":sum10m" not in expr]
+    hours = [expr for expr in every if ":sum5m" not in expr]
     assert [expr for expr in hours if f"* {seconds:g} / 3600" not in expr] == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Outlook, Refusal
 from grafana.boards import EVERYTHING, asked, board, filled, query, variable
 from rules import day
-from rules.fleet import FILES, GROUPS, Fleet, Gpu, add_gpu
+from rules.fleet import FILES, GROUPS, Fleet, Gpu, add_gpu, group_names
 from support.states import PRESCRIBED, SCORED
 
 MINUTES = 41
@@ -239,7 +239,7 @@ def test_the_order_of_choices() -> None:
 # --- Alerts ---------------------------------------------------------------------------------------
 def alerts(fleet: Fleet) -> None:
     """How many GPUs, on how many nodes."""
-    alert = 'alertname="GpuLocalStorageBound",cause="local_storage_bound",owner="job"'
+    alert = 'alertname="GpuStarved",cause="local_storage_bound",responder="job"'
     for letter, count in (("A", 1.0), ("B", 2.0), ("C", 1.0)):
         text = query("fleet", "Firing alerts", letter, instance="starved")
         fleet.expect(NOW, text, {f'{{{alert},severity="warning"}}': count})
@@ -250,7 +250,7 @@ def test_an_alert_of_a_node_counts_nodes(tmp_path: Path) -> None:
     fleet = Fleet(13)
     add_gpu(fleet, "gone", made(day.WELL))
     fleet.fail_scrapes("gone", 2, 14)
-    series = '{alertname="GpuExporterDown",owner="platform",severity="warning"}'
+    series = '{alertname="GpuExporterDown",responder="platform",severity="warning"}'
     for letter, answer in (("A", {series: 1.0}), ("B", {}), ("C", {series: 1.0})):
         fleet.expect(13, query("fleet", "Firing alerts", letter), answer)
     fleet.check(tmp_path)
@@ -262,11 +262,11 @@ def test_that_no_thresholds_are_loaded_is_shown(tmp_path: Path) -> None:
     fleet = Fleet(
         7,
         files=[file for file in FILES if file.name != "thresholds.yml"],
-        groups=[name for name in GROUPS if name not in {"gpu-thresholds", "gpu-cause-order"}],
+        groups=[name for name in GROUPS if name not in group_names(FILES[0])],
     )
     add_gpu(fleet, "well", Gpu())
     chosen = {"cluster": "one", "job": "gpu", "instance": "well"}
-    row = '{alertname="GpuThresholdsMissing",owner="platform",severity="warning"}'
+    row = '{alertname="GpuThresholdsMissing",responder="platform",severity="warning"}'
     fleet.expect(7, query("fleet", "Firing alerts", **chosen), {row: 1.0})
     for name in ("fleet", "exporter"):
         (mark,) = board(name)["annotations"]["list"]

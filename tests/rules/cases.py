@@ -185,14 +185,21 @@ def timeline(told: str, end: float) -> Iterator[At]:
 
 
 def alert(text: str) -> str:
-    """The alert "Name/severity" of "cause/severity"; others are named as they are."""
+    """The alert of "cause/severity", as `alerts` names it; others are named as they are."""
     cause, _, severity = text.partition("/")
-    return f"{_alerts().get(cause, cause)}/{severity}"
+    rule = _alerts().get(cause)
+    return key_of(rule, severity) if rule else text
 
 
 @cache
-def _alerts() -> dict[str, str]:
+def _alerts() -> dict[str, Rule]:
     return dict(causes_table.causes())
+
+
+def key_of(rule: Rule, severity: str) -> str:
+    """ "Name/severity", or "Name/severity/cause" where several causes share the name."""
+    key = f"{rule.name}/{severity}"
+    return f"{key}/{rule.labels['cause']}" if causes_table.names_cause(rule) else key
 
 
 def expect(fleet: Fleet, node: str, told: str, end: float) -> float:
@@ -241,13 +248,12 @@ def add_job(fleet: Fleet, name: str, ranks: Sequence[Row], end: float) -> None:
 
 @cache
 def alerts() -> Mapping[str, Rule]:
-    """The alerts of the pack: "Name/severity"."""
-    found = [rule for rule in causes_table.pack() if rule.is_alert]
-    return {f"{rule.name}/{rule.labels['severity']}": rule for rule in found}
+    """The alerts of the pack by `key_of`."""
+    return {key_of(rule, rule.labels["severity"]): rule for rule in causes_table.alerts()}
 
 
 def firing(name: str, node: str, **labels: str) -> str:
-    """The alert "Name/severity" of `node` while it fires, complete: nothing but these labels."""
+    """The alert of that key of `node` while it fires, complete: nothing but these labels."""
     rule = alerts()[name]
     every = {"alertname": rule.name, "alertstate": "firing", **rule.labels, "job": JOB}
     pairs = (f'{key}="{text}"' for key, text in {**every, "instance": node, **labels}.items())

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rules.cases import rows, signal
-from rules.fleet import FILES, GROUPS, RULES, Fleet
+from rules.fleet import FILES, GROUPS, RULES, Fleet, group_names
 
 DCGM_FILES = (*FILES, RULES / "dcgm.yml")
-DCGM_GROUPS = tuple(
-    name for group in GROUPS for name in (["gpu-inputs-dcgm"] * (group == "gpu-inputs") + [group])
-)
+_FIRST = GROUPS.index("gpu-inputs")
+DCGM_GROUPS = (*GROUPS[:_FIRST], *group_names(DCGM_FILES[-1]), *GROUPS[_FIRST:])
 JOB = "dcgm"
 Row = Mapping[str, Any]
 """What differs from a healthy GPU: fields without their prefix, labels, and what is told of it."""

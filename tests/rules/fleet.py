@@ -18,7 +18,7 @@ from typing import Any
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook, Prescription, Refusal
-from rules import promtool
+from rules import causes_table, promtool
 from rules.parsed import groups, seconds
 from rules.series import FOREVER, STALE, Labels, Series, Signal, level, like, mapped, total
 
@@ -37,6 +37,8 @@ GROUPS = group_names(*FILES[:2])
 ASIDE = ("gpu-prescription", "gpu-bill", "gpu-coverage")
 """What no alert needs but `GpuCausesBlind`, which `fired` does not count."""
 JOB = "gpu"
+OF_STARTS = {"workload_container", "pod_uid", "container_id"}
+"""Labels that change with each start of a container: alerts have none of them."""
 
 
 # What promtool prints of a query that was expected to give something else.
@@ -96,6 +98,11 @@ class Fleet:
 
         self.change(values, instance=node)
 
+    def leave_out(self, name: str, node: str) -> None:
+        """Take the series with this name away from `node`."""
+        left = (name, node)
+        self._series = [o for o in self._series if (o.name, o.labels.get("instance")) != left]
+
     def remove(self, uuid: str, start: int, end: int = FOREVER) -> None:
         """From minute `start`, up to `end`, GPU `uuid` is told of no more; its target answers."""
         gone = range(start, end)
@@ -115,10 +122,14 @@ class Fleet:
         self._asked.append((query, minutes, answer))
 
     def expect_firing(self, node: str, minutes: float, *alerts: str) -> None:
-        """On `node` exactly these fire: "Name/severity". What is blind there does not count."""
-        names = [alert.split("/") for alert in alerts]
-        answer = {f'{{alertname="{name}",severity="{severity}"}}': 1.0 for name, severity in names}
-        self.expect(minutes, fired(node, "alertname, severity"), answer)
+        """On `node` exactly these fire: keys of `alerts`. What is blind there does not count."""
+        labels = ("alertname", "severity", "cause")
+        pairs = [[*zip(labels, alert.split("/"), strict=False)] for alert in alerts]
+        series = (",".join(f'{label}="{text}"' for label, text in one) for one in pairs)
+        shared = causes_table.shared_names()
+        with_cause = fired(node, ", ".join(labels), f',alertname=~"{shared}"')
+        others = fired(node, "alertname, severity", f',alertname!~"{shared}"')
+        self.expect(minutes, f"{with_cause} or {others}", {f"{{{one}}}": 1.0 for one in series})
 
     def expect_cause(self, node: str, minutes: float, cause: str | None) -> None:
         """The primary cause of the only GPU of `node`."""
@@ -261,6 +272,10 @@ class Gpu:
     )
     link_width: Signal = gauge(16, "gpu_pcie_link_width")
     link_generation: Signal = gauge(5, "gpu_pcie_link_generation")
+    nvlinks: Signal | None = gauge(None, "gpu_nvlink_active_links")
+    nvlink_recoveries: Signal | None = gauge(None, "gpu_nvlink_errors_total kind=recovery")
+    """The counter's values, not a rate."""
+    remapped_rows: Signal | None = gauge(None, "gpu_remapped_rows kind=uncorrectable")
     replays: Signal = counter(0.0, "gpu_pcie_replays_total")
     xids: Mapping[str, Signal] = field(default_factory=dict)
     """Counter values, not rates: by code."""
@@ -288,10 +303,16 @@ class Gpu:
         1e5, "gpu_feeder_network_receive_bytes_total gpu_feeder_network_transmit_bytes_total"
     )
     network_shared: Signal | None = gauge(None, "gpu_feeder_network_shared")
+    socket_bytes: Signal | None = counter(None, "gpu_feeder_socket_bytes_total")
+    starts: Signal | None = gauge(None, "gpu_workload_starts_total")
+    """Counter values, not rates; None: as exporters before 0.1 have it."""
+    productive_starts: Signal | None = gauge(None, "gpu_workload_productive_starts_total")
     worker_starts: Signal = counter(0.0, "gpu_feeder_worker_starts_total")
     throttled: Signal | None = counter(0.0, "gpu_feeder_throttled_seconds_total")
     cpu_limit_cores: Signal | None = gauge(None, "gpu_feeder_cpu_limit_cores")
     cpus_allowed: Signal | None = gauge(32, "gpu_feeder_cpus_allowed")
+    memory_used_bytes: Signal | None = gauge(4e10, "gpu_feeder_memory_used_bytes")
+    memory_limit_bytes: Signal | None = gauge(1e11, "gpu_feeder_memory_limit_bytes")
     shm_size_bytes: Signal | None = 6.4e10
     shm_used: Signal = 0.1
     host_cpus: Signal | None = 32
@@ -305,6 +326,10 @@ class Gpu:
     outlook: Outlook = NOTHING_KNOWN
     """What the exporter prescribes, and how good its last prediction was."""
     architecture: str = "hopper"
+    collector_fails: Signal | None = None
+    """Whether one of the exporter's collectors does; shown with GPU 0."""
+    exempt: Signal | None = gauge(None, "gpu:exempt:info")
+    """What a site's own rule records."""
     name: str = "NVIDIA H100 80GB HBM3"
     reset_at: int | None = None
     """Minute at which the exporter is restarted."""
@@ -477,6 +502,10 @@ class _Writer:
         gpu = self._gpu
         self._fleet.gauge("up", 1, **self._target)
         self._fleet.gauge("gpu_exporter_build_info", 1, **self._target)
+        if gpu.collector_fails is not None:
+            succeeds = mapped(gpu.collector_fails, lambda fails: 1 - fails)
+            labels = {**self._target, "collector": "link"}
+            self._fleet.gauge("gpu_exporter_collector_success", succeeds, **labels)
         # The kernel counts: it goes on when the exporter is restarted.
         if gpu.host_cpus is not None:
             self._fleet.gauge("gpu_host_cpus", gpu.host_cpus, **self._target)
@@ -506,4 +535,5 @@ def told_of(owner: Labels, node: str = "") -> dict[str, str]:
     own = [f"{kind}-{owner[label]}" for kind, label in groups.items() if label in owner]
     own = [owner["workload_job"]] if "workload_job" in owner else own
     group = next(iter(own), group)
-    return {**owner, "workload": name, **({"workload_group": group} if group else {})}
+    kept = {label: text for label, text in owner.items() if label not in OF_STARTS}
+    return {**kept, "workload": name, **({"workload_group": group} if group else {})}

@@ -2,7 +2,8 @@
 
 `nodes` are lists of GPUs, each `times` so many; where a name has `{n}`, each has a node of its own.
 `all` are fields that all of them have; their owners and targets may name `{node}` and `{n}`.
-`series` are others: name, signal and labels. `unscraped` are minutes by node, `gone` by UUID.
+`series` are others: name, signal and labels. `unscraped` are minutes by node, `gone` by UUID; from
+the minute of `deleted` on, a node is no target; those of `no_up` are none of this Prometheus.
 `ask` are minutes, a query, and its whole answer; `told` is, by node, as in the tables. The nodes
 end at minute `until`.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from rules.cases import expect, gpu_of, rows, signal
 from rules.fleet import Fleet, add_gpu
-from rules.series import STALE, Series
+from rules.series import FOREVER, STALE, Series
 
 Row = Mapping[str, Any]
 Add = Callable[[Fleet, str, Row, int], None]
@@ -56,10 +57,7 @@ def add_scenes(fleet: Fleet, section: str, add: Add = add_row) -> None:
             add(fleet, node, row, index)
         for name, text, labels in scene.get("series", ()):
             fleet.gauge(name, signal(f"{text}"), **labels)
-        for uuid, minutes in scene.get("gone", {}).items():
-            fleet.remove(uuid, *minutes)
-        for node, minutes in scene.get("unscraped", {}).items():
-            fleet.fail_scrapes(node, *minutes)
+        _interrupt(fleet, scene)
         for asked, query, answer in scene.get("ask", ()):
             for minute in asked if isinstance(asked, list) else [asked]:
                 fleet.expect(minute, query, answer)
@@ -67,6 +65,18 @@ def add_scenes(fleet: Fleet, section: str, add: Add = add_row) -> None:
             expect(fleet, node, f"{told}", fleet.minutes)
         for node, _, _ in placed if "until" in scene else ():
             fleet.end(node, scene["until"])
+
+
+def _interrupt(fleet: Fleet, scene: Row) -> None:
+    """End the series of what is away for a while, or for good."""
+    for uuid, minutes in scene.get("gone", {}).items():
+        fleet.remove(uuid, *minutes)
+    for node, minutes in scene.get("unscraped", {}).items():
+        fleet.fail_scrapes(node, *minutes)
+    for node in scene.get("no_up", ()):
+        fleet.leave_out("up", node)
+    for node, minute in scene.get("deleted", {}).items():
+        fleet.fail_scrapes(node, minute, FOREVER, up=STALE)
 
 
 def _placed(scene: Row) -> Iterator[tuple[str, int, Row]]:

@@ -36,7 +36,11 @@ def posted(situation: str) -> Iterator[tuple[str, bool, list[Labels]]]:
 NO_LABELS = {"alert", "node", "gpus", "times", "to", "shown"}
 OTHERS: Labels = {"alertname": "DiskFull", "severity": "critical", "instance": "elsewhere"}
 """None of ours."""
-LAST = [one for how in ("critical", "warning") for one in alerts(f"GpuFault/{how}", "last", [0])]
+LAST = [
+    one
+    for how in ("critical", "warning")
+    for one in alerts(f"GpuFault/{how}/gpu_fault", "last", [0])
+]
 """The second one is muted by the first one."""
 
 
@@ -46,7 +50,7 @@ def test_every_alert_of_the_pack_has_its_receiver() -> None:
         labels = {"alertname": rule.name, **rule.labels}
         pairs = [f"{name}={value}" for name, value in labels.items()]
         told = amtool("config", "routes", "test", f"--config.file={EXAMPLE}", *pairs)
-        expected = by_severity.get(labels["severity"], f"{labels['owner']}-ticket")
+        expected = by_severity.get(labels["severity"], f"{labels['responder']}-ticket")
         assert told.strip() == expected, f"{rule}"
 
 
@@ -77,7 +81,7 @@ def assert_end_is_told(server: Alertmanager) -> None:
     """And of alerts of others that they fire."""
     server.post([OTHERS])
     server.assert_sent(note("platform-ticket", [OTHERS]), to_nodes={"elsewhere"})
-    labels = alerts("GpuInlineLoading/warning", "ends", [0, 1], user="ada")
+    labels = alerts("GpuStarved/warning/inline_loading", "ends", [0, 1], user="ada")
     for status in ("firing", "resolved"):
         server.post(labels, resolved=status == "resolved")
         server.assert_sent(note("job-ticket", labels), to_nodes={"ends"}, status=status)

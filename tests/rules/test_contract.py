@@ -12,6 +12,7 @@ from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.commands.files import dashboards
 from gpu_bottleneck_exporter.prescription.advise import ERROR
+from rules import causes_table
 from rules.parsed import Rule, groups, rules, seconds
 from support.offenders import each
 from tables import metrics
@@ -19,6 +20,11 @@ from tables import metrics
 LABELS = {family.name: set(family.labels) for family in metrics.families()}
 EXPORTED = set(LABELS)
 OF_PROMETHEUS = {"up", "ALERTS"}
+OF_OTHERS = {
+    *("kube_job_owner", "kube_pod_owner", "kube_node_info", "kube_node_status_capacity"),
+    "gpu:exempt:info",
+}
+"""Metrics of kube-state-metrics and of a site's own rules, used where they are there."""
 RUNBOOKS = (
     "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
 )
@@ -41,21 +47,40 @@ OTHERS = {
 SELECTED = [(rule, name, asked) for rule in ALL for name, asked in rule.selected]
 """Of each selector its rule, metric and labels."""
 UNSTABLE = {"irate", "idelta", "deriv", "topk", "bottomk"}
+SUMMED = {"helper:tenant:stall"}
+"""Whose samples are added up, so that series may come and go."""
 """Two samples decide, or the label sets change from one evaluation to the next."""
+LONGEST = 500
+"""Characters of an expression, without its indentation."""
+LONG = {
+    *("gpu:throttle:ratio_rate5m", "gpu:temperature_margin:celsius_avg5m", "gpu:tenants:count"),
+    *("helper:workload:owner", "gpu:checkpoint:ratio_rate30m", "gpu:pcie_width:ratio"),
+    *("helper:workload:grouped", "gpu:owner:info", "workload:stall_gpu_seconds:sum5m"),
+    *("gpu:recent_workload:info", "gpu:cause:evidence-job_stalled", "helper:compiles:bool"),
+    *("gpu:cause:evidence-startup_stall", "helper:straggler:work"),
+    *("gpu:cause:evidence-pcie_transfer_bound", "gpu:cause:evidence-communication_bound"),
+    *("helper:lost:ratio_rate10m", "gpu:bottleneck:lost_over1h", "gpu:power:ratio_avg5m"),
+    *("gpu:architecture:info", "helper:dcgm_owner:info", "helper:pod_owner:info"),
+    "GpuBudgetBurn-warning",
+}
+"""Longer ones, still to be split."""
 ENDS_AT_ONCE = {
     "GpuThresholdsMissing": "ends with the reload that loads them",
     "GpuExporterDown": "ends with the next scrape",
 }
 """Alerts without keep_firing_for, and why they cannot flap."""
 
-README = Path(__file__).parents[2].joinpath("rules/README.md").read_text(encoding="utf-8")
+README_FILE = Path(__file__).parents[2] / "rules/README.md"
+README = README_FILE.read_text(encoding="utf-8")
+STATE = README.partition("\n## State\n")[2].partition("\n## ")[0]
+"""The list of rules that read their own last values."""
 
 
 def test_rules_read_what_is_exported_or_recorded() -> None:
     """Or, some, what another exporter shows."""
     for rule, name, _ in SELECTED:
         others = OTHERS.get(rule.file, ())
-        known = OF_PROMETHEUS | RECORDED | (set() if others else EXPORTED)
+        known = OF_PROMETHEUS | OF_OTHERS | RECORDED | (set() if others else EXPORTED)
         found = any(re.fullmatch(name, one) for one in known)
         assert found or name.startswith(others or "-"), (f"{rule}", name)
 
@@ -70,7 +95,24 @@ def test_rules_ask_for_labels_and_waits_that_the_exporter_has() -> None:
 
 def test_only_inputs_name_the_exporter() -> None:
     raw = {rule.group for rule in OURS if rule.reads - RECORDED - {"ALERTS"}}
-    assert raw == {"gpu-inputs", "gpu-inputs-host", "gpu-telemetry-and-hardware"}
+    assert raw == {*rulepack.INPUTS, "gpu-telemetry-and-hardware"}
+
+
+def test_fatal_xids_are_the_same_everywhere() -> None:
+    """In both dialects and in the runbook."""
+    asked = {
+        (rule.file, value)
+        for rule, _, labels in SELECTED
+        for label, value in labels
+        if label == "xid" and rule.name == "gpu:fatal_xids:increase10m"
+    }
+    assert {file for file, _ in asked} == {"recording.yml", "dcgm.yml"}
+    (codes,) = {value for _, value in asked}
+    runbook = README_FILE.parent.joinpath("runbooks/GpuFault-gpu_fault.md").read_text(
+        encoding="utf-8"
+    )
+    mitigation = runbook.partition("## Diagnosis")[0].partition("- Wrong")[0]
+    assert {*codes.split("|")} - {*re.findall(r"\b\d+\b", mitigation)} == set()
 
 
 def test_recorded_names_are_level_metric_operations() -> None:
@@ -82,7 +124,7 @@ def test_what_is_recorded_is_documented_or_a_helper() -> None:
     told = set(re.findall(r"`([a-z]+:\w+:\w+)", README))
     interface = {name for name in RECORDED - THEIRS if not name.startswith(("helper:", THRESHOLD))}
     assert interface - told == set()
-    assert {name for name in told if name.startswith("helper:")} == set()
+    assert not re.search(r"`helper:\w", README.replace(STATE, ""))
 
 
 def test_a_prediction_was_right_within_the_exporters_interval() -> None:
@@ -95,24 +137,33 @@ def test_each_helper_is_read_by_a_rule() -> None:
     assert [name for name in RECORDED - read if name.startswith("helper:")] == []
 
 
+def test_sums_over_evaluations_are_right_where_these_are_on_whole_steps() -> None:
+    """Else the window has one evaluation more on engines that align them."""
+    sums = re.compile(r"(?:sum|count)_over_time")
+    subquery = re.compile(r"\[\d+[smhd]:\d+[smhd]\](?! offset 1s)")
+    every = [(f"{rule}", rule.fields["expr"]) for rule in ALL]
+    assert [name for name, expr in every if sums.search(expr) and subquery.search(expr)] == []
+
+
 @each(ALL)
 def test_no_rule_is_unstable(rule: Rule) -> None:
     called = {call.func.name for call in rule.nodes(promql.Call)}
     aggregated = {f"{node.op}" for node in rule.nodes(promql.AggregateExpr)}
-    assert not UNSTABLE & (called | aggregated)
+    assert not UNSTABLE & (called | aggregated) or rule.name in SUMMED
 
 
 @each(ALERTS)
 def test_an_alert_says_how_bad_it_is_and_whose(rule: Rule) -> None:
     assert rule.labels["severity"] in {"critical", "warning", "info"}
-    assert rule.labels["owner"] in {"job", "platform"}
+    assert rule.labels["responder"] in {"job", "platform"}
     assert rule.labels["severity"] != "critical" or rule.labels["cause"] == "gpu_fault"
     assert re.fullmatch(r"Gpu[A-Za-z]+", rule.name)
 
 
 def test_the_cause_of_an_alert_is_a_known_one() -> None:
     known = {r.labels["cause"] for r in RECORDS if r.name == "gpu:cause:evidence"}
-    assert {rule.labels["cause"] for rule in ALERTS if "cause" in rule.labels} == known
+    of_causes = [rule for rule in causes_table.alerts() if "cause" in rule.labels]
+    assert {rule.labels["cause"] for rule in of_causes} == known
     assert sorted(rule.labels["cause"] for rule in ORDER) == sorted(known)
 
 
@@ -121,7 +172,8 @@ def test_the_kinds_of_causes_are_those_that_rules_ask_for() -> None:
     told = {item for rule in ORDER for item in rule.labels.items() if item[0] != "cause"}
     any_value = {name for name, value in asked if not value}
     assert told >= {item for item in asked if item[1]}
-    assert {name for name, _ in told - asked} <= any_value
+    # Which setting removes it is what descriptions ask.
+    assert {name for name, _ in told - asked} <= any_value | {"knob"}
 
 
 def test_no_rule_lists_causes() -> None:
@@ -133,8 +185,9 @@ def test_no_rule_lists_causes() -> None:
 @each(ALERTS)
 def test_an_alert_tells_people_what_to_do(rule: Rule) -> None:
     assert set(rule.annotations) == {"summary", "description", "runbook_url", "dashboard_path"}
-    assert rule.annotations["description"].endswith((".", "?", ".{{ end }}"))
-    assert rule.annotations["runbook_url"] == f"{RUNBOOKS}/{rule.name}.md"
+    assert rule.annotations["description"].endswith((".", "?", "{{ end }}", "{{- end }}"))
+    pages = {f"{RUNBOOKS}/{name}.md" for name in (rule.name, rule.name + "-{{ $labels.cause }}")}
+    assert rule.annotations["runbook_url"] in pages
     uids = {json.loads(board)["uid"] for board in dashboards().values()}
     (uid,) = re.findall(r"^/d/([a-z-]+)(?:\?|$)", rule.annotations["dashboard_path"])
     assert uid in uids
@@ -187,6 +240,24 @@ def is_positive_operation(node: promql.BinaryExpr) -> bool:
     is_filter = operator == ">" and not (node.modifier and node.modifier.return_bool)
     bound = bare(node.rhs)
     return is_filter and isinstance(bound, promql.NumberLiteral) and bound.val >= 0
+
+
+def test_no_expression_is_too_long_to_be_read() -> None:
+    long = {f"{rule}" for rule in ALL if len(" ".join(rule.fields["expr"].split())) > LONGEST}
+    assert long == LONG
+
+
+def test_the_rules_that_keep_state_are_listed_and_for_how_long() -> None:
+    """Each reads its own last value, or that of a rule that reads it."""
+    recorded = {rule.name: rule.reads for rule in OURS if not rule.is_alert}
+    del recorded["gpu:cause:evidence"]  # of many rules, some of which read others
+    keeps = {
+        name
+        for name, reads in recorded.items()
+        if any(name in recorded[other] for other in reads & recorded.keys())
+    }
+    rows = re.findall(r"^\| `([a-z0-9_:]+)` \| .+ \| .+ \|$", STATE, re.MULTILINE)
+    assert sorted(rows) == sorted(keeps)
 
 
 def test_nothing_is_divided_by_zero() -> None:

@@ -41,12 +41,14 @@ def test_causes_owners_and_blindness(tmp_path: Path) -> None:
 
 def owners(fleet: Fleet) -> None:
     """Who the alert of the GPU of a node names, and nobody else."""
-    names = "workload_namespace,workload_pod,workload_container,slurm_job_id,namespace,pod"
+    container = "workload_container"  # alerts do not have it, as it changes at restarts
+    names = f"workload_namespace,workload_pod,{container},slurm_job_id,namespace,pod"
     for node, row in rows("dcgm_owners").items():
         add_dcgm(fleet, node, row)
-        fired = f'ALERTS{{instance="{node}",alertname="GpuSmallBatch",alertstate="firing"}}'
+        fired = f'ALERTS{{instance="{node}",alertname="GpuInefficient",alertstate="firing"}}'
         text = ",".join(f'{key}="{value}"' for key, value in sorted(row["owner"].items()))
-        fleet.expect(END, f"count by ({names}) ({fired})", {f"{{{text}}}": 1})
+        told = f"{fired} * on (job, instance, gpu, uuid) group_left ({container}) gpu:owner:info"
+        fleet.expect(END, f"count by ({names}) ({told})", {f"{{{text}}}": 1})
 
 
 def test_inputs(tmp_path: Path) -> None:

@@ -20,16 +20,31 @@ RUNBOOKS = ROOT / "rules/runbooks"
 README = ROOT / "rules/README.md"
 PAGES = [README, *sorted(RUNBOOKS.glob("*.md"))]
 HEADINGS = ["Mitigation", "Diagnosis", "False positives"]
+TICKETS = "[how long it stays open, who else acts](Tickets.md)"
+"""Of each runbook: what holds for all alerts."""
+GLOBAL = {
+    "GpuThresholdsMissing",
+    "GpuMonitoringAbsent",
+    "GpuCountedTwice",
+    "GpuFleetBottleneck",
+    "GpuBudgetBurn",
+}
+"""Alerts that are about no node and no GPU."""
 FIRST_SCREEN = 12
 """Lines, in which a page says what to do."""
 
 RULES = causes_table.pack()
 RECORDED = {rule.name for rule in RULES if not rule.is_alert}
-ALERTS = sorted({rule.name for rule in RULES if rule.is_alert})
+BOOKS = sorted({causes_table.page(rule) for rule in causes_table.alerts()})
+"""The runbooks that alerts link to."""
+SHARED = sorted({one.name for one in causes_table.alerts() if causes_table.names_cause(one)})
+"""Alerts of several causes: beside those, a page that lists them."""
 LABELS = {family.name: {*family.labels} for family in metrics.families()}
 LABELS |= {f"{f.name}_bucket": {*f.labels, "le"} for f in metrics.families() if f.kind[0] == "h"}
 OF_TARGET = {"job", "instance"}
-KNOWN = RECORDED | set(LABELS) | {"up"}
+OF_SITES = {"gpu:exempt:info"}
+"""Recorded by a site's own rules."""
+KNOWN = RECORDED | set(LABELS) | OF_SITES | {"up"}
 NAME = re.compile(r"\b(?:gpu|instance|cause|cluster|workload|owner|helper):[a-z0-9_]+:[a-z0-9_]+")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TOLD = re.compile(r"`(gpu:threshold:\w+(?:\{[^}]*\})?)` (\d[\d.]*\b)")
@@ -44,25 +59,45 @@ def section(alert: str, heading: str) -> str:
     return rest.partition("\n## ")[0].strip()
 
 
+def test_each_metric_is_read_by_a_rule_or_has_its_reason() -> None:
+    texts = [read(ROOT / f"rules/{name}") for name in ("recording.yml", "alerts.yml")]
+    names = {*re.findall(r"\bgpu_[a-z0-9_]+", " ".join(texts))}
+    _, _, told = read(README).partition("\n## What no rule reads\n")
+    unread = re.findall(r"`(gpu_\w+)`", re.sub(r":.*", "", told.partition("\n## ")[0]))
+    assert {*unread} == {family.name for family in metrics.families()} - names
+
+
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
-    assert sorted(path.name for path in RUNBOOKS.iterdir()) == [f"{name}.md" for name in ALERTS]
+    assert sorted(path.stem for path in RUNBOOKS.iterdir()) == sorted([*BOOKS, *SHARED, "Tickets"])
 
 
-@each(ALERTS)
+@each(SHARED)
+def test_the_page_of_an_alert_of_several_causes_leads_to_each_of_them(alert: str) -> None:
+    text = read(RUNBOOKS / f"{alert}.md")
+    assert text.startswith(f"# {alert}\n")
+    assert TICKETS in text.splitlines()[2]
+    books = [one for one in BOOKS if one.startswith(f"{alert}-")]
+    assert [stem for stem in re.findall(rf"\(({alert}-\w+)\.md\)", text) if stem] == books
+
+
+@each(BOOKS)
 def test_a_runbook_says_whose_it_is_then_what_to_do_then_how_to_confirm_it(alert: str) -> None:
     lines = FENCE.sub("", read(RUNBOOKS / f"{alert}.md")).splitlines()
     thresholds = ["Thresholds"] * ("## Thresholds" in lines)
-    headings = [f"# {alert}", *(f"## {heading}" for heading in (*HEADINGS, *thresholds))]
+    headings = [
+        f"# {alert.replace('-', ': ')}",
+        *(f"## {heading}" for heading in (*HEADINGS, *thresholds)),
+    ]
     assert [line for line in lines if line.startswith("#")] == headings
     labels = causes_table.variants(alert)[0].labels
     cause = f"`{labels['cause']}`" if "cause" in labels else "no cause"
     severities = " or ".join(causes_table.severities(alert))
-    assert lines[2] == f"*{cause}, {severities}, owner: {labels['owner']}*"
+    assert lines[2] == f"*{cause}, {severities}, responder: {labels['responder']} · {TICKETS}*"
     assert lines.index("## Mitigation") < FIRST_SCREEN
     assert all(section(alert, heading) for heading in HEADINGS)
 
 
-@each(ALERTS)
+@each(BOOKS)
 def test_a_runbook_and_the_alert_give_the_same_advice(alert: str) -> None:
     descriptions = [rule.annotations["description"] for rule in causes_table.variants(alert)]
     first, *others = [causes_table.signal_and_remedy(text)[1] for text in descriptions]
@@ -71,6 +106,15 @@ def test_a_runbook_and_the_alert_give_the_same_advice(alert: str) -> None:
     assert advice.startswith(first)
     # Of the milder ones: some say less, or something else.
     assert [remedy for remedy in others if remedy.rstrip(".") not in advice] == []
+
+
+def test_the_page_that_all_runbooks_link_says_when_tickets_end_and_who_acts() -> None:
+    headings = re.findall(r"^## (.+)", read(RUNBOOKS / "Tickets.md"), re.MULTILINE)
+    assert headings == [
+        "When it ends",
+        "What it costs to wait until Monday",
+        "When its responder does not answer",
+    ]
 
 
 # --- Queries ---------------------------------------------------------------------------------
@@ -104,7 +148,7 @@ def test_a_query_asks_for_what_exists(page: Path) -> None:
     assert (
         page == README
         or any('"several"' in one.fields["expr"] for one in queries(page))
-        or (page.stem in {"GpuThresholdsMissing", "GpuFleetBottleneck", "GpuBudgetBurn"})
+        or (page.stem in {*GLOBAL, *SHARED})
     ), "none is about the alert's own GPU"
     for name, asked in (one for query in queries(page) for one in query.selected):
         names = set(name.split("|"))
@@ -133,7 +177,7 @@ def test_the_queries_run_on_a_fleet(tmp_path: Path) -> None:
 # --- Names, numbers, links -------------------------------------------------------------------
 @each(PAGES)
 def test_the_series_that_are_named_exist(page: Path) -> None:
-    assert set(NAME.findall(read(page))) - RECORDED - {"gpu:threshold:"} == set()
+    assert set(NAME.findall(read(page))) - RECORDED - OF_SITES - {"gpu:threshold:"} == set()
 
 
 def series(rule: Rule) -> str:
@@ -154,6 +198,8 @@ def rules_of(page: Path) -> list[Rule]:
     """Whose thresholds a page must tell: of the alert and its evidence, or of the gates."""
     if page == README:
         return [rule for rule in RULES if rule.name.startswith(("gpu:gate:", "gpu:held:bool"))]
+    if page.stem in {*SHARED, "Tickets"}:
+        return []
     variants = causes_table.variants(page.stem)
     cause = variants[0].labels.get("cause", "none")
     return [*variants, *(r for r in RULES if r.labels.get("cause") == cause and not r.is_alert)]

@@ -24,23 +24,23 @@ UNSEEN = 22
 """In the middle of that, its cause is known all the same."""
 ASKED = (0, 2, 6, 10, 14, 18, 22, 26, LASTS)
 """Before, during and after each of them."""
-OF_STARTS = ("workload_container", "pod_uid", "container_id")
-SHORT = dict.fromkeys(("GpuRestartLoop", "GpuUnderused"), OF_STARTS)
-"""Labels that change with each start are left out of what tells of an hour."""
 OF_NODES = {"GpuExporterDown/warning", "GpuCausesBlind/info"}
 """They name no GPU and no owner."""
 WITHOUT_CAUSE = {
     # No cause of their own, or none with evidence.
     *("GpuUnderused/warning", "GpuUnderused/info", "GpuUnexplainedLowUtilization/warning"),
-    *("GpuFault/warning", "GpuShmExhausted/info"),
+    *("GpuFault/warning/gpu_fault", "GpuShmExhausted/info"),
     # Bytes and cores a second seem less where a part of the time is missing.
-    *("GpuTooFewWorkers/warning", "GpuPcieTransferBound/warning", "GpuPcieTransferBound/info"),
-    "GpuCommunicationBound/info",
+    *("GpuStarved/warning/too_few_workers", "GpuStarved/warning/pcie_transfer_bound"),
+    "GpuInefficient/info/communication_bound",
 }
 """While scrapes fail only the alert is there."""
 ELSEWHERE = {
     "GpuThresholdsMissing/warning": "a fleet without thresholds: test_situations",
+    "GpuCountedTwice/warning": "two targets: test_fleets",
+    "GpuMonitoringAbsent/warning": "no exporter, failing rules: test_situations",
     "GpuOversized/info": "a whole day: test_situations",
+    "GpuFault/info/memory_worn": "a whole day: test_fleets",
     "GpuFleetBottleneck/warning": "a fleet: test_fleets",
     "GpuNodeBottleneck/warning": "several jobs: test_fleets",
     "GpuBudgetBurn/warning": "a month: test_budgets",
@@ -57,9 +57,7 @@ def add(fleet: Fleet, name: str, case: Firing) -> None:
     node, guilty = stage(fleet, name, case, reset_at=case.after + RESTART, gap=(start, end))
     fleet.fail_scrapes(node, *(case.after + minute for minute in FAILURE))
     of_job = told_of({} if case.gpu.owners else owner(node)) | dict(case.gpu.target)
-    left_out = SHORT.get(alerts()[name].name, ())
-    kept = {label: text for label, text in of_job.items() if label not in left_out}
-    labels = {**kept, **case.labels}
+    labels = {**of_job, **case.labels}
     found = {firing(name, node, **{**labels, **of_gpu(node, at)}): 1.0 for at in guilty}
     for minute in ASKED:
         if minute <= case.lasts:

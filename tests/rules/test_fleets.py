@@ -34,6 +34,7 @@ def test_fleets(tmp_path: Path) -> None:
 SCENES = [
     *(("node_incidents", 11, "1m"), ("recorded", 70, "2m"), ("rollouts", 60, "2m")),
     *(("losses", 15, "1m"), ("nothing", 5, "1m"), ("blind", 90, "2m"), ("unwanted", 70, "2m")),
+    *(("crashes", 88, "1m"), ("compared", 38, "2m")),
 ]
 
 
@@ -52,7 +53,7 @@ def test_inputs_and_recommendations(tmp_path: Path) -> None:
     add_gpu(fleet, "ended", table("ended")["recommends until minute 28"].gpu)
     fleet.change(ended, first=first)
     told = 'count by (instance) ({__name__=~"gpu:prescription:.+",instance="ended"})'
-    fleet.expect(27, told, {'{instance="ended"}': 10})
+    fleet.expect(27, told, {'{instance="ended"}': 11})
     fleet.expect(30, told, {})
     fleet.check(tmp_path)
 

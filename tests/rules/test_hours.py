@@ -29,7 +29,7 @@ def test_over_hours(tmp_path: Path) -> None:
         add_row(fleet, name, row, LOOKS_BACK)
     bursts = [(60, 0.0), *[(5, 0.0), (1, 0.33)] * 22]
     notebook = changed(gpu_of(rows("bases")["idle"]), interactive=1, busy=bursts)
-    told = "59 allocated_idle/info; 190 interactive_session/info"
+    told = "59 allocated_idle; 190 interactive_session/info"
     add_row(fleet, "a notebook in the morning", Row(notebook, told), LOOKS_BACK)
     add_scenes(fleet, "work")
     add_scenes(fleet, "gone")

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import promql_parser as promql
 import pytest
@@ -119,7 +120,8 @@ def test_links_lead_elsewhere() -> None:
     text = rulepack.with_dashboards_at(text, "https://grafana.example.org/")
     for rule, before in zip(rules({"": text}), rules({"": PACK["alerts.yml"]}), strict=True):
         path = before.annotations["dashboard_path"]
-        assert rule.annotations["runbook_url"] == f"https://wiki.example.org/gpu/{rule.name}.md"
+        page = before.annotations["runbook_url"].rpartition("/")[2]
+        assert rule.annotations["runbook_url"] == f"https://wiki.example.org/gpu/{page}"
         assert rule.annotations["dashboard_url"] == f"https://grafana.example.org{path}"
         assert "dashboard_path" not in rule.annotations
 
@@ -190,3 +192,41 @@ def test_budgets_take_the_place_of_the_example() -> None:
     ]
     assert [rule.fields for rule in after] == [*made, *(rule.fields for rule in before[1:])]
     assert before[0].name == "owner:budget:gpu_hours"
+
+
+def test_severities_change_alerts_and_what_is_lowered_is_told_by_no_other() -> None:
+    wanted = {
+        "GpuJobStalled": "info",
+        "GpuMemoryNotReleased": "off",
+        "GpuNearOom": "critical",
+    }
+    pack = {name: PACK[name] for name in rulepack.NAMES}
+    changed = rulepack.with_severities(pack, wanted)
+    before, after = rules(pack), rules(changed)
+    names = {rule.name for rule in before} - {"GpuMemoryNotReleased"}
+    assert {rule.name for rule in after} == names
+    severities = {rule.name: rule.labels["severity"] for rule in after if rule.name in wanted}
+    assert severities == {"GpuJobStalled": "info", "GpuNearOom": "critical"}
+    was, now = ([r.labels for r in some if r.name == "gpu:cause:order"] for some in (before, after))
+    changed_causes = [labels["cause"] for labels in now if labels not in was]
+    assert changed_causes == ["job_stalled", "memory_not_released"]
+    assert rulepack.with_severities(pack, {}) == pack
+
+
+@pytest.mark.parametrize("most", [1, 20])
+def test_groups_can_be_as_small_as_mimir_takes_them(most: int, tmp_path: Path) -> None:
+    for text in PACK.values():
+        small = rulepack.with_groups_of(text, most)
+        assert small.count("#") == text.count("#"), "no comment is lost"
+        found = groups(small)
+        assert max(len(group["rules"]) for group in found) <= most
+        assert len({group["name"] for group in found}) == len(found)
+        assert [r for g in found for r in g["rules"]] == [
+            r for g in groups(text) for r in g["rules"]
+        ]
+        check(tmp_path, small)
+    assert rulepack.with_groups_of(text, 1000) == text
+
+
+def every_rule(found: list[Any]) -> list[Any]:
+    return [rule for group in found for rule in group["rules"]]

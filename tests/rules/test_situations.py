@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from rules.cases import Row, add_job, add_row, fleets_of, gpus, jobs, table
-from rules.fleet import ASIDE, FILES, GROUPS, JOB, Fleet, Gpu, add_gpu, changed, group_names, job
+from gpu_bottleneck_exporter import rulepack
+from rules.cases import Row, add_job, add_row, fleets_of, gpu_of, gpus, jobs, table
+from rules.fleet import ASIDE, FILES, JOB, Fleet, Gpu, add_gpu, changed, group_names, job
 from rules.scenes import add_scenes
-from rules.series import Signal
+from rules.series import FOREVER, STALE, Signal
 
 # --- The GPU itself, and who holds it -----------------------------------------------------------
 MINUTES = 90
@@ -35,7 +36,7 @@ def test_what_is_wrong_with_the_gpu(half: int, tmp_path: Path) -> None:
 
 @HALF
 def test_who_holds_it_and_does_not_use_it(half: int, tmp_path: Path) -> None:
-    rows = table("starts", "holders", "servers", "stops", told=QUIET)
+    rows = table("starts", "holders", "servers", "stops", "exempt", told=QUIET)
     fleet = fleets_of(rows, MINUTES)[half]
     fleet.expect(MINUTES, 'ALERTS{alertname="GpuThresholdsMissing",alertstate="firing"}', {})
     if half == 1:
@@ -45,7 +46,7 @@ def test_who_holds_it_and_does_not_use_it(half: int, tmp_path: Path) -> None:
 
 
 def test_without_thresholds_only_that_is_told(tmp_path: Path) -> None:
-    fleet = Fleet(30, files=FILES[1:], groups=GROUPS[2:])
+    fleet = Fleet(30, files=FILES[1:], groups=group_names(FILES[1]))
     hot = changed(LEAN, throttle={"hw_thermal": 0.5, "sw_thermal": 0.5}, clock=0.4)
     starved = changed(BASES["fed"], busy=0.1, stalls={"host_code": 0.9})
     every = {"starved": starved, "hot": hot, "idle": changed(IDLE, owner=job(1)), "free": FREE}
@@ -56,6 +57,91 @@ def test_without_thresholds_only_that_is_told(tmp_path: Path) -> None:
     for minute, answer in ((4, {}), (6, expected), (30, expected)):
         fleet.expect(minute, query, answer)
     fleet.expect(30, "gpu:held:bool", {})  # not: nobody holds one
+    fleet.check(tmp_path)
+
+
+ABSENT = 'count by (missing, cluster) (ALERTS{alertname="GpuMonitoringAbsent",alertstate="firing"})'
+
+
+def test_it_is_told_that_all_exporters_of_a_cluster_or_of_all_are_gone(tmp_path: Path) -> None:
+    fleet = Fleet(90, evaluation_interval="2m")
+    for node, cluster in (("a", "north"), ("b", "north"), ("c", "south"), ("d", "down")):
+        add_gpu(fleet, node, changed(LEAN, target={"cluster": cluster}))
+    for node, minute in (("a", 20), ("b", 20), ("c", 50)):
+        fleet.fail_scrapes(node, minute, FOREVER, up=STALE)
+    fleet.fail_scrapes("d", 20, 50)
+    fleet.fail_scrapes("d", 50, FOREVER, up=STALE)
+    north, south, down = (
+        f'{{cluster="{name}",missing="exporters"}}' for name in ("north", "south", "down")
+    )
+    fleet.expect(30, ABSENT, {})
+    fleet.expect(46, ABSENT, {north: 1.0})
+    fleet.expect(88, ABSENT, {'{missing="exporters"}': 1.0, north: 1.0, south: 1.0, down: 1.0})
+    fleet.check(tmp_path)
+
+
+def test_exporters_that_are_down_are_not_absent_as_well(tmp_path: Path) -> None:
+    fleet = Fleet(60, evaluation_interval="2m")
+    add_gpu(fleet, "down", LEAN)
+    fleet.fail_scrapes("down", 10, FOREVER)
+    fleet.expect(58, ABSENT, {})
+    fleet.check(tmp_path)
+
+
+@pytest.mark.parametrize("broken", ["gpu:owner:info", "gpu:bottleneck:lost_ratio"])
+def test_rules_that_fail_stop_the_heartbeat(broken: str, tmp_path: Path) -> None:
+    """As one whose join fails: it records nothing."""
+    recording = FILES[1].read_text(encoding="utf-8")
+    (tmp_path / "recording.yml").write_text(
+        recording.replace(f"record: {broken}", "record: lost:by:join")
+    )
+    fleet = Fleet(
+        40, files=(FILES[0], tmp_path / "recording.yml", FILES[2]), evaluation_interval="2m"
+    )
+    add_gpu(fleet, "hot", changed(LEAN, throttle={"hw_thermal": 0.5}))
+    fleet.expect(38, ABSENT, {'{missing="rules"}': 1.0})
+    fleet.check(tmp_path)
+
+
+def test_rules_that_work_keep_the_heartbeat(tmp_path: Path) -> None:
+    fleet = Fleet(40, evaluation_interval="2m")
+    add_gpu(fleet, "hot", changed(LEAN, throttle={"hw_thermal": 0.5}))
+    add_gpu(fleet, "free", FREE)
+    fleet.expect(38, ABSENT, {})
+    fleet.expect(38, "time() - gpu:rules:heartbeat_timestamp < 300", {"{}": 0.0})
+    fleet.check(tmp_path)
+
+
+def test_what_is_switched_off_is_not_told_as_several(tmp_path: Path) -> None:
+    """No cause has half of the loss, but all of them are those of an alert that nobody wants."""
+    texts = {file.name: file.read_text(encoding="utf-8") for file in FILES}
+    for name, text in rulepack.with_severities(texts, {"GpuStarved": rulepack.OFF}).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = [tmp_path / file.name for file in FILES]
+    fleet = Fleet(130, files=files, evaluation_interval="2m")
+    turns = {
+        "host_code": "0.7 @7 0 @21 again",
+        "storage": "0 @7 0.7 @14 0 @21 again",
+        "cpu_queue": "0 @14 0.7 @21 again",
+    }
+    add_gpu(fleet, "turns", gpu_of({"busy": 0.3, "sm": 0.25, "disk_busy": 0.9, "stalls": turns}))
+    fleet.expect(128, 'ALERTS{alertname="GpuUnderused"}', {})
+    fleet.expect(128, "group by (cause) (gpu:bottleneck:lost_over1h)", {'{cause="several"}': 1.0})
+    fleet.check(tmp_path)
+
+
+def test_a_pool_without_a_node_needs_no_exporter(tmp_path: Path) -> None:
+    """As kube-state-metrics has it; one whose nodes are there does."""
+    fleet = Fleet(190, evaluation_interval="2m")
+    for name in ("scaled", "broken"):
+        add_gpu(fleet, name, changed(LEAN, target={"cluster": name}))
+        fleet.fail_scrapes(name, 20, FOREVER, up=STALE)
+        fleet.gauge("kube_node_info", 1, cluster=name, node="cpu")
+        there: Signal = [(20, 8.0), (FOREVER, STALE)] if name == "scaled" else 8
+        fleet.gauge(
+            "kube_node_status_capacity", there, cluster=name, node="g", resource="nvidia_com_gpu"
+        )
+    fleet.expect(188, ABSENT, {'{cluster="broken",missing="exporters"}': 1.0})
     fleet.check(tmp_path)
 
 

@@ -9,12 +9,14 @@ import http.client
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from gpu_bottleneck_exporter.commands.rules import Wanted, printed
 from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, REMOVED
+from rules import causes_table
 from rules.fleet import RULES
 from rules.parsed import Rule, rules
 from support.daemon import get
@@ -31,40 +33,69 @@ GPUS = (*KNOBS, NOWHERE)
 """By what is recommended for each."""
 NODE = "[fe80::7]:9"
 TARGET = {"job": f"gpu{HOSTILE}", "instance": NODE, "namespace": "ops", "blind": "b", "cause": "c"}
+TARGET["missing"] = "rules"
 TARGET["workload_owner"] = 'a"b\\c é'
 OWNERS = {
     "pod nlp/train-0": {"workload_namespace": "nlp"},
     "Slurm job 4711": {"workload_group": "slurm-4711"},
     "owner unknown": {},
+    "pod nlp/rank-1": {
+        "workload_namespace": "nlp",
+        "workload_pod": "rank-1",
+        "workload_group": "nlp/rank-0:29500",
+    },
 }
 """The other labels of each, by its name."""
 PER_NODE = ("GpuExporterDown", "GpuCausesBlind", "GpuNodeBottleneck")
-PER_SERVER = ("GpuThresholdsMissing", "GpuFleetBottleneck", "GpuBudgetBurn")
+PER_SERVER = (
+    *(
+        "GpuThresholdsMissing",
+        "GpuMonitoringAbsent",
+        "GpuCountedTwice",
+        "GpuFleetBottleneck",
+        "GpuBudgetBurn",
+    ),
+)
 BROKEN = ("<error", "{{", "}}", "%!", "<no value>", "NaN")
 VALUE, PERCENT = "0.6382", "64%"
 SHARE = '{{ printf "%.2f" $value | humanizePercentage }}'
 
+OF_CAUSES = [(rule, cause) for rule in ALERTS for cause in causes_table.causes_of(rule) or ["c"]]
+"""Each alert with each of its causes."""
 LOOKED_UP = re.compile(r"\{\{- \$of := .*$", re.DOTALL)
-RECOMMENDED = [rule for rule in ALERTS if ".Labels.knob" in rule.annotations["description"]]
+RECOMMENDED = [
+    rule for rule in ALERTS if "gpu:prescription:change" in rule.annotations["description"]
+]
 CAUSES = {
     *("cpu_throttled", "cpu_oversubscribed", "cpu_preprocessing_bound", "too_few_workers"),
-    *("inline_loading", "host_loop_bound", "checkpoint_stall", "startup_stall", "restart_loop"),
+    *("inline_loading", "host_loop_bound", "checkpoint_stall"),
     *("local_storage_bound", "network_storage_bound"),
 }
-"""Those that a setting may remove."""
+"""Those that a setting may remove, whose runbooks ask for it."""
+LOOKED_UP_HERE = {"gpu:prescription:change", "gpu:cause:order"}
+KNOB_OF = {
+    rule.labels["cause"]: rule.labels["knob"]
+    for rule in causes_table.pack()
+    if rule.name == "gpu:cause:order" and "knob" in rule.labels
+}
+"""The setting that may remove a cause."""
+UNITS = {
+    "num_workers": "loader workers",
+    "cpu_limit": "cores as CPU limit",
+    "cpu_cores": "CPU cores",
+}
 AT_MOST = {NUM_WORKERS, *REMOVED}
 """Of which the prediction is said to be an upper bound here."""
 
 
 def test_causes_that_a_setting_may_remove_tell_it_in_the_same_way() -> None:
-    of_causes = [rule for rule in ALERTS if rule.labels.get("cause") in CAUSES]
-    assert of_causes == RECOMMENDED
-    assert {rule.labels["cause"] for rule in RECOMMENDED} == CAUSES
-    templates = (LOOKED_UP.findall(rule.annotations["description"]) for rule in RECOMMENDED)
-    assert len({text for found in templates for text in found}) == 1
+    assert [rule.name for rule in RECOMMENDED] == ["GpuStarved"]
+    assert ({*KNOB_OF}, {*KNOB_OF.values()}) == (CAUSES, {*KNOBS})
     pages = {page.stem: page.read_text() for page in RULES.glob("runbooks/*.md")}
     query = '{__name__=~"gpu:prescription:.+",instance="INSTANCE",gpu="GPU"}'
-    assert {name for name, text in pages.items() if query in text} == {r.name for r in RECOMMENDED}
+    of_causes = {one.labels.get("cause"): causes_table.page(one) for one in causes_table.alerts()}
+    expected = {page for cause, page in of_causes.items() if cause in CAUSES}
+    assert {name for name, text in pages.items() if query in text} == expected
 
 
 def vector(labels: Mapping[str, str], value: str) -> str:
@@ -93,17 +124,23 @@ def records() -> Iterator[Mapping[str, str]]:
         for name, value in {**told, "upper_bound": f"{int(knob in AT_MOST)}"}.items():
             expression = vector({**labels_of(knob), "knob": knob}, value)
             yield {"record": f"gpu:prescription:{name}", "expr": expression}
+    of_pack = (rule for rule in causes_table.pack() if rule.name in LOOKED_UP_HERE)
+    yield from (rule.fields for rule in of_pack)
 
 
 def fired(folder: Path) -> list[Mapping[str, Any]]:
     """All alerts for each GPU and owner, with labels and annotations."""
-    every = " or ".join(
-        vector({**labels_of(gpu), "workload": owner, **more}, VALUE)
-        for gpu, (owner, more) in zip(GPUS, [*OWNERS.items()] * 2, strict=True)
-    )
     made = [
-        {"alert": rule.name, "expr": every, "labels": rule.labels, "annotations": rule.annotations}
-        for rule in ALERTS
+        {
+            "alert": rule.name,
+            "expr": " or ".join(
+                vector({**labels_of(gpu), "cause": cause, "workload": owner, **more}, VALUE)
+                for gpu, (owner, more) in zip(GPUS, cycle(OWNERS.items()), strict=False)
+            ),
+            "labels": {**rule.labels, "cause": cause},
+            "annotations": rule.annotations,
+        }
+        for rule, cause in OF_CAUSES
     ]
     group = {"name": "made", "interval": "1s", "rules": [*records(), *made]}
     file = folder / "made.yml"
@@ -115,26 +152,30 @@ def fired(folder: Path) -> list[Mapping[str, Any]]:
             assert status == http.client.OK, body
             return list(json.loads(body)["data"]["alerts"])
 
-        until(lambda: len(alerts()) == len(ALERTS) * len(GPUS), "all alerts")
+        until(lambda: len(alerts()) == len(OF_CAUSES) * len(GPUS), "all alerts")
         return alerts()
 
 
 def test_alerts_about_a_job_are_in_its_namespace_and_those_about_an_owner_in_none() -> None:
     """An owner's loss is a sum over namespaces, so its label would be empty."""
-    of_jobs = {rule.name for rule in ALERTS if rule.labels["owner"] == "job"}
+    of_jobs = {rule.name for rule in ALERTS if rule.labels["responder"] == "job"}
     assert of_jobs - {rule.name for rule in ALERTS if "namespace" in rule.labels} == {
         "GpuBudgetBurn"
     }
 
 
 def test_what_alerts_say(tmp_path: Path) -> None:
+    pages = {causes_table.page(one) for one in causes_table.alerts()}
     for alert in fired(tmp_path):
         labels, texts = alert["labels"], alert["annotations"]
         (rule,) = (
             one
             for one in ALERTS
-            if one.name == labels["alertname"] and one.labels["severity"] == labels["severity"]
+            if one.name == labels["alertname"]
+            and one.labels["severity"] == labels["severity"]
+            and one.labels.get("cause", labels["cause"]) == labels["cause"]
         )
+        assert texts["runbook_url"].rpartition("/")[2].removesuffix(".md") in pages
         assert [*faults(rule, labels, texts)] == [], f"{rule}"
 
 
@@ -150,12 +191,16 @@ def faults(
     space = labels.get("workload_namespace", "ops") if "namespace" in rule.labels else "ops"
     end = looked_up_of(rule, labels)
     whose = f"GPU {gpu} on {NODE} ({labels['workload']}) "
+    whom = NODE
+    if rule.labels["responder"] == "job":
+        group = labels.get("workload_group", "")
+        whom = f"job {group}" if "/" in group else labels["workload"]
     broken = (any(b in t for b in BROKEN) or t != " ".join(t.split()) for t in texts.values())
     for fault, is_so in {
         "broken": any(broken),
         "of another GPU": not asked.items() <= {"instance": NODE, "gpu": labels["uuid"]}.items(),
-        "begins without its node": of_node and not summary.startswith(NODE),
-        "begins without its GPU": of_gpu and not summary.startswith(f"{NODE} GPU {gpu} "),
+        "begins without its node or job": of_node and not summary.startswith(whom),
+        "names a GPU in the summary": of_gpu and any(one in summary for one in (gpu, "GPU-")),
         "names not the GPU and its owner first": of_gpu and not said.startswith(whose),
         "no whole percent": SHARE in template and (PERCENT not in said or VALUE in said),
         "no value": "$value" in template.replace(SHARE, "") and VALUE not in said,
@@ -163,7 +208,7 @@ def faults(
         "looked up wrongly": not f"{summary}{said}".endswith(end)
         or "times as fast" in said.removesuffix(end),
         "without its XIDs": rule.labels["severity"] == "critical"
-        and not summary.endswith(" fault" + ", XID 48, XID 79" * (gpu == GPUS[0])),
+        and said.endswith(" Reported: XID 48. Reported: XID 79.") != (gpu == GPUS[0]),
     }.items():
         if is_so:
             yield fault, f"{summary} {said}"
@@ -175,9 +220,9 @@ def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
     if rule.name == "GpuCollectiveHang":
         is_known = "slurm-4711" in labels.get("workload_group", "")
         return f" The others wait for GPU 5 on {NODE}." * is_known
-    if rule not in RECOMMENDED or knob == NOWHERE:
+    if rule not in RECOMMENDED or KNOB_OF.get(labels["cause"]) != knob:
         return ""
     if knob in REMOVED:
         return f" Without the wait for {knob.replace('_', ' ')}: up to 2.1 times as fast."
     bound = "up to" if knob in AT_MOST else "about"
-    return f" Raise {knob} from 0.5 to 6.23: {bound} 2.1 times as fast."
+    return f" With 6.23 {UNITS[knob]} in place of 0.5: {bound} 2.1 times as fast."

@@ -26,6 +26,8 @@ class Wanted:
     jobstats: bool = False
     owner_label: str | None = None
     budgets: tuple[str, ...] = ()
+    alerts: tuple[str, ...] = ()
+    group_size: int | None = None
     scale: float = 1.0
     without_keep_firing: bool = False
     without_prescriptions: bool = False
@@ -49,6 +51,17 @@ class Wanted:
                 f"not {self.owner_label!r}"
             )
         self.hours()
+        self.severities()
+
+    def severities(self) -> dict[str, str]:
+        """Of alerts, by name; `rulepack.OFF` for one that is left out."""
+        pairs = [alert.partition("=") for alert in self.alerts]
+        if wrong := [name for name, _, severity in pairs if severity not in rulepack.SEVERITIES]:
+            raise SettingsError(
+                f"--alert must be an alert and one of {', '.join(rulepack.SEVERITIES)}, like "
+                f"GpuOversized=off, not that of {wrong[0]!r}"
+            )
+        return {name: severity for name, _, severity in pairs}
 
     def hours(self) -> dict[str, float]:
         """The budgets: GPU-hours by owner."""
@@ -75,6 +88,7 @@ def rendered(wanted: Wanted) -> dict[str, str]:
     }
     extras = [name for name, value in asked.items() if value]
     chosen = rulepack.for_dialect(rulepack.files(), wanted.dialect, extras)
+    chosen = rulepack.with_severities(chosen, wanted.severities())
     pack = {name: _adapted(text, wanted) for name, text in chosen.items()}
     if wanted.workload_namespace:  # what an owner loses is in no namespace
         namespaced = rulepack.with_workload_namespace
@@ -113,4 +127,6 @@ def _adapted(text: str, wanted: Wanted) -> str:
         text = rulepack.with_runbooks_at(text, wanted.runbook_base)
     if wanted.grafana_url is not None:
         text = rulepack.with_dashboards_at(text, wanted.grafana_url)
+    if wanted.group_size is not None:
+        text = rulepack.with_groups_of(text, wanted.group_size)
     return text

@@ -3,6 +3,7 @@
 {{- $groups := dict "" (list) "alerts" (list) }}
 {{- $known := dict "alerts" (dict) "thresholds" (dict) }}
 {{- $wanted := $.Values.prometheusRule }}
+{{- $untold := include "exporter.untold" . | fromYaml }}
 {{- /* All are read, as an alert may be disabled that budgets would add. */}}
 {{- $asked := dict "owners.yml" $wanted.ownerLabel "budgets.yml" $wanted.budgets }}
 {{- range $file := list "thresholds.yml" "recording.yml" "alerts.yml" "owners.yml" "budgets.yml" }}
@@ -10,11 +11,14 @@
 {{- $rules := list }}
 {{- range $rule := $group.rules }}
 {{- $_ := include "exporter.rule" (list $ $rule $known) }}
+{{- if and (eq (default "" $rule.record) "gpu:cause:order") (not $rule.labels.hour) (or (hasKey $untold $rule.labels.cause) (hasKey $untold (default "" $rule.labels.symptom))) }}
+{{- $_ := set $rule.labels "hour" "untold" }}
+{{- end }}
 {{- if eq (default "" $rule.record) "owner:budget:gpu_hours" }}
 {{- range $owner, $hours := $wanted.budgets }}
 {{- $rules = append $rules (merge (dict "labels" (dict "workload_owner" $owner) "expr" (printf "vector(%s)" (toJson $hours))) $rule) }}
 {{- end }}
-{{- else if not (has (get $rule "alert") $.Values.prometheusRule.disabledAlerts) }}
+{{- else if include "exporter.isEnabled" (list $ (get $rule "alert")) }}
 {{- $rules = append $rules $rule }}
 {{- end }}
 {{- end }}
@@ -24,9 +28,9 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{- range $.Values.prometheusRule.disabledAlerts }}
+{{- range concat $.Values.prometheusRule.disabledAlerts (keys $.Values.prometheusRule.alerts) }}
 {{- if not (hasKey $known.alerts .) }}
-{{- fail (printf "prometheusRule.disabledAlerts: unknown alert %s" .) }}
+{{- fail (printf "prometheusRule.alerts: unknown alert %s" .) }}
 {{- end }}
 {{- end }}
 {{- range $name, $_ := $.Values.prometheusRule.thresholds }}
@@ -37,6 +41,29 @@
 {{- toYaml $groups }}
 {{- end }}
 
+{{- /* "true" unless the values switch an alert off: `list . name`. */ -}}
+{{- define "exporter.isEnabled" -}}
+{{- $wanted := (index . 0).Values.prometheusRule }}
+{{- $change := default (dict) (get $wanted.alerts (index . 1)) }}
+{{- if and (not (has (index . 1) $wanted.disabledAlerts)) (ne (toString $change.enabled) "false") }}true{{ end }}
+{{- end }}
+
+{{- /* Causes and symptoms whose alerts are switched off or an info: no warning of GpuUnderused either. */ -}}
+{{- define "exporter.untold" -}}
+{{- $untold := dict }}
+{{- range $group := (.Files.Get "rules/alerts.yml" | fromYaml).groups }}
+{{- range $rule := $group.rules }}
+{{- $change := default (dict) (get $.Values.prometheusRule.alerts $rule.alert) }}
+{{- if or (eq (default "" $change.severity) "info") (not (include "exporter.isEnabled" (list $ $rule.alert))) }}
+{{- range concat (list $rule.labels.cause) (regexFindAll "symptom=\"[a-z_]+" $rule.expr -1) }}
+{{- $_ := set $untold (default "" . | trimPrefix "symptom=\"") true }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toYaml (omit $untold "") }}
+{{- end }}
+
 {{- /* Changes one rule in place, and notes its name: `list . rule known`. */ -}}
 {{- define "exporter.rule" -}}
 {{- $root := index . 0 }}
@@ -45,8 +72,12 @@
 {{- $known := index . 2 }}
 {{- if hasKey $rule "alert" }}
 {{- $_ := set $known.alerts $rule.alert true }}
-{{- if and $wanted.workloadNamespace (eq $rule.labels.owner "job") }}
+{{- if and $wanted.workloadNamespace (eq $rule.labels.responder "job") }}
 {{- $_ := set $rule.labels "namespace" (printf "{{ or $labels.workload_namespace $labels.namespace %q }}" (include "exporter.namespace" $root)) }}
+{{- end }}
+{{- with get $wanted.alerts $rule.alert }}
+{{- $_ := set $rule.labels "severity" (default $rule.labels.severity .severity) }}
+{{- $_ := set $rule "for" (get . "for" | default $rule.for) }}
 {{- end }}
 {{- $_ := set $rule "labels" (mergeOverwrite (default (dict) $rule.labels) (deepCopy $wanted.alertLabels)) }}
 {{- with $root.Values.runbookBaseUrl }}
