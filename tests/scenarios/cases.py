@@ -16,7 +16,7 @@ ALERT_SECONDS = 40.0
 
 
 CPU_QUEUE, NEED_CPU = "cpu_queue", frozenset({"cpu_quota", "host_code", "worker_cpu"})
-QUEUE = Diagnosis("GpuCpuOversubscribed", "cpu_oversubscribed")
+QUEUE = Diagnosis("GpuStarved", "cpu_oversubscribed")
 TABLE = Path(__file__).with_name("cases.csv")
 
 

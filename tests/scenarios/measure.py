@@ -214,10 +214,12 @@ def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
             return
 
 
-def look(sampler: Sampler, span_ns: int, wanted: Sequence[W]) -> list[W]:
+def look(
+    sampler: Sampler, span_ns: int, wanted: Sequence[W], longest_seconds: float = LONGEST_SECONDS
+) -> list[W]:
     """What is `wanted`, with looks of so long: until all is judged, or as long as one may look."""
     looks: list[tuple[Span, ...]] = []
-    end = time.monotonic() + LONGEST_SECONDS
+    end = time.monotonic() + longest_seconds
     while True:
         looks.append(watched(sampler, span_ns))
         found = [replace(one, spans=[gpus[one.gpu] for gpus in looks]) for one in wanted]

@@ -24,10 +24,13 @@ from scenarios.measure import Watched, await_quiet
 from stacks.cases import CASES, Case
 from stacks.measure import measure, side_by_side, stages
 from stacks.venvs import VenvError
+from support.judging import LONGEST_SECONDS
 from support.leftovers import end_with_us
 from tables.splice import put, write_csv
 
 _TWICE = " (measured twice)"
+_AGAIN_SECONDS = 3 * LONGEST_SECONDS
+"""For what was not right, or not sure, within the time that tests have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ def row(case: Case, found: list[Watched] | None, *, hog: bool, verbose: bool) ->
     try:
         found = found or measure(case, hog=hog)[0]
         if not all(one.right for one in found):
-            again, found = _TWICE, measure(case, hog=hog)[0]
+            again = _TWICE
+            found = measure(case, hog=hog, longest_seconds=_AGAIN_SECONDS)[0]
     except (AssertionError, Unavailable, VenvError) as reason:
         kind = "did not run" if isinstance(reason, AssertionError) else "not had"
         return Row(case, " ".join(f"{kind}: {reason}".replace("|", "/").split()))

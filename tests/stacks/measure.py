@@ -28,6 +28,7 @@ from stacks import venvs
 from stacks.cases import Case
 from stacks.servers.table import SERVERS, Server
 from stacks.venvs import VenvError
+from support.judging import LONGEST_SECONDS
 from support.leftovers import MARK
 from support.rights import _after
 from support.tools import WITH_US, missing
@@ -40,7 +41,9 @@ _LOG_CHARACTERS = 1500
 _KEPT = ("PATH", "LANG", "TZ", "CI", "LD_LIBRARY_PATH", MARK)
 
 
-def measure(*cases: Case, hog: bool = False) -> list[list[Watched]]:
+def measure(
+    *cases: Case, hog: bool = False, longest_seconds: float = LONGEST_SECONDS
+) -> list[list[Watched]]:
     """Stage `cases` side by side, alone on the machine or next to a process that burns a core.
 
     Fails if one does not run; raises Unavailable if the machine lacks what it takes.
@@ -59,7 +62,7 @@ def measure(*cases: Case, hog: bool = False) -> list[list[Watched]]:
         watched(sampler, int(max(case.warm_seconds for case in cases) * 1e9))
         expected = [labels for case in cases for labels in case.expected]
         wanted = [Watched(waiting_on=labels, gpu=gpu) for gpu, labels in enumerate(expected)]
-        found = look(sampler, _LOOK_NS, wanted)
+        found = look(sampler, _LOOK_NS, wanted, longest_seconds)
         for stage in stages:
             stage.check()
     return [[found[gpu.index] for gpu in held] for held in staged.values()]
