@@ -49,7 +49,7 @@ def completed(folder: Path, *words: str) -> list[str]:
         (("serve", "--log.level", "w"), ["warning"]),
         (("serve", "--no-collector.po"), ["--no-collector.power"]),
         (("dashboards", "fl"), ["fleet"]),
-        (("runbook", "GpuCpuT"), ["GpuCpuThrottled"]),
+        (("runbook", "GpuStarved-cpu_t"), ["GpuStarved-cpu_throttled"]),
         (("completion", ""), ["bash", "zsh", "fish"]),
         (("nonsense", "--x"), []),
     ],

@@ -60,7 +60,7 @@ MISTAKES = {
     "rules --name gpu": "--name: only with --prometheusrule",
     "dashboards flet": "There is no dashboard 'flet'. Did you mean 'fleet'?",
     "dashboards fleet --output .": "--output writes all dashboards: omit the name",
-    "runbook gpucputhrotled": "There is no runbook 'gpucputhrotled'. Did you mean 'GpuCpuT",
+    "runbook gpustragler": "There is no runbook 'gpustragler'. Did you mean 'GpuStraggler'",
     "runbook ../alerts": "There is no runbook '../alerts'.",
 }
 """What users type, and how the line begins that tells them."""

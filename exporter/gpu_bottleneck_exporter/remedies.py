@@ -44,6 +44,12 @@ MEANINGS: dict[str, str] = {
     stall.UNKNOWN: "the signals could not be read, or the GPU's driver holds the job up",
 }
 """By `waiting_on`, as a sentence that explains it."""
+WORKS = 0.05
+"""Busy share from which a job that sleeps is one that sleeps between its steps."""
+MEANINGS_AT_WORK = {stall.ASLEEP: "the loop sleeps between its steps"}
+"""The same of a GPU that works at times."""
+LIMITS = WAITS_FOR | {stall.ASLEEP: "its own sleep", stall.PEER: "the wait for other GPUs"}
+"""By `waiting_on`, as what limits a job next."""
 SETTINGS = {
     NUM_WORKERS: "loader workers",
     CPU_LIMIT: "CPU limit",
@@ -73,27 +79,41 @@ REMEDIES: dict[str, str] = {
     stall.UNKNOWN: "run `check`: it names the missing permission",
 }
 """The first thing to try, by `waiting_on`."""
+REMEDIES_AT_WORK = {
+    stall.ASLEEP: "find the line with `diagnose --stacks`: what it waits for may be done in the "
+    "background, or less often",
+}
+"""The same of a GPU that works at times."""
+REMEDIES_OF_MAIN = {
+    stall.NETWORK: "the main process waits for its own requests: make them in the background (a "
+    "thread, loader workers) or less often, or prefetch what they bring",
+}
+"""The same where the main process itself waits, and no worker."""
 REMEDIES_BY_REFUSAL = {
+    "churn": "keep the workers between epochs: persistent_workers=True, or longer epochs",
     "pinned": "let the workers run on all CPUs of the job: find what sets their affinity "
     "(OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY, sched_setaffinity, taskset), or undo it in "
     "worker_init_fn",
 }
 """The first thing to try where a prescription is refused for this reason, whatever it waits for."""
 RUNBOOKS: dict[str, str] = {
-    stall.HOST_CODE: "GpuHostLoopBound",
-    stall.WORKER_CPU: "GpuCpuPreprocessingBound",
-    stall.CPU_QUEUE: "GpuCpuOversubscribed",
-    stall.CPU_QUOTA: "GpuCpuThrottled",
-    stall.STORAGE: "GpuLocalStorageBound",
-    stall.MEMORY: "GpuPageCacheThrash",
-    stall.NETWORK: "GpuNetworkStorageBound",
-    stall.REQUESTS: "GpuWaitsForRequests",
-    stall.PEER: "GpuImbalance",
-    stall.VIDEO_ENGINE: "GpuVideoEngineBound",
-    stall.ASLEEP: "GpuAllocatedIdle",
+    stall.HOST_CODE: "GpuStarved-host_loop_bound",
+    stall.WORKER_CPU: "GpuStarved-cpu_preprocessing_bound",
+    stall.CPU_QUEUE: "GpuStarved-cpu_oversubscribed",
+    stall.CPU_QUOTA: "GpuStarved-cpu_throttled",
+    stall.STORAGE: "GpuStarved-local_storage_bound",
+    stall.MEMORY: "GpuStarved-page_cache_thrash",
+    stall.NETWORK: "GpuStarved-network_storage_bound",
+    stall.REQUESTS: "GpuIdle-waits_for_requests",
+    stall.PEER: "GpuImbalance-gpu_imbalance",
+    stall.VIDEO_ENGINE: "GpuInefficient-video_engine_bound",
+    stall.ASLEEP: "GpuIdle-allocated_idle",
     stall.UNKNOWN: "GpuUnexplainedLowUtilization",
 }
 """By `waiting_on`; an unallocated GPU needs none."""
+RUNBOOKS_AT_WORK = {stall.ASLEEP: "GpuUnexplainedLowUtilization"}
+"""The same of a GPU that works at times."""
+RUNBOOKS_BY_REFUSAL = {"churn": "GpuStarved-worker_churn"}
 RUNBOOK_OF_DOWN = "GpuTelemetryLost"
 
 OF_SIGNALS: dict[str, str] = {

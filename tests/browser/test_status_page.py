@@ -63,7 +63,7 @@ def assert_accessible(page: Page) -> None:
 def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> None:
     with opened(browser, page_of(demo)) as (page, said):
         expect(page.get_by_text("simulated")).to_be_visible()
-        expect(page.locator("#summary")).to_contain_text("of 8 GPUs are starved; you lose")
+        expect(page.locator("#summary")).to_contain_text("of 8 GPUs starved, ")
         expect(page.get_by_role("article").first).to_contain_text("(asleep)")
         for index, cause in MADE_FOR.items():
             card = page.get_by_role("article", name=f"GPU {index} ")

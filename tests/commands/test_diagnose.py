@@ -36,7 +36,10 @@ def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> 
     assert cause.startswith("  likely cause  Waiting for loader workers (worker_cpu) for 4 min: ")
     assert first.startswith("  try           loader workers: 6: 93 % busy")
     assert last.startswith("  last change   loader workers from 1 to 2: predicted 46 %")
-    assert (runbook, end) == ("  runbook       GpuCpuPreprocessingBound.md", "")
+    assert (runbook, end) == (
+        "  runbook       gpu-bottleneck-exporter runbook GpuStarved-cpu_preprocessing_bound",
+        "",
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,12 @@ import pynvml
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
-from gpu_bottleneck_exporter.demo.board.board import Board as DemoBoard
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.jobs import GPUS
 from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
+from gpu_bottleneck_exporter.remedies import MEANINGS, MEANINGS_AT_WORK, REMEDIES, WORKS
 from support.board import Board
 from support.command import run
 from support.drivers import Libraries
@@ -30,12 +29,6 @@ from support.states import mixed_state
 
 Document = Mapping[str, Any]
 REFERENCE = Path(__file__).parents[2] / "exporter/REFERENCE.md"
-
-
-def on_board(board: DemoBoard, libraries: Libraries) -> dict[str, str]:
-    """Variables with which pynvml finds the GPUs of `board`."""
-    folder = libraries.path(580).parent
-    return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_BOARD": str(board.path)}
 
 
 DEMO = {
@@ -53,7 +46,7 @@ def said(
     """What each of them has said; the demo goes on."""
     folder = tmp_path_factory.mktemp("demo")
     with running() as demo, ThreadPoolExecutor() as pool:
-        gpus = on_board(demo, libraries)
+        gpus = libraries.variables(demo)
         done = [*pool.map(lambda words: run(folder, *words, **gpus), DEMO.values())]
         assert {(one.returncode, one.stderr) for one in done} == {(0, "")}
         yield dict(zip(DEMO, (one.stdout for one in done), strict=True))
@@ -79,7 +72,7 @@ def test_check_says_the_same_as_to_people(
     for gpu in (1, 2):
         board.gpus[gpu].fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
         board.gpus[gpu].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
-    gpus = on_board(board, libraries)
+    gpus = libraries.variables(board)
     told = run(tmp_path, "check", "-v", **gpus)
     result = run(tmp_path, "check", "--json", **gpus)
     (document,) = documents(result.stdout)
@@ -131,7 +124,9 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
     assert (document["status"], document["gaps"]) == (0, [])
     assert len(document["gpus"]) == GPUS
     known = documented("`check`, also") | documented("the node")
+    known |= documented("`diagnose`, also")
     assert document.keys() == known - {"driver", "switched_off", "not_yet_seen"}
+    assert document["watched_seconds"] == pytest.approx(8, abs=1)
     for gpu in document["gpus"]:
         more = documented("`diagnose`, also in each of `gpus`")
         assert gpu.keys() == documented("each of `gpus`") | more
@@ -139,7 +134,9 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
         assert len(gpu["blamed"]) in ((1, 2) if gpu["holder_pids"] and gpu["cause"] else (0,))
         assert len(gpu["holder_pids"]) == (gpu["cause"] != "unallocated")
         assert_shares(gpu)
-        assert gpu["meaning"] == MEANINGS.get(gpu["cause"])
+        at_work = (gpu["busy_ratio"] or 0.0) >= WORKS
+        meanings = MEANINGS | (MEANINGS_AT_WORK if at_work else {})
+        assert gpu["meaning"] == meanings.get(gpu["cause"])
         assert gpu["remedy"] == REMEDIES.get(gpu["cause"])
         found = gpu["idle_lines"]
         assert found.keys() == documented("`idle_lines`")

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from gpu_bottleneck_exporter.nodeview.build import _cause
 from gpu_bottleneck_exporter.nodeview.text import in_full, outcome, recommendation
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Outlook, Prescription, Refusal
+from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.remedies import REMEDIES, REMEDIES_BY_REFUSAL
 from support.nodes import node
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 
 WORKERS = "loader workers: 6: 93 % busy (88–95); now 2"  # noqa: RUF001 - the dash of an interval
+ABSENT = Observed(60.0, 0.4, {"network": 0.6})
 
 
 def of(**changes: Any) -> Prescription:  # noqa: ANN401 - fields of any type
@@ -67,7 +70,20 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
     ("knob", "current", "value", "shown"),
     [
         ("num_workers", 0.0, 4.0, "loader workers: 4: up to 64 % busy; now 0"),
-        ("cpu_limit", 0.5, 2.0, "CPU limit: 2: up to 64 % busy; now 0.5"),
+        (
+            *("cpu_limit", 0.163, 2.0),
+            (
+                "CPU limit of 2 cores: up to 64 % busy; now 0.16 cores; "
+                "set by resources.limits.cpu, --cpus or CPUQuota="
+            ),
+        ),
+        (
+            *("cpu_cores", 0.12, 0.74),
+            (
+                "0.74 CPU cores: up to 64 % busy; now 0.12 cores; "
+                "from CPU sets, fewer neighbours, or fewer threads and workers"
+            ),
+        ),
         ("host_code", 0.314, 0.0, "less Python code: up to 64 % busy; now 31 % of the time"),
         ("later", 1.0, 2.0, "later: 2: up to 64 % busy; now 1"),
     ],
@@ -83,6 +99,38 @@ def test_what_came_of_the_last_change() -> None:
     )
     interval = "(42–50)"  # noqa: RUF001 - the dash of an interval
     assert outcome(last) == f"loader workers from 2 to 6: predicted 93 % {interval}, measured 91 %"
+
+
+@pytest.mark.parametrize(
+    ("then", "limit"),
+    [("asleep", "its own sleep is"), ("cpu_queue", "CPU cores are"), ("later", "later is")],
+)
+def test_what_limits_it_next(then: str, limit: str) -> None:
+    assert said(then=then).endswith(f"; after that, {limit} the limit")
+
+
+def test_a_loop_that_sleeps_between_its_steps_is_no_notebook() -> None:
+    asleep, at_work = (_cause("asleep", Outlook(), busy) for busy in (0.04, 0.4))
+    assert asleep["meaning"].startswith("nothing runs: a notebook left open")
+    assert at_work["meaning"] == "the loop sleeps between its steps"
+    assert "ask the owner" not in at_work["remedy"]
+    assert (asleep["runbook"], at_work["runbook"]) == (
+        "GpuIdle-allocated_idle",
+        "GpuUnexplainedLowUtilization",
+    )
+
+
+def test_requests_of_the_main_itself_are_to_be_made_in_the_background() -> None:
+    seen = Observed(60.0, 0.4, {"network": 0.6}, main_network=0.5)
+    own, workers = (_cause("network", Outlook(seen=one), 0.4) for one in (seen, ABSENT))
+    assert "in the background" in own["remedy"]
+    assert "prefetching" in workers["remedy"]
+
+
+def test_workers_that_restart_are_told_so_whatever_they_wait_for() -> None:
+    found = _cause("cpu_queue", Outlook(Refusal("churn")), 0.4)
+    assert "persistent_workers=True" in found["remedy"]
+    assert found["runbook"] == "GpuStarved-worker_churn"
 
 
 def test_without_a_prediction_the_usual_remedy_is_all_there_is() -> None:

@@ -117,7 +117,7 @@ def test_the_cause_comes_with_its_remedy_and_what_was_seen() -> None:
     found = node(state(replace(gpu, feeding=seen))).gpus[0]
     assert (found.verdict, found.cause) == ("worker_cpu", "worker_cpu")
     assert (found.meaning, found.remedy) == (MEANINGS["worker_cpu"], REMEDIES["worker_cpu"])
-    assert found.runbook == "GpuCpuPreprocessingBound"
+    assert found.runbook == "GpuStarved-cpu_preprocessing_bound"
     assert found.evidence == ("decodes PNG",), "the other contradicts the verdict"
 
 

@@ -18,7 +18,7 @@ from support.prometheus import Prometheus, on_data, write_past
 MINUTES = 180
 END = int(time.time()) // 600 * 600 - 3600
 """The job ended an hour ago."""
-BUSY, STALL = "workload:busy_gpu_seconds:sum10m", "workload:stall_gpu_seconds:sum10m"
+BUSY, STALL = "workload:busy_gpu_seconds:sum5m", "workload:stall_gpu_seconds:sum5m"
 ADA = {"slurm_job_id": "4711", "user": "ada", "workload": "Slurm job 4711"}
 BOB = {
     "workload_namespace": "vision",
@@ -68,9 +68,9 @@ def past() -> Iterator[str]:
         known = ("workload_namespace", "workload_pod", "user", "workload_owner")
         of_owner = {label: billed[label] for label in known if label in billed}
         yield from series("helper:job_owner:info", of_owner, 1)
-        yield from series(BUSY, billed, 600 * busy, 600)
-        yield from series(STALL, {**billed, "waiting_on": "storage"}, 600 * storage, 600)
-        yield from series(STALL, {**billed, "waiting_on": "worker_cpu"}, 600 * cpu, 600)
+        yield from series(BUSY, billed, 300 * busy, 300)
+        yield from series(STALL, {**billed, "waiting_on": "storage"}, 300 * storage, 300)
+        yield from series(STALL, {**billed, "waiting_on": "worker_cpu"}, 300 * cpu, 300)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_wrong_names_and_a_prometheus_without_our_rules(tmp_path: Path, server: 
         assert len(done.stderr.splitlines()) == 1
     done = run(tmp_path, "report", "--prometheus", f"127.0.0.1:{server.port}", "--since", "1m")
     assert done.returncode == 1
-    assert "has recorded no workload:busy_gpu_seconds:sum10m" in done.stderr
+    assert "has recorded no workload:busy_gpu_seconds:sum5m" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_job_whose_start_is_unknown_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [BUSY, STALL])
-def test_the_recorded_sums_are_those_of_ten_minutes(server: Prometheus, name: str) -> None:
+def test_the_recorded_sums_are_those_of_five_minutes(server: Prometheus, name: str) -> None:
     (rule,) = (one for one in rules() if one.name == name)
     found = server.query(rule.fields["expr"], END - 630)
     for labels, value in found:

@@ -94,7 +94,7 @@ def test_without_a_gpu_the_remedy_is_that_of_the_reason() -> None:
 
 def test_a_row_for_each_gpu_at_80_columns() -> None:
     lines = screen(latest(node(mixed_state())))
-    assert "3 of 4 GPUs are starved; you lose 1.1 (1 down)" in lines[0]
+    assert "3 of 4 GPUs starved, 1.1 GPUs of capacity lost (1 down)" in lines[0]
     head = "GPU busy and waiting BUSY* WATTS °C GiB SM LIKELY CAUSE"
     assert " ".join(lines[3].split()) == head
     assert rows(lines) == ["3", "0", "1", "1", "2"]
@@ -115,7 +115,7 @@ def test_the_selected_gpu_is_told_in_full() -> None:
     assert "try          look at its fan" in text
     text = "\n".join(screen(latest(shown), after([DOWN], shown), size=(100, 40)))
     assert "likely cause Waiting for an unknown cause (unknown) for 4 min: " in text
-    assert "runbook      GpuUnexplainedLowUtilization.md" in text
+    assert "runbook      gpu-bottleneck-exporter runbook GpuUnexplainedLowUtilization" in text
     assert "clocks held down: power_cap" in text
 
 

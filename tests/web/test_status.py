@@ -85,7 +85,9 @@ def test_a_card_for_each_gpu_that_waits_worst_first_then_a_line_for_each_other()
     found = outline(state(*known, lost(replace(LOST, index=4))))
     assert [title.split()[1] for title in found.of["h3"]] == ["4", "3", "2", "0", "1"]
     assert len(found.of["article"]) == 3
-    assert found.of["p"][0] == "2 of 5 GPUs are starved; you lose 1.2 (1 free, 1 down)"
+    assert (
+        found.of["p"][0] == "2 of 5 GPUs starved, 1.2 GPUs of capacity lost (1 unallocated, 1 down)"
+    )
     assert "Kept busy for 4 min" in found.text
     assert "Waiting for a job (unallocated) for 4 min" in found.text
 
@@ -111,7 +113,7 @@ def test_the_cause_what_to_try_and_its_runbook() -> None:
     assert f"Try loader workers: 6: 93 % busy (88–95); now 2; {job}; {uses}. " in found.text  # noqa: RUF001
     assert "Last change: loader workers from 1 to 2" in found.text
     links = [attributes["href"] for tag, attributes in found.elements if tag == "a"]
-    assert links[-1] == "https://example.org/books/GpuCpuPreprocessingBound.md"
+    assert links[-1] == "https://example.org/books/GpuStarved-cpu_preprocessing_bound.md"
 
 
 def test_what_is_not_known_is_a_dash_and_no_zero() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -101,17 +102,28 @@ def diagnose(
     if stacks:
         without = settings.disabled_collectors - {"stacks"}
         settings = replace(settings, disabled_collectors=without)
+    node, state, took, interrupted = watched(settings, open_driver, seconds, _count_down)
     if sys.stderr.isatty():
-        click.echo(f"watching for {seconds:g} s", err=True)
-    node, state = watched(settings, open_driver, seconds)
+        click.echo("\x1b[K", nl=False, err=True)
     if not node.gpus:
         return _none_found(node)
     blamed = [tuple(_blamed(gpu, state, settings.procfs)) for gpu in node.gpus]
-    told = map(lines_of, node.gpus, blamed)
-    report = _report((line for lines in told for line in lines), node)
+    lines = [line for lines in map(lines_of, node.gpus, blamed) for line in lines]
+    if interrupted:
+        lines.insert(0, f"interrupted after {took:.0f} of {seconds:g} s")
+    report = _report(lines, node, watched_seconds=round(took, 1))
     for gpu, found in zip(report.document["gpus"], blamed, strict=False):  # the document is bounded
         gpu["blamed"] = [one._asdict() for one in found]
     return report
+
+
+def _count_down(left: float, read: Callable[[], Node]) -> None:
+    """On a terminal, show the time that is left and the verdicts so far."""
+    if not sys.stderr.isatty():
+        return
+    told = "; ".join(f"GPU {label(gpu)} {verdict(gpu)}" for gpu in read().gpus)
+    line = f"{left:3.0f} s left  {told}"[: shutil.get_terminal_size().columns - 1]
+    click.echo(f"{line}\x1b[K\r", nl=False, err=True)  # what comes next is printed over it
 
 
 def tell(report: Report, web_config: str | None = None, *, as_json: bool) -> NoReturn:

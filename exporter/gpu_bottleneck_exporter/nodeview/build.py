@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpu_bottleneck_exporter import __version__, remedies
+from gpu_bottleneck_exporter.accounting.stall import NETWORK
 from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_GIVEN
@@ -23,6 +24,7 @@ from gpu_bottleneck_exporter.nodeview.processes import ProcessReader
 from gpu_bottleneck_exporter.prescription.model import (
     NOTHING_KNOWN,
     NUM_WORKERS,
+    Outlook,
     Prescription,
     Refusal,
 )
@@ -201,20 +203,32 @@ def _explained(gpu: GpuSnapshot, lately: Lately, sampler: Sampler) -> dict[str, 
     fields["idle_lines"] = sampler.lines.told(gpu.identity.uuid) if sampler.lines else None
     if verdict == model.KEPT_BUSY:  # the advice may have been given before
         return fields
+    advice = outlook.advice
     if verdict:
-        fields |= {
-            "cause": verdict,
-            "meaning": remedies.MEANINGS[verdict],
-            "remedy": remedies.REMEDIES[verdict],
-        }
-        fields["runbook"] = remedies.RUNBOOKS.get(verdict)
+        fields |= _cause(verdict, outlook, (shares.busy_ratio or 0.0) if shares else 0.0)
         told = feeding.evidence if feeding else ()
         fields["evidence"] = tuple(text for cause, text in told if cause == verdict) or None
-    advice = outlook.advice
-    if isinstance(advice, Refusal) and advice.reason in remedies.REMEDIES_BY_REFUSAL:
-        fields["remedy"] = remedies.REMEDIES_BY_REFUSAL[advice.reason]
     kind = "prescription" if isinstance(advice, Prescription) else "prescription_refused"
     return {**fields, kind: advice}
+
+
+def _cause(cause: str, outlook: Outlook, busy: float) -> dict[str, Any]:
+    """The cause, and what to do about it; `busy`: the GPU's busy share, 0-1."""
+    reason = outlook.advice.reason if isinstance(outlook.advice, Refusal) else ""
+    meanings, by_cause, runbooks = remedies.MEANINGS, remedies.REMEDIES, remedies.RUNBOOKS
+    if busy >= remedies.WORKS:
+        meanings = meanings | remedies.MEANINGS_AT_WORK
+        by_cause = by_cause | remedies.REMEDIES_AT_WORK
+        runbooks = runbooks | remedies.RUNBOOKS_AT_WORK
+    seen = outlook.seen
+    if seen and seen.main_network > seen.waits(NETWORK) / 2:
+        by_cause = by_cause | remedies.REMEDIES_OF_MAIN
+    return {
+        "cause": cause,
+        "meaning": meanings[cause],
+        "remedy": remedies.REMEDIES_BY_REFUSAL.get(reason, by_cause[cause]),
+        "runbook": remedies.RUNBOOKS_BY_REFUSAL.get(reason, runbooks.get(cause)),
+    }
 
 
 def _reading(gpu: GpuSnapshot, kind: type[T]) -> T:

@@ -11,13 +11,22 @@ from pathlib import PurePath
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, VIDEO_ENGINE
 from gpu_bottleneck_exporter.nodeview.history import ENOUGH
 from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node
-from gpu_bottleneck_exporter.prescription.model import REFUSALS, REMOVED, Prescription, Score
-from gpu_bottleneck_exporter.remedies import SETTINGS, WAITS_FOR
+from gpu_bottleneck_exporter.prescription.model import (
+    CPU_CORES,
+    CPU_LIMIT,
+    REFUSALS,
+    REMOVED,
+    Prescription,
+    Score,
+)
+from gpu_bottleneck_exporter.remedies import LIMITS, SETTINGS, WAITS_FOR
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 
 _MINUTE = 60
 _UNITS = {"d": 86_400, "h": 3600, "min": _MINUTE}
 """Of rough durations, in seconds."""
+_STARVED = 0.15
+"""Idle share above which a GPU counts as starved: one that is busier is well tuned."""
 _ONE_DIGIT = 10
 """Smaller amounts have a decimal."""
 _LEAST_BYTES = 0.05 * 2**30
@@ -26,6 +35,11 @@ _LEAST_CORES = 0.05
 _LEAST_SPEED = 1e6
 _WORTH = 0.1
 """Smaller shares of a line's time are not named."""
+_CORES = {
+    CPU_LIMIT: ("CPU limit of {} cores", "set by resources.limits.cpu, --cpus or CPUQuota="),
+    CPU_CORES: ("{} CPU cores", "from CPU sets, fewer neighbours, or fewer threads and workers"),
+}
+"""By knob whose unit is cores: what to change, and where."""
 _GOES_WITHOUT_SAYING = frozenset({"", "no_work", "no_knob"})
 """Reasons of refusals where the cause says it all."""
 
@@ -193,21 +207,24 @@ def owners(gpu: Gpu) -> str:
 
 
 def summary(node: Node) -> str:
-    """`3 of 4 GPUs are starved; you lose 2.3 (1 free)`. A MIG instance is no GPU of its own."""
+    """`3 of 4 GPUs starved, 2.3 GPUs of capacity lost (1 unallocated)`.
+
+    A MIG instance is no GPU of its own.
+    """
     gpus = [gpu for gpu in node.gpus if gpu.mig_profile is None]
     if not gpus:
         return "No GPU"
-    lost = [idle(gpu) for gpu in gpus if gpu.up and idle(gpu)]
+    lost = [idle(gpu) for gpu in gpus if gpu.up]
+    starved = sum(share > _STARVED for share in lost)
     counts = {
-        "free": sum(gpu.cause == UNALLOCATED for gpu in gpus),
+        UNALLOCATED: sum(gpu.cause == UNALLOCATED for gpu in gpus),
         "down": sum(not gpu.up for gpu in gpus),
         MEASURING: sum(likely_cause(gpu) == MEASURING for gpu in gpus),
     }
     others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    whole = f"{len(lost)} of {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}" if lost else "No GPU"
-    starved = f"{'are' if len(lost) > 1 else 'is'} starved"
-    loss = f"; you lose {sum(lost):.1f}" if lost else ""
-    return f"{whole} {starved}{loss}{f' ({others})' if others else ''}"
+    which = f"{starved} of {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}" if starved else "No GPU"
+    loss = f", {sum(lost):.1f} GPUs of capacity lost" if any(lost) else ""
+    return f"{which} starved{loss}{f' ({others})' if others else ''}"
 
 
 def to_have_one(node: Node) -> str:
@@ -221,13 +238,17 @@ def in_full(change: Prescription) -> str:
     name, value = SETTINGS.get(change.knob, change.knob), amount(change.value)
     together = f" for {change.processes} processes" if change.processes > 1 else ""
     pytorch = change.pytorch and not together  # who sets it sets it for one process
-    turned = f"DataLoader(num_workers={value})" if pytorch else f"{name}: {value}{together}"
     now = amount(change.current_value)
+    turned = f"DataLoader(num_workers={value})" if pytorch else f"{name}: {value}{together}"
+    where = ""
+    if change.knob in _CORES:
+        turned, where = _CORES[change.knob]
+        turned, now = f"{turned.format(value)}{together}", f"{now} cores"
     if change.knob in REMOVED:
         turned, now = f"less {name}", f"{percent(change.current_value)} of the time"
     brought = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
     interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
-    uses, limit = ", ".join(_uses(change)), WAITS_FOR.get(change.then or "", change.then)
+    uses, limit = ", ".join(_uses(change)), LIMITS.get(change.then or "", change.then)
     told = [f"{turned}: {brought}{interval}", f"now {now}"]
     if change.job_busy_ratio is not None:
         job_now, job_then = percent(change.job_current_busy_ratio), percent(change.job_busy_ratio)
@@ -235,6 +256,8 @@ def in_full(change: Prescription) -> str:
             f"if only this rank is changed, the job's {change.job_gpus} GPUs "
             f"go from {job_now} to {job_then}"
         )
+    if where:
+        told.append(where)
     if uses:
         told.append(f"uses {uses}")
     if limit:
@@ -269,7 +292,7 @@ def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
         **dict(lines_of_code(gpu.idle_lines)),
         "seen": "; ".join(gpu.evidence or ()),
         "last change": gpu.last_change and outcome(gpu.last_change),
-        "runbook": gpu.runbook and f"{gpu.runbook}.md",
+        "runbook": gpu.runbook and f"gpu-bottleneck-exporter runbook {gpu.runbook}",
     }
     yield from ((name, text) for name, text in known.items() if text)
 
@@ -279,7 +302,7 @@ def lines_of_code(found: IdleLines | None) -> Iterator[tuple[str, str]]:
     if found is None:
         return
     if found.looking and not found.lines:
-        yield "line", found.trouble or "looking at its processes"
+        yield "line", found.trouble or "sampling the stacks of its processes"
         return
     for name, line in zip(("line", "next line"), found.lines, strict=False):
         of = f" of {found.seconds:.0f} s idle" if name == "line" else ""
@@ -287,7 +310,7 @@ def lines_of_code(found: IdleLines | None) -> Iterator[tuple[str, str]]:
     if found.lines and found.waits and found.lines[0].role != "main":
         yield "main waits in", code(found.waits[0])
     if found.looks and not found.lines:
-        yield "no line", found.trouble or "nobody did what it waited for when somebody looked"
+        yield "no line", found.trouble or "no sampled thread was doing what the GPU waited for"
     elif found.trouble:
         yield "not all lines", found.trouble
 
@@ -315,8 +338,8 @@ def _interval(low: float, high: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A number with one decimal at most."""
-    return f"{round(value, 1):.6g}"
+    """A number with two digits, or all before the point: 0.16, 2.5, 128."""
+    return f"{value:.2g}" if value < _ONE_DIGIT else f"{value:.0f}"
 
 
 def _uses(change: Prescription) -> Iterator[str]:

@@ -43,6 +43,8 @@ them up."""
 _LEAST_POWER = 0.55
 """Power of the number of workers of which at least so many are at work, where they wait for each
 other's slow batches: their times have a coefficient of variation of 2."""
+_MIN_HANDOVERS = 0.1
+"""Write calls of workers per second, below which they hand over no batches."""
 _HARDLY_BURNS = 0.1
 """Cores per worker: more of them need none to speak of."""
 _ALWAYS_FOUND = 0.25
@@ -164,7 +166,8 @@ def parts_of(seen: Observed) -> Mapping[str, float]:
     parts[_PEER] = seen.waits(stall.PEER)
     if seen.workers >= _HALF_A_CORE:
         parts[model.NUM_WORKERS] = loading
-        if seen.active >= seen.workers / 2:  # it sleeps until they have a batch
+        # It sleeps until they have a batch.
+        if seen.active >= seen.workers / 2 and _hands_over(seen):
             parts[model.NUM_WORKERS] += seen.waits(stall.ASLEEP)
         parts[model.CHECKPOINTS if seen.main_writes else _OTHER] += own_files
         parts[_OTHER] += own_answers
@@ -179,6 +182,11 @@ def parts_of(seen: Observed) -> Mapping[str, float]:
         parts[_INLINE if seen.threads < _HALF_A_CORE else _OTHER] += inline
     parts[_OTHER] += max(seen.idle - sum(parts.values()), 0.0)
     return parts
+
+
+def _hands_over(seen: Observed) -> bool:
+    """Whether workers hand batches over: a child that holds a lock, say, does not."""
+    return seen.handovers is None or seen.handovers >= _MIN_HANDOVERS
 
 
 def _hopeless(seen: Observed) -> Refusal | None:

@@ -67,6 +67,8 @@ class Observed:
     free_bytes: float | None = None
     data_bytes: float | None = None
     """Per second: what main and workers read from storage, or received if they wait for that."""
+    handovers: float | None = None
+    """Write calls of all workers per second: to hand over a batch takes at least one."""
     pinned: bool = False
     """Whether most workers wait for the few CPUs of the job to which they are pinned."""
     saturated: bool = False
@@ -122,7 +124,7 @@ _IDLES = 0.1
 _LATEST = frozenset({"limit_cores", "spread", "worker_bytes", "free_bytes", "job_gpus"})
 """What is no mean over the stretch: the last one counts."""
 _WORST = frozenset({"pinned", "saturated", "main_writes", "main_reads"})
-_WHERE_KNOWN = frozenset({"free_cores", "data_bytes", "job_busy", "slack"})
+_WHERE_KNOWN = frozenset({"free_cores", "data_bytes", "handovers", "job_busy", "slack"})
 _APART = _LATEST | _WORST | _WHERE_KNOWN | {"seconds", "stalls"}
 _MEANS = [item.name for item in fields(Observed) if item.name not in _APART]
 

@@ -98,7 +98,7 @@ def change(job: Job) -> str | None:
         where = f" on {'all ranks' if count == len(job.gpus) else some}"
     turned = mode(_turned(advice) for _, advice in offer)
     about = "at most" if any(advice.at_most for _, advice in offer) else "about"
-    return f"{turned}{where} (would return {about} {rounded(returned / HOUR_SECONDS)} GPU-hours)"
+    return f"{turned}{where} (would return {about} {gpu_time(returned)})"
 
 
 def _turned(advice: Prescription) -> str:
@@ -131,6 +131,13 @@ def _left_over(
         return 0.0
     most = gpu.stall_seconds.get(advice.cause, 0.0) + whole.stall_seconds.get(PEER, 0.0)
     return max(0.0, min(whole.observed_seconds * (1 - before / after), most))
+
+
+def gpu_time(seconds: float) -> str:
+    """`15.1 GPU-hours`; less than a tenth of one in minutes, `1.12 GPU-minutes`."""
+    if 0 < seconds < HOUR_SECONDS / 10:
+        return f"{rounded(seconds / 60)} GPU-minutes"
+    return f"{rounded(seconds / HOUR_SECONDS)} GPU-hours"
 
 
 def rounded(value: float) -> str:

@@ -1,6 +1,6 @@
 """Jobs from a Prometheus that evaluates our rules, by queries over recorded series.
 
-Totals come from `workload:busy_gpu_seconds:sum10m` and `workload:stall_gpu_seconds:sum10m`; what
+Totals come from `workload:busy_gpu_seconds:sum5m` and `workload:stall_gpu_seconds:sum5m`; what
 each GPU of a job did, from the series of its GPUs while it had them.
 """
 
@@ -27,7 +27,7 @@ from gpu_bottleneck_exporter.nodeview.wire import parsed, read
 from gpu_bottleneck_exporter.prescription.model import Prescription, leading
 from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
-BUSY, STALL = "workload:busy_gpu_seconds:sum10m", "workload:stall_gpu_seconds:sum10m"
+BUSY, STALL = "workload:busy_gpu_seconds:sum5m", "workload:stall_gpu_seconds:sum5m"
 MOST_BYTES = 256 * 2**20
 """Of an answer: a job that waits for four causes is 1 kB."""
 _LONGEST_NAME = 253

@@ -6,17 +6,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED
 from gpu_bottleneck_exporter.jobs.model import VERSION, Job, Use
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
 from gpu_bottleneck_exporter.nodeview.text import duration, memory, parts, percent, short
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.report.about import about, change, rounded
+from gpu_bottleneck_exporter.report.about import about, change, gpu_time, rounded
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill
 
 _SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}
 _FIGURES = ("Busy", "GPU-hours lost", "Cost", "Mostly")
 Row = tuple[str, ...]
+_BEFORE = "before it opened the GPU"
+"""What a job's unallocated time is: its process was about to open the GPU."""
 _WIDE = 37
 """Cells of a bar of 100 %."""
 _MARKUP = re.compile(r"[\\`*<>|~&@#\[\]]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.")
@@ -149,8 +152,8 @@ def figures(bill: Bill, use: Use) -> str:
 
 def loss(bill: Bill, use: Use) -> str:
     """`lost 15.1 GPU-hours = 37.8 €`."""
-    hours, cost = _lost(bill, use)
-    return f"lost {hours} GPU-hours{f' = {cost}' if cost else ''}"
+    _, cost = _lost(bill, use)
+    return f"lost {gpu_time(use.lost_seconds)}{f' = {cost}' if cost else ''}"
 
 
 def _lost(bill: Bill, use: Use) -> Row:
@@ -184,4 +187,5 @@ def _counted(count: int, what: str) -> str:
 
 def waits(use: Use) -> str:
     """`worker_cpu 38 %, asleep 14 %`: the largest first; a dash if nothing was lost."""
-    return parts(named(use.stall_ratios)) or DASH
+    found = named(use.stall_ratios).items()
+    return parts({_BEFORE if name == UNALLOCATED else name: share for name, share in found}) or DASH
