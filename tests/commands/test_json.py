@@ -20,7 +20,13 @@ from gpu_bottleneck_exporter.demo.jobs import GPUS
 from gpu_bottleneck_exporter.demo.run import running
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.remedies import MEANINGS, MEANINGS_AT_WORK, REMEDIES, WORKS
+from gpu_bottleneck_exporter.remedies import (
+    MEANINGS,
+    MEANINGS_AT_WORK,
+    REMEDIES,
+    REMEDIES_AT_WORK,
+    WORKS,
+)
 from support.board import Board
 from support.command import run
 from support.drivers import Libraries
@@ -137,7 +143,8 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
         at_work = (gpu["busy_ratio"] or 0.0) >= WORKS
         meanings = MEANINGS | (MEANINGS_AT_WORK if at_work else {})
         assert gpu["meaning"] == meanings.get(gpu["cause"])
-        assert gpu["remedy"] == REMEDIES.get(gpu["cause"])
+        remedies = REMEDIES | (REMEDIES_AT_WORK if at_work else {})
+        assert gpu["remedy"] == remedies.get(gpu["cause"])
         found = gpu["idle_lines"]
         assert found.keys() == documented("`idle_lines`")
         lines = found["lines"]
