@@ -32,6 +32,7 @@ def test_the_version(tmp_path: Path) -> None:
     result = run(tmp_path, "--version")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[0].endswith(f" {__version__}")
+    assert run(tmp_path, "-V").stdout == result.stdout
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,25 @@ def test_serve_without_a_driver_serves_what_there_is_and_says_what_is_missing(
     assert serve.get("/-/healthy")[0] == 200
     assert "reinstall the driver&#x27;s libraries" in serve.get("/")[1]
     assert 'level=warning source=sampler msg="no GPU metrics: ' in serve.said
+
+
+def test_a_state_file_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+    def refused(file: str) -> str:
+        result = run(tmp_path, "serve", *ANY_PORT, "--jobs.state-file", file)
+        assert (result.returncode, result.stdout) == (2, "")
+        return result.stderr
+
+    (tmp_path / "folder").mkdir()
+    start = "gpu-bottleneck-exporter: --jobs.state-file: "
+    assert refused("folder") == f"{start}cannot write folder: Is a directory\n"
+    sealed = refused("/proc/self/jobs")
+    assert sealed == f"{start}cannot write /proc/self/jobs: No such file or directory\n"
+    with serving(tmp_path, "serve", *ANY_PORT, "--jobs.state-file", "jobs") as first:
+        until(lambda: "serving on " in first.said, "the first exporter")
+        assert refused("jobs") == f"{start}jobs is in use by another exporter\n"
+        assert run(tmp_path, "check", "--jobs.state-file", "jobs").returncode == 1, "not locked"
+    with serving(tmp_path, "serve", *ANY_PORT, "--jobs.state-file", "jobs") as next_one:
+        until(lambda: "serving on " in next_one.said, "the next exporter")
 
 
 @pytest.mark.parametrize(

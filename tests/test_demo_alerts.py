@@ -50,6 +50,8 @@ def test_alerts_come_and_all_ends_with_the_demo(tmp_path: Path) -> None:
         assert found is not None
         until(lambda: re.search(r"pending  GPU \d  Gpu\w+ \(", demo.said), "an alert")
         until(lambda: alertmanagers(found[1]), "Alertmanager, which Prometheus looks for by itself")
+        told = {*re.findall(r"(?:pending|over) +GPU \S+  (\w+)", demo.said)}
+        assert told.isdisjoint({"GpuThresholdsMissing", "GpuCausesBlind", "GpuExporterDown"})
         assert demo.terminate() == 0
         until(lambda: not demo.session(), "the end of its processes")
 

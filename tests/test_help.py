@@ -47,6 +47,19 @@ def test_without_a_command_it_prints_the_help(tmp_path: Path) -> None:
     assert result.stdout == run(tmp_path, "--help").stdout
 
 
+def test_help_is_a_command_too(tmp_path: Path) -> None:
+    assert run(tmp_path, "help").stdout == run(tmp_path, "--help").stdout
+    assert run(tmp_path, "help", "top").stdout == run(tmp_path, "top", "--help").stdout
+    assert run(tmp_path, "help", "tpo").stderr.startswith(
+        "gpu-bottleneck-exporter: No such command"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_range_is_open(name: str) -> None:
+    assert "None]" not in whole_help_of(name)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_says_what_it_does_and_what_each_status_means(name: str) -> None:
     text = help_of(name)

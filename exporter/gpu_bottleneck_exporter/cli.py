@@ -50,7 +50,7 @@ _ca_file = flag(
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.version_option(__version__, "-V", "--version", message="%(prog)s %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
     """Prometheus exporter that reports why a GPU is idle.
@@ -290,16 +290,25 @@ def once(settings: Settings, *, as_json: bool) -> None:
         raise ExporterError(f"no GPU metrics: {trouble}")
 
 
-def _addresses(file: Path) -> list[str]:
-    """The addresses in a file, one per line; # begins a comment. Raises SettingsError."""
+def _addresses(file: Path) -> tuple[list[str], list[str]]:
+    """The addresses in a file, one per line, and a sentence about each line that is none.
+
+    # begins a comment. Raises SettingsError if there is no address.
+    """
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise SettingsError(f"--nodes: cannot read {file}: {error.strerror}") from error
-    found = [url_of(word) for line in lines if (word := line.partition("#")[0].strip())]
+    found, wrong = [], []
+    for number, line in enumerate(lines, 1):
+        if word := line.partition("#")[0].strip():
+            try:
+                found.append(url_of(word))
+            except click.BadParameter as error:
+                wrong.append(f"{file}:{number}: {error.message}")
     if not found:
-        raise SettingsError(f"--nodes: There is no address in {file}")
-    return found
+        raise SettingsError(f"--nodes: {wrong[0] if wrong else f'There is no address in {file}'}")
+    return found, wrong
 
 
 @commands.command
@@ -397,8 +406,8 @@ def report(
     named = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
     if prometheus and named:
         raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
-    addresses = [*urls, *(_addresses(nodes) if nodes else ())]
-    sys.exit(reporting.report(Wanted(**wanted), addresses, prometheus))
+    addresses, wrong = _addresses(nodes) if nodes else ([], [])
+    sys.exit(reporting.report(Wanted(**wanted), [*urls, *addresses], prometheus, wrong))
 
 
 @commands.command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,11 +47,28 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Seconds within the range."""
         if isinstance(value, str) and re.fullmatch(f"({_PART})+", value):
-            value = sum(float(count) * _UNITS[unit] for count, unit in re.findall(_PART, value))
-        seconds = super().convert(value, param, ctx)
-        if f"{seconds}" == "nan":
-            self.fail(f"{value!r} is not a valid duration.", param, ctx)
+            parts = re.findall(_PART, value)
+            seconds = float(sum(float(count) * _UNITS[unit] for count, unit in parts))
+        else:
+            seconds = math.nan
+            with suppress(ValueError):
+                seconds = float(value)
+        if math.isnan(seconds):
+            told = "is not a valid duration, such as 90, 90s or 1m30s."
+            self.fail(f"{value!r} {told}", param, ctx)
+        if not (self.min or 0) <= seconds <= (math.inf if self.max is None else self.max):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return seconds
+
+    def _describe_range(self) -> str:
+        """The range in the help; empty where `Settings` checks it."""
+        return "" if self.max is None else f"{_written(self.min or 0)} to {_written(self.max)}"
+
+
+def _written(seconds: float) -> str:
+    """`seconds` in the largest unit of which they are a whole number: 3650d, 1m, 500ms."""
+    units = ((name, round(seconds / length, 6)) for name, length in _UNITS.items())
+    return [f"{count:g}{name}" for name, count in units if count and count == int(count)][-1]
 
 
 def url_of(value: str) -> str:
@@ -128,6 +146,10 @@ class Group(click.Group):
     """The program: its commands in the order of their definition, the most useful first."""
 
     command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; `help COMMAND` is `COMMAND --help`."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Options of its own."""

@@ -183,6 +183,7 @@ def test_claims_are_those_that_are_asked_for_and_cut() -> None:
         (job,) = json.loads(text)["jobs"]
         assert list(job["claims"]) == ["WANDB_RUN_ID"]
         assert len(job["claims"]["WANDB_RUN_ID"]) == 128
+        assert job["command"] == "sleep", "without its arguments"
         assert "\x1b" not in text
         assert "SECRET" not in text
 

@@ -180,10 +180,10 @@ def test_without_jobs_there_is_a_report_all_the_same(layout: str) -> None:
 
 def test_a_wrong_name_gets_the_nearest_one_unless_a_node_is_missing() -> None:
     found = read(document("node7", job("slurm-4711", gpu(0))), job="4712")
-    with pytest.raises(SettingsError, match=r"no job '4712'\. Did you mean '4711'"):
+    with pytest.raises(SettingsError, match=r"no job '4712' .*\. Did you mean '4711'"):
         select(found)
     found.missing.append("node8: refused")
-    with pytest.raises(ExporterError, match="in what could be read") as raised:
+    with pytest.raises(ExporterError, match="as far as that could be read") as raised:
         select(found)
     assert raised.value.status == 1
 

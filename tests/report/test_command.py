@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -127,16 +128,44 @@ def test_several_jobs_and_an_owner(tmp_path: Path) -> None:
     with nodes({"a": document("node7", *known)}) as urls:
         every = report(tmp_path, "--url", urls["a"], "--limit", "2")
         hers = report(tmp_path, "--url", urls["a"], "--owner", "ada", "--format", "json")
-        wrong = report(tmp_path, "--url", urls["a"], "--owner", "adda")
+        wrong = report(tmp_path, "--url", urls["a"], "--owner", "adda", "--since", "2d")
     summary = "3 jobs, busy 5 %, lost 106 GPU-hours: asleep 90 %, worker_cpu 5 %"
     assert every.stdout.splitlines()[0] == summary
     assert every.stdout.index("slurm-3") < every.stdout.index("\n2 ")
     assert "and 1 more" in every.stdout
     assert [one["id"] for one in json.loads(hers.stdout)["jobs"]] == ["slurm-2", "slurm-1"]
     assert wrong.returncode == 2
-    assert wrong.stderr == (
-        "gpu-bottleneck-exporter: There is no owner 'adda'. Did you mean 'ada'?\n"
+    told = re.sub(r"127\.0\.0\.1:\d+", "node7", wrong.stderr)
+    assert re.sub("since .* UTC", "since then", told) == (
+        "gpu-bottleneck-exporter: There is no owner 'adda' in the ledger of node7 since then "
+        "(see --since). Did you mean 'ada'?\n"
     )
+
+
+def test_lines_that_are_no_address_cost_no_other_line(tmp_path: Path) -> None:
+    with nodes({"a": document("node7", job("slurm-1", gpu(0)))}) as urls:
+        (tmp_path / "nodes").write_text(f"# ours\na b\n{urls['a']}\nhttp://\n")
+        done = report(tmp_path, "--nodes", "nodes", "--job", "1")
+    assert done.returncode == 1
+    assert done.stdout.startswith("Job 1 ")
+    assert done.stderr.splitlines() == [
+        "nodes:2: 'a b' is not like http://node7:10170.",
+        "nodes:4: 'http://' is not like http://node7:10170.",
+    ]
+
+
+def test_a_job_without_a_name_is_known_by_its_program_and_claims(tmp_path: Path) -> None:
+    of = {"command": "train.py", "claims": {"WANDB_RUN_ID": "3k2j"}}
+    mine, other = (job(f"user-ada-{n}-1", gpu(n), user="ada") | of for n in (1, 2))
+    with nodes({"a": document("node7", mine, other), "b": document("node7", mine)}) as urls:
+        every = report(tmp_path, "--url", urls["a"])
+        single = report(tmp_path, "--url", urls["b"])
+        page = report(tmp_path, "--url", urls["b"], "--format", "html")
+    for row in every.stdout.splitlines()[3:5]:
+        assert re.search(r"user-ada-\d-1 .* train\.py  WANDB_RUN_ID=3k2j", row)
+    assert single.stdout.startswith("Job user-ada-1-1 (train.py, ada, 1 GPU,")
+    assert "\n  Claims: WANDB_RUN_ID=3k2j\n" in single.stdout
+    assert "Claims: WANDB_RUN_ID=3k2j" in page.stdout
 
 
 @pytest.mark.parametrize(
@@ -144,7 +173,7 @@ def test_several_jobs_and_an_owner(tmp_path: Path) -> None:
     [
         ("--since 7x", "'7x' is not a valid"),
         ("--nodes empty", "There is no address"),
-        ("--nodes wrong", "'a b' is not like"),
+        ("--nodes wrong", "wrong:2: 'a b' is not like"),
         ("--nodes none", "No such file"),
         ("--url http://", "is not like"),
         ("--format pdf", "'pdf' is not one of"),
@@ -154,7 +183,7 @@ def test_several_jobs_and_an_owner(tmp_path: Path) -> None:
 )
 def test_wrong_input_is_one_line(tmp_path: Path, arguments: str, told: str) -> None:
     (tmp_path / "empty").write_text("# nothing\n")
-    (tmp_path / "wrong").write_text("node7:10170\na b\n")
+    (tmp_path / "wrong").write_text("# ours\na b\n")
     done = report(tmp_path, *arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr

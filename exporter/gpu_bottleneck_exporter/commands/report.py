@@ -19,13 +19,17 @@ LOCAL = "http://127.0.0.1:10170"
 FORMATS = {"text": text, "json": json, "markdown": markdown, "html": html}
 
 
-def report(wanted: Wanted, urls: Sequence[str], prometheus: str | None) -> int:
+def report(
+    wanted: Wanted, urls: Sequence[str], prometheus: str | None, wrong: Sequence[str] = ()
+) -> int:
     """Print the report from nodes' ledgers, or from what rules recorded; the exit status.
 
-    Raises SettingsError if what is asked for is not there, and ExporterError if it may be on a
-    node that is missing, or if Prometheus fails.
+    `wrong`: sentences about nodes whose addresses are none. Raises SettingsError if what is asked
+    for is not there, and ExporterError if it may be on a node that is missing, or if Prometheus
+    fails.
     """
     bill = recorded(prometheus, wanted) if prometheus else ledgers(urls or [LOCAL], wanted)
+    bill.missing[:0] = wrong
     for line in (*bill.notes, *bill.missing):
         click.echo(printable(line), err=True)
     select(bill)
@@ -50,10 +54,11 @@ def select(bill: Bill) -> None:
             continue
         names = {one for job in jobs for one in known(job) if one}
         jobs = [job for job in jobs if name in known(job)]
-        if not jobs and bill.missing:
-            raise ExporterError(f"there is no {kind} {name!r} in what could be read")
         if not jobs:
-            raise SettingsError(f"There is no {kind} {name!r}.{nearest(name, names)}")
+            told = f"here is no {kind} {name!r} in {bill.source} since {bill.since}"
+            if bill.missing:
+                raise ExporterError(f"t{told}, as far as that could be read")
+            raise SettingsError(f"T{told} (see --since).{nearest(name, names)}")
     if gpu:
         jobs = [job.having(one for one in job.gpus if gpu in one.names) for job in jobs]
     used = (job for job in jobs if job.observed_seconds)

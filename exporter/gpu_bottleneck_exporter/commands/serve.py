@@ -24,6 +24,7 @@ from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
+from gpu_bottleneck_exporter.jobs.store import claim
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.wire import document
@@ -112,12 +113,14 @@ class ExporterContent:
 
 
 def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
-    """The socket, of which it says where it serves, and TLS and users.
+    """The socket, of which it says where it serves, and TLS and users. Locks the state file.
 
     Raises SettingsError if one of them cannot be used.
     """
     file = settings.web_config_file
     web_config = WebConfigFile(Path(file)) if file else None
+    if settings.jobs_state_file:
+        claim(settings.jobs_state_file)
     listener = bind(settings.listen_address)
     scheme = "https" if web_config and web_config.active.tls else "http"
     host, port = listener.getsockname()[:2]

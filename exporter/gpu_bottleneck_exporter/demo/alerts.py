@@ -22,6 +22,8 @@ SCALE = 20
 PACKAGES = "apt-get install prometheus prometheus-alertmanager"
 _LOCAL = "127.0.0.1"
 _POLL_SECONDS = 1.0
+_SETTLING_POLLS = 15
+"""Polls from the rules' first heartbeat until alerts are shown: at first, windows are empty."""
 _MOST_BYTES = 16 * 2**20
 Tell = Callable[[str], None]
 Alerts = Mapping[str, tuple[str, str]]
@@ -92,9 +94,12 @@ def _run(cleanup: ExitStack, program: str, file: Path, address: str, *flags: str
 def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
     began = time.monotonic()
     known: Alerts = {}
+    beats = 0
     while not stop.wait(_POLL_SECONDS):
         with suppress(ExporterError):
-            now = _alerts(prometheus)
+            # Before rules have seen the first scrapes, all that is measured seems to be missing.
+            beats += beats > 0 or _rules_work(prometheus)
+            now = _alerts(prometheus) if beats > _SETTLING_POLLS else {}
             for line in changes(known, now):
                 tell(f"[{time.monotonic() - began:4.0f} s] {line}")
             known = now
@@ -108,6 +113,13 @@ def changes(before: Alerts, now: Alerts) -> list[str]:
             more = f"\n         {description}" if state == "firing" else ""
             lines.append(f"{state:8} {alert}{more}")
     return lines + [f"{'over':8} {alert}" for alert in sorted(before.keys() - now.keys())]
+
+
+def _rules_work(prometheus: str) -> bool:
+    """Whether all rules have run. Raises ExporterError while Prometheus does not answer."""
+    asked = "/api/v1/query?query=gpu:rules:heartbeat_timestamp"
+    reply = Server(f"http://{prometheus}").get(asked, _MOST_BYTES)
+    return bool(json.loads(reply)["data"]["result"])
 
 
 def _alerts(prometheus: str) -> Alerts:

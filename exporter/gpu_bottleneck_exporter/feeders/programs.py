@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
+from gpu_bottleneck_exporter.host.aside import proc_reads
+from gpu_bottleneck_exporter.host.descriptors import link_of
+from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import command_line, stat_of
 
 _POOLS = ("torch/_inductor/compile_worker", "torch._inductor.compile_worker")
@@ -55,6 +59,8 @@ _WITH_A_VALUE = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
 """Python's short options that take a value: the rest of the word, else the next one."""
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _LONGEST_TITLE = 64
+MAX_NAME = 100
+"""Characters of a program's name: more than a line of a table has room for."""
 _TERMINAL = 4
 """Field tty_nr of /proc/PID/stat, counted after the command."""
 
@@ -75,6 +81,22 @@ def runs_notebook(command: str) -> bool:
     if "python" in programs[0]:
         programs.append(_name(_python_runs(arguments)))
     return not _NOTEBOOKS.isdisjoint(programs)
+
+
+def program_name(proc: Path, pid: int) -> str:
+    """What people call process `pid`, at most `MAX_NAME` characters; empty if it has ended.
+
+    Without its arguments, which may hold passwords. Sources: /proc/PID/comm, exe, cmdline.
+    """
+    comm = (read(f"{proc}/{pid}/comm") or "").strip()
+    command = command_line(proc, pid).text
+    return display_name(comm, _executable(proc, pid), command)[:MAX_NAME]
+
+
+def _executable(proc: Path, pid: int) -> str:
+    with suppress(PermissionError):  # by its command line alone
+        return proc_reads.call(pid, lambda: link_of(f"{proc}/{pid}", "exe")) or ""
+    return ""
 
 
 def display_name(comm: str, executable: str, command: str) -> str:

@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Processes, Reading
 from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.feeders.programs import program_name
 from gpu_bottleneck_exporter.host.descriptors import open_pidfd
 from gpu_bottleneck_exporter.host.files import NoRoomError
 from gpu_bottleneck_exporter.host.process import Started, monotonic_start_ns, stat_of
@@ -265,6 +266,7 @@ class Ledger:
             run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id or owner.job else {}
         )
         job = self._job(owner, stat.session, started_ns, run)
+        job.command = job.command or program_name(self._proc, pid) or None
         job.claims |= claims
         had = next((one for one in job.gpus if one.uuid == gpu.uuid), None)
         if had is None:
@@ -398,7 +400,7 @@ class Ledger:
         with self._throttle.guarded(f"describing {job.id} in short"):
             shaped = {"idle_lines": None, "recommendation": None, "score": None}
             gpus = [replace(gpu, **shaped) for gpu in shown.gpus]
-            return _packed(replace(shown, gpus=gpus, claims={}))
+            return _packed(replace(shown, gpus=gpus, claims={}, command=None))
         return _NO_ROW
 
 

@@ -178,6 +178,8 @@ class Job(Use):
     id: str
     owner: dict[str, str] = field(default_factory=dict)
     """Fields of `workload.identity.Owner`, without empty ones."""
+    command: str | None = None
+    """The program that opened a GPU first, such as train.py, without its arguments."""
     claims: dict[str, str] = field(default_factory=dict)
     """Variables of its environment: anybody can set them to anything."""
     run: dict[str, str] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
 import math
 import os
@@ -14,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,11 @@ _DAMAGE = frozenset({11, 26})
 """SQLITE_CORRUPT and SQLITE_NOTADB. A full, locked or read-only file has other codes."""
 _MOST_ASIDE = 8
 """Damaged files that are kept; the last one is replaced."""
+_EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
+_UNUSABLE = frozenset(
+    {errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
+)
+"""Errors that do not pass by themselves, as those of a full disk may."""
 # Another version, with other columns, is to take another name.
 _TABLE = """CREATE TABLE IF NOT EXISTS kept_jobs (
     id TEXT PRIMARY KEY, who TEXT, until REAL, body BLOB)"""
@@ -86,6 +94,37 @@ class Row(NamedTuple):
         if not unpacking.eof:
             raise ValueError("it is cut, or too large")
         return text.decode()
+
+
+def claim(path: str) -> None:
+    """Lock the state file at `path` for this process, until it ends.
+
+    Two exporters with one file would replace each other's jobs. The lock is on FILE.lock, as
+    SQLite has locks of its own on the file (flock(2); where a file system has none, nothing is
+    locked). A disk that hangs is no reason to wait: jobs are kept once it answers.
+
+    Raises SettingsError if the file cannot be written, or is another exporter's.
+    """
+    found: list[OSError | None] = []
+    thread = threading.Thread(target=lambda: found.append(_lock(path)), daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_SECONDS)
+    error = found[0] if found else None
+    if error and error.errno == errno.EWOULDBLOCK:
+        raise SettingsError(f"--jobs.state-file: {path} is in use by another exporter")
+    if error and error.errno in _UNUSABLE:
+        raise SettingsError(f"--jobs.state-file: cannot write {error.filename}: {error.strerror}")
+
+
+def _lock(path: str) -> OSError | None:
+    """The error of opening `path` and locking its lock file, which stays open; None: locked."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        lock = f"{path}.lock"
+        fcntl.flock(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), _EXCLUSIVE)
+    except OSError as error:
+        return error
+    return None
 
 
 class Store:

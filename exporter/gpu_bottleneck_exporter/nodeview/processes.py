@@ -7,11 +7,9 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.programs import display_name
-from gpu_bottleneck_exporter.host.aside import proc_reads
-from gpu_bottleneck_exporter.host.descriptors import link_of
+from gpu_bottleneck_exporter.feeders.programs import program_name
 from gpu_bottleneck_exporter.host.files import listed, read
-from gpu_bottleneck_exporter.host.process import command_line, stat_of, user_id
+from gpu_bottleneck_exporter.host.process import stat_of, user_id
 from gpu_bottleneck_exporter.nodeview.model import Process
 from gpu_bottleneck_exporter.workload.users import UserNames
 
@@ -39,16 +37,9 @@ class ProcessReader:
         stat = stat_of(self._proc, pid)
         if stat is None:
             return None
-        comm = (read(f"{self._proc}/{pid}/comm") or "").strip()
-        command, user = command_line(self._proc, pid).text, user_id(self._proc, pid)
-        name = display_name(comm, self._executable(pid), command)
+        name, user = program_name(self._proc, pid), user_id(self._proc, pid)
         known = self._users.of(int(user)) if user else None
         return Process(pid, role, name, known, _STATES.get(stat.state.upper()))
-
-    def _executable(self, pid: int) -> str:
-        with suppress(PermissionError):  # by its command line alone
-            return proc_reads.call(pid, lambda: link_of(f"{self._proc}/{pid}", "exe")) or ""
-        return ""
 
     def use_pytorch(self, processes: Iterable[Process]) -> bool:
         """Whether one of them has a thread that PyTorch named (`pt_data_worker`)."""

@@ -30,6 +30,11 @@ def about(bill: Bill, job: Job) -> dict[str, str | None]:
     }
 
 
+def claims(job: Job) -> str:
+    """`WANDB_RUN_ID=3k2j`: what the job says of itself; empty if it says nothing."""
+    return ", ".join(f"{name}={short(value)}" for name, value in sorted(job.claims.items()))
+
+
 def slowest(job: Job) -> str | None:
     """The GPU with the most waits of its own, if one stands out, and what it waited for.
 

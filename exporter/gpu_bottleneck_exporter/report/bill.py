@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 
 from gpu_bottleneck_exporter.jobs.model import Job, Use, total
 
 HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
+
+
+def utc(seconds: float) -> str:
+    """Unix time `seconds` as `2026-11-29 09:30 UTC`."""
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,8 @@ class Bill:
     """What could not be read, one line each."""
     notes: list[str] = field(default_factory=list)
     """What could, but is worth knowing."""
+    source: str = ""
+    """Where jobs were looked for, as `the ledger of node7:10170`."""
     time_seconds: float = field(default_factory=time.time)
 
     @cached_property
@@ -65,6 +73,11 @@ class Bill:
     def use(self) -> Use:
         """What all jobs did."""
         return total(self.owners.values())
+
+    @property
+    def since(self) -> str:
+        """The beginning of the time that is reported."""
+        return utc(self.time_seconds - self.wanted.seconds)
 
     @property
     def listed(self) -> Sequence[Job]:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from importlib.resources import files
 from itertools import zip_longest
 
-from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, UNKNOWN
 from gpu_bottleneck_exporter.jobs.model import Gpu, steps
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Parts, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import parts
 from gpu_bottleneck_exporter.palette import WAITING_ON
+from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.report import text as words
-from gpu_bottleneck_exporter.report.bill import Bill
+from gpu_bottleneck_exporter.report.bill import Bill, utc
 from gpu_bottleneck_exporter.web.status.assets import STYLE, digest
-from gpu_bottleneck_exporter.web.status.html import Html, element, filled, join, listed
+from gpu_bottleneck_exporter.web.status.html import Html, described, element, filled, join, listed
 from gpu_bottleneck_exporter.web.status.strip import legend, strip
 
 _PAGE = (files(__package__) / "report.html").read_text(encoding="utf-8")
 _STYLE = Html(STYLE + (files(__package__) / "report.css").read_text(encoding="utf-8"))
 _COLUMNS = 60
+_MEANINGS = MEANINGS | {UNALLOCATED: "the job had not opened the GPU yet"}
 
 
 def html(bill: Bill) -> str:
@@ -29,15 +30,14 @@ def html(bill: Bill) -> str:
     sections = [words.Section("What could not be read", bill.missing)] if bill.missing else []
     sections += [] if bill.single else words.totals(bill)
     sections += [words.section(bill, job) for job in bill.listed]
-    since, now = (_time(bill.time_seconds - back) for back in (bill.wanted.seconds, 0.0))
     return filled(
         _PAGE,
         policy=f"default-src 'none'; style-src {digest(_STYLE)}",
         style=_STYLE,
         title=words.title(bill),
         summary=words.summary(bill),
-        span=f"since {since}, reported {now}",
-        main=join(*(_section(bill, part) for part in sections)),
+        span=f"since {bill.since}, reported {utc(bill.time_seconds)}",
+        main=join(*(_section(bill, part) for part in sections), _glossary(bill)),
     )
 
 
@@ -47,7 +47,7 @@ def _section(bill: Bill, part: words.Section) -> Html:
     if job := part.job:
         start, end = job.start_seconds or 0.0, job.end_seconds or bill.time_seconds
         if drawn := _drawn(job.gpus, start, end):
-            times = (element("span", _time(at)) for at in (start, end))
+            times = (element("span", utc(at)) for at in (start, end))
             content += [drawn, element("div", *times, class_="axis")]
             each = ("Over time", *(_drawn([gpu], start, end) or "" for gpu in job.gpus))
             rows = [(*row, cell) for row, cell in zip(rows, each, strict=True)]
@@ -55,6 +55,13 @@ def _section(bill: Bill, part: words.Section) -> Html:
     if part.lines:
         content.append(listed(map(_text, part.lines), "told", "What to know"))
     return element("section", *content, _table(part.heading, rows))
+
+
+def _glossary(bill: Bill) -> Html | None:
+    """What each wait in the report means, for readers without the documentation."""
+    found = [(name, told) for name in bill.use.stall_ratios if (told := _MEANINGS.get(name))]
+    heading = element("h2", "What GPUs waited for")
+    return element("section", heading, described(found, "signals")) if found else None
 
 
 def _drawn(gpus: Sequence[Gpu], start: float, end: float) -> Html | None:
@@ -91,18 +98,17 @@ def _parts(seconds: Mapping[str, float]) -> Parts:
     return {name: amount / whole for name, amount in known.items() if amount}
 
 
-def _table(caption: str, rows: Sequence[words.Row]) -> Html | None:
+def _table(name: str, rows: Sequence[words.Row]) -> Html | None:
     if not rows:
         return None
-    head = element("tr", *(element("th", name, scope="col") for name in rows[0]))
+    head = element("tr", *(element("th", column, scope="col") for column in rows[0]))
     body = (
-        element("tr", element("th", _text(name), scope="row"), *map(_cell, cells))
-        for name, *cells in rows[1:]
+        element("tr", element("th", _text(first), scope="row"), *map(_cell, cells))
+        for first, *cells in rows[1:]
     )
-    parts = element("caption", caption), element("thead", head), element("tbody", *body)
+    table = element("table", element("thead", head), element("tbody", *body), aria_label=name)
     # Who has no mouse scrolls what is wider than the page by keys.
-    how = {"tabindex": "0", "role": "region", "aria_label": caption}
-    return element("div", element("table", *parts), class_="wide", **how)
+    return element("div", table, class_="wide", tabindex="0", role="region", aria_label=name)
 
 
 def _cell(text: str) -> Html:
@@ -112,7 +118,3 @@ def _cell(text: str) -> Html:
 def _text(text: str) -> Html:
     """Text that turns nothing around it from left to right."""
     return element("bdi", text)
-
-
-def _time(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M} UTC"

@@ -53,6 +53,8 @@ def ledgers(urls: Iterable[str], wanted: Wanted) -> Bill:
     since = bill.time_seconds - wanted.seconds
     servers = [Server(url, wanted.ca_file, (JOBS_PATH, NODE_PATH, "/metrics")) for url in urls]
     calls = {one.address(JOBS_PATH): partial(_asked, one, since) for one in servers}
+    where = servers[0].name if len(calls) == 1 else f"{len(calls)} nodes"
+    bill.source = f"the ledger of {where}"
     answers, bill.missing = gather(calls, wanted.deadline)
     for url, answer in answers.items():
         add(bill, url, *answer)

@@ -106,9 +106,9 @@ def recorded(url: str, wanted: Wanted) -> Bill:
     Raises ExporterError if there are none at all, or if a query fails.
     """
     server = Server(url, wanted.ca_file, ("/graph", "/query"), wanted.deadline)
-    engine = Engine(server, wanted)
+    engine, source = Engine(server, wanted), f"what rules recorded in {server.name}"
     if wanted.job or wanted.pod or wanted.gpu:
-        return Bill(wanted, _detailed(engine, wanted))
+        return Bill(wanted, _detailed(engine, wanted), source=source)
     window = f"[{wanted.seconds:.0f}s]"
     busy, stall = engine.ask(
         f"sum by ({_BILLED}) (sum_over_time({BUSY}{window}))",
@@ -117,7 +117,8 @@ def recorded(url: str, wanted: Wanted) -> Bill:
     if not busy:
         told = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
         raise ExporterError(f"{server.name} has recorded no {BUSY}: {told}")
-    return Bill(wanted, [_job(dict(key), did) for key, did in _uses(busy + stall).items()])
+    jobs = [_job(dict(key), did) for key, did in _uses(busy + stall).items()]
+    return Bill(wanted, jobs, source=source)
 
 
 def _detailed(engine: Engine, wanted: Wanted) -> list[Job]:

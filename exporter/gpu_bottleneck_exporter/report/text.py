@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
 from gpu_bottleneck_exporter.nodeview.text import duration, memory, parts, percent, short
 from gpu_bottleneck_exporter.nodeview.wire import document
-from gpu_bottleneck_exporter.report.about import about, change, gpu_time, rounded
+from gpu_bottleneck_exporter.report.about import about, change, claims, gpu_time, rounded
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill
 
 _SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}
@@ -42,7 +42,7 @@ def text(bill: Bill) -> str:
     if job := bill.single:
         head = f"{heading(job)} ({who(bill, job)})"
         bar = "█" * round(_WIDE * (job.busy_ratio or 0.0))
-        told = [waits(job), *filter(None, about(bill, job).values())]
+        told = [waits(job), *known(bill, job)]
         lines = [f"{head:50} busy {percent(job.busy_ratio)}"]
         return "\n  ".join([*lines, f"{bar:{_WIDE}} {loss(bill, job)}", *told])
     lines = [summary(bill)]
@@ -103,7 +103,14 @@ def section(bill: Bill, job: Job) -> Section:
         peak = memory(gpu.memory_peak_bytes, gpu.memory_total_bytes)
         gpus.append((gpu.name, short(gpu.model or ""), *_cells(bill, gpu), peak, energy))
     rows = _table(("GPU", "Model", *_FIGURES, "Peak memory", "Energy"), gpus)
-    return Section(heading(job), [whole, *filter(None, about(bill, job).values())], rows, job)
+    return Section(heading(job), [whole, *known(bill, job)], rows, job)
+
+
+def known(bill: Bill, job: Job) -> Iterator[str]:
+    """Sentences about a job beyond its figures."""
+    if claimed := claims(job):
+        yield f"Claims: {claimed}"
+    yield from filter(None, about(bill, job).values())
 
 
 def totals(bill: Bill) -> Iterator[Section]:
@@ -112,10 +119,12 @@ def totals(bill: Bill) -> Iterator[Section]:
     for job in bill.listed:
         cells, boards = _cells(bill, job), f"{len(job.gpus) or ''}"
         to_do = change(job) or ""
-        jobs.append((short(job.name), boards, *cells, short(job.owner_name), to_do))
+        about = short(job.owner_name), short(job.command or ""), claims(job)
+        jobs.append((short(job.name), boards, *cells, *about, to_do))
+    columns = ("Job", "GPUs", *_FIGURES, "Owner", "Command", "Claims", "Do first")
     if more := len(bill.jobs) - len(bill.listed):
-        jobs.append((f"and {more} more (see --limit)", *[""] * 7))
-    yield Section("Jobs", rows=_table(("Job", "GPUs", *_FIGURES, "Owner", "Do first"), jobs))
+        jobs.append((f"and {more} more (see --limit)", *[""] * (len(columns) - 1)))
+    yield Section("Jobs", rows=_table(columns, jobs))
     owners = ((short(name), *_cells(bill, use)) for name, use in bill.owners.items())
     yield Section("Owners", rows=_table(("Owner", *_FIGURES), owners))
 
@@ -164,8 +173,8 @@ def _lost(bill: Bill, use: Use) -> Row:
 
 
 def who(bill: Bill, job: Job) -> str:
-    """`ada, 8 GPUs on 2 nodes, 3 h 12 min`, as far as known."""
-    told = [short(job.owner_name)]
+    """`train.py, ada, 8 GPUs on 2 nodes, 3 h 12 min`, as far as known."""
+    told = [*filter(None, (short(job.command or ""),)), short(job.owner_name)]
     if job.gpus:
         count = len({gpu.node for gpu in job.gpus})
         nodes = f" on {count} nodes" if count > 1 else ""

@@ -49,15 +49,19 @@ class HostReader:
         feeding: Collection[int] = (),
         complete: Mapping[str, bool] | None = None,
         watched: Mapping[str, int] | None = None,
+        *,
+        settled: bool = True,
     ) -> None:
         """Read the machine now, and signals when they are due. `feeding`: processes that hold GPUs.
 
+        `settled`: whether the GPUs have been read, so that these are all; before that, signals that
+        depend on processes would be judged by another one.
         `complete`: signals that the caller determined itself: whether it could look at everything.
         `watched`: see `HostSnapshot`.
         """
         now = time.monotonic_ns()
         tried = frozenset(feeding)
-        if self._refreshing.is_due(now, tried):
+        if settled and self._refreshing.is_due(now, tried):
             with self._throttle.guarded("reading the host's signals"):
                 self._update_signals(host_signals(self._proc, self._sysfs, tried))
         if complete:

@@ -230,6 +230,7 @@ class HostSampler:
                 "all_processes": all(feed.family.follows_all for feed in feeds),
             },
             _watched(feeds),
+            settled=bool(feeds) or self._published_ns > 0,
         )
         host, now = self.host.snapshot, time.monotonic_ns()
         queue_known = host is None or host.signals.get("schedstat", True)
