@@ -190,6 +190,7 @@ programs:
 	@command -v cc >/dev/null || $(call apt,gcc libc6-dev)
 	@command -v systemd-analyze >/dev/null || $(call apt,systemd)
 	@command -v chromium >/dev/null || $(call apt,chromium)
+	@command -v docker-compose >/dev/null || $(call apt,--no-install-recommends docker-compose)
 
 stacks-tools:
 	@command -v redis-server >/dev/null || $(call apt,redis-server)

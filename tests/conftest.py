@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads
 from gpu_bottleneck_exporter.stacktraces.reader import looking
-from support import leftovers, processes
+from support import leftovers, processes, tools
 from support.board import Board
 from support.children import Parent, parent
 from support.drivers import Libraries
@@ -68,6 +68,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if not item.get_closest_marker("processes")]
         config.hook.pytest_deselected(items={*items} - {*kept})
         items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests were skipped for programs of Debian, and how to get these."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = [f"{one.longrepr[-1] if one.longrepr else ''}" for one in skipped]
+    if lacking := [reason for reason in reasons if tools.INSTALL in reason]:
+        packages = {reason.partition(tools.INSTALL)[2].split()[-1] for reason in lacking}
+        told = f"{len(lacking)} tests were skipped, as programs are missing"
+        terminalreporter.write_line(f"{told} ({', '.join(sorted(packages))})")
+        terminalreporter.write_line("To install them, on Debian as root: make tools")
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ PAGES = sorted(
 HELD = {
     "git clone ": ("test_clone.py", 'blocks("Install")'),
     "cd ": ("test_clone.py", 'blocks("Install")'),
+    "make test": ("../.ci/run", "make test"),
     "make run": ("test_clone.py", 'blocks("Install")'),
     "python3 -m venv .venv": ("test_clone.py", 'blocks("Install")'),
     ".venv/bin/": ("test_clone.py", 'blocks("Install")'),
@@ -36,6 +37,7 @@ HELD = {
     "/opt/gpu-bottleneck-exporter/bin/": ("deploy/test_unit.py", "PREFIX"),
     "cp exporter/deploy/systemd/": ("deploy/test_unit.py", "cp exporter/deploy/systemd/"),
     "systemctl ": ("deploy/test_service.py", '"systemctl"'),
+    "docker compose ": ("deploy/test_compose.py", '"--profile"'),
     "make image": ("deploy/test_image.py", '"make", "image"'),
     "docker run ": ("e2e/test_check_in_each_mode.py", "docker run"),
     "install -m 755 exporter/deploy/slurm/epilog.py ": ("slurm/test_on_slurm.py", "EPILOG"),

@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.flags import (
     PROGRAM,
+    Amount,
     Group,
     Seconds,
     as_json,
@@ -353,7 +354,7 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
 @flag(
     "cost-per-gpu-hour AMOUNT",
     "hourly_cost",
-    type=click.FloatRange(0, 1e6),
+    type=Amount(0, 1e6),
     help="Also report what lost GPU-hours cost.",
 )
 @flag("currency NAME", default="EUR", help="Currency of that amount.")

@@ -39,36 +39,52 @@ _OF_A_SERVICE = r"\w*_(SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)=|\w*_PORT=\w+://"
 _OURS = re.compile(rf"(?!{_OF_A_SERVICE})(?P<name>{ENVIRONMENT_PREFIX}.*?)=")
 
 
-class Seconds(click.FloatRange):
-    """Seconds: a plain number, or a duration as Prometheus writes it, such as 500ms or 1m30s."""
+class Amount(click.FloatRange):
+    """A number from 0, or `min`, to `max`; errors repeat what was typed."""
 
-    name = "duration"
+    name, example = "number", ""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Seconds within the range."""
-        if isinstance(value, str) and re.fullmatch(f"({_PART})+", value):
-            parts = re.findall(_PART, value)
-            seconds = float(sum(float(count) * _UNITS[unit] for count, unit in parts))
-        else:
-            seconds = math.nan
-            with suppress(ValueError):
-                seconds = float(value)
-        if math.isnan(seconds):
-            told = "is not a valid duration, such as 90, 90s or 1m30s."
-            self.fail(f"{value!r} {told}", param, ctx)
-        if not (self.min or 0) <= seconds <= (math.inf if self.max is None else self.max):
+        """The number within the range."""
+        amount = math.nan
+        with suppress(ValueError):
+            amount = self.parsed(value)
+        if math.isnan(amount):
+            self.fail(f"{value!r} is not a valid {self.name}{self.example}.", param, ctx)
+        if not (self.min or 0) <= amount <= (math.inf if self.max is None else self.max):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
-        return seconds
+        return amount
+
+    def parsed(self, value: Any) -> float:
+        """The number that `value` means. Raises ValueError if it is none."""
+        return float(value)
+
+    def written(self, amount: float) -> str:
+        """`amount` as users type it."""
+        return f"{amount:,.12g}".replace(",", "")
 
     def _describe_range(self) -> str:
         """The range in the help; empty where `Settings` checks it."""
-        return "" if self.max is None else f"{_written(self.min or 0)} to {_written(self.max)}"
+        low, high = self.min or 0, self.max
+        return "" if high is None else f"{self.written(low)} to {self.written(high)}"
 
 
-def _written(seconds: float) -> str:
-    """`seconds` in the largest unit of which they are a whole number: 3650d, 1m, 500ms."""
-    units = ((name, round(seconds / length, 6)) for name, length in _UNITS.items())
-    return [f"{count:g}{name}" for name, count in units if count and count == int(count)][-1]
+class Seconds(Amount):
+    """Seconds: a plain number, or a duration as Prometheus writes it, such as 500ms or 1m30s."""
+
+    name, example = "duration", ", such as 90, 90s or 1m30s"
+
+    def parsed(self, value: Any) -> float:
+        """Seconds."""
+        if isinstance(value, str) and re.fullmatch(f"({_PART})+", value):
+            parts = re.findall(_PART, value)
+            return float(sum(float(count) * _UNITS[unit] for count, unit in parts))
+        return float(value)
+
+    def written(self, amount: float) -> str:
+        """In the largest unit of which it is a whole number: 3650d, 1m, 500ms."""
+        units = ((name, round(amount / length, 6)) for name, length in _UNITS.items())
+        return [f"{count:g}{name}" for name, count in units if count and count == int(count)][-1]
 
 
 def url_of(value: str) -> str:

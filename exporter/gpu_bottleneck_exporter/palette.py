@@ -25,3 +25,6 @@ WAITING_ON: dict[str, str] = {
     "asleep": "#D9C68D",
     "unknown": "#6F6569",
 }
+
+ON_DARK = {"peer": "#C7C16B", "asleep": "#A39958"}
+"""Instead of the two that are brightest, on large areas of a dark page."""

@@ -79,8 +79,17 @@ _JOBS_LABELS = re.compile(r"^( *labels: \{.*\bresponder: job\b.*)\}$", re.MULTIL
 
 def files() -> dict[str, str]:
     """The pack: text by file name."""
+    return {name: _packaged(name) for name in (*NAMES, DCGM, *EXTRAS)}
+
+
+def routes() -> dict[str, str]:
+    """The example for Alertmanager, in a folder of its own: it is no rule file of Prometheus."""
+    return {"alertmanager/alertmanager.yml": _packaged("alertmanager.yml")}
+
+
+def _packaged(name: str) -> str:
     folder = resources("gpu_bottleneck_exporter") / "rules"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in (*NAMES, DCGM, *EXTRAS)}
+    return (folder / name).read_text(encoding="utf-8")
 
 
 def for_dialect(

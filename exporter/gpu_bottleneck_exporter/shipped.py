@@ -24,7 +24,7 @@ def _writing(text: str) -> Callable[[Any], Any]:
 
 
 @click.command(cls=Command)
-@_writing("Write one file per group to this directory instead of printing one file.")
+@_writing("Write the rule files to this directory instead of printing one file.")
 @flag(
     "dialect",
     type=click.Choice(["exporter", "dcgm", "both"]),
@@ -99,7 +99,8 @@ def _writing(text: str) -> Callable[[Any], Any]:
 def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
     """Print or write the recording and alerting rules.
 
-    Prints all groups as one file, or writes a file per group with --output.
+    Prints all groups as one file. With --output it writes rule files and, in alertmanager/, an
+    example of routes for Alertmanager.
 
     \b
     Write the rule files for Prometheus:
@@ -122,7 +123,7 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
 
     choice = output.Wanted(**wanted)
     if folder is not None:
-        files.write(folder, output.rendered(choice), force=force)
+        files.write(folder, output.written(choice), force=force)
     else:
         click.echo(output.printed(choice), nl=False)
 

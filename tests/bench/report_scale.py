@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.report.prometheus import BUSY, STALL
 from support.command import run
 from support.prometheus import on_data, write_past
 
-DAYS, JOB_SECONDS, EVERY = 30, 3 * 3600, 600
+DAYS, JOB_SECONDS, EVERY = 30, 3 * 3600, 300
 WAITS = {"worker_cpu": 0.3, "storage": 0.1, "unknown": 0.0}
 
 

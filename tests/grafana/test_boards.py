@@ -6,7 +6,9 @@ Formats are those of the schemas that Grafana 11, 12 and 13 are published with.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import combinations, pairwise, product
+from math import dist
 
 from builders import pack
 from builders.__main__ import rendered
@@ -229,6 +231,7 @@ def test_what_gpus_may_be_blind_for() -> None:
 
 # --- Colours: of each cause and each wait, legible on the page's two grounds ----------------------
 COLOURS = [palette.BUSY, *palette.WAITING_ON.values(), *OF_CAUSES.values()]
+COLOURS += palette.ON_DARK.values()
 
 
 def test_every_wait_has_a_colour_and_those_of_causes_are_of_causes_of_the_rules() -> None:
@@ -248,6 +251,47 @@ def luminance(colour: str) -> float:
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return sum(part * share for part, share in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+
+
+# Linear RGB as people see it (Machado and others 2009, severity 1): all, no red, no green.
+VISION = {
+    "normal": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    "red-blind": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "green-blind": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+}
+TO_XYZ = ((0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8727))
+"""From linear sRGB, relative to white (D65)."""
+
+
+def times(
+    matrix: Iterable[tuple[float, float, float]], vector: Iterable[float]
+) -> tuple[float, ...]:
+    return tuple(sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix)
+
+
+def lab(colour: str, vision: str) -> tuple[float, float, float]:
+    """CIE L*a*b* of a colour as somebody with this vision sees it."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    seen = [min(max(part, 0.0), 1.0) for part in times(VISION[vision], linear)]
+    x, y, z = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in times(TO_XYZ, seen))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@each(VISION)
+def test_any_two_waits_can_be_told_apart_by_colour(vision: str) -> None:
+    light = {"busy": palette.BUSY, **palette.WAITING_ON}
+    for colours in (light, light | palette.ON_DARK):
+        for one, other in combinations(colours, 2):
+            assert dist(lab(colours[one], vision), lab(colours[other], vision)) >= 16, (one, other)
 
 
 @each(COLOURS)

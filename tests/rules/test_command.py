@@ -90,12 +90,15 @@ def test_client_side_apply_can_annotate_each_object() -> None:
 
 
 def test_it_writes_the_files_once(tmp_path: Path) -> None:
-    folder = tmp_path / "a" / "b"
-    for wrote in ([f"wrote {folder / name}" for name in PACK], []):
+    folder, whole = tmp_path / "a" / "b", PACK | rulepack.routes()
+    for wrote in ([f"wrote {folder / name}" for name in whole], []):
         result = run(tmp_path, "rules", "--output", f"{folder}")
         assert (result.returncode, result.stdout) == (0, "")
         assert result.stderr.splitlines() == wrote
-        assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == PACK
+        found = [path for path in folder.rglob("*") if path.is_file()]
+        texts = {f"{path.relative_to(folder)}": path.read_text("utf-8") for path in found}
+        assert texts == whole
+        assert {path.name for path in folder.glob("*.yml")} == {*PACK}, "what Prometheus loads"
 
 
 def test_it_overwrites_nothing_silently_but_with_force(tmp_path: Path) -> None:

@@ -13,13 +13,15 @@ WITH_US = (_setpriv, "--pdeathsig", "KILL") if _setpriv else ()
 """Before a command: the kernel kills it when the thread that started it ends, also if that is
 killed."""
 
+INSTALL = "apt-get install "
+
 
 def require(command: str, package: str) -> str:
     """The path of program `command`, from Debian's `package`.
 
     Without it, the test is skipped, or fails under CI=true, where nothing may be missing.
     """
-    return shutil.which(command) or missing(f"{command} is missing: apt-get install {package}")
+    return shutil.which(command) or missing(f"{command} is missing: {INSTALL}{package}")
 
 
 def missing(sentence: str) -> NoReturn:

@@ -102,7 +102,10 @@ def test_the_figures_of_a_gpu() -> None:
     assert f"Held by {owner}: train.py (pid 7)" in outline(shown).text
     assert "clocks held down: power_cap" in found.of["li"]
     assert found.labels() == ["Its last minutes"]
-    assert found.of["li"][1:4] == ["busy 62 %", "unknown 7 %", "asleep 6 %"]
+    assert found.of["li"][1:4] == ["busy 62 %", "unknown 7 %", "asleep 6 % a sleeping job"]
+    assert [attributes["class"] for tag, attributes in found.elements if tag == "path"].count(
+        "c-unknown"
+    ) == 0, "what is unknown is left blank"
 
 
 def test_the_cause_what_to_try_and_its_runbook() -> None:
@@ -113,7 +116,7 @@ def test_the_cause_what_to_try_and_its_runbook() -> None:
     assert f"Try loader workers: 6: 93 % busy (88–95); now 2; {job}; {uses}. " in found.text  # noqa: RUF001
     assert "Last change: loader workers from 1 to 2" in found.text
     links = [attributes["href"] for tag, attributes in found.elements if tag == "a"]
-    assert links[-1] == "https://example.org/books/GpuStarved-cpu_preprocessing_bound.md"
+    assert "https://example.org/books/GpuStarved-cpu_preprocessing_bound.md" in links
 
 
 def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
@@ -142,8 +145,12 @@ NO_PREDICTION = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']})
         "down, unknown": (with_gpu(DOWN, down_reason=None), "down: see the log", "SM clock"),
         "an alert": (DOWN, "GpuTelemetryLost", "Held by"),
         "lines of code": (with_gpu(MIXED, idle_lines=LOOKED), "Look again 2 min ago", "Find"),
-        "nobody has looked": (with_gpu(MIXED, idle_lines=IdleLines()), "Find the line", "ago"),
-        "somebody looks": (with_gpu(MIXED, idle_lines=LOOKS), "", "ago"),
+        "nobody has looked": (
+            with_gpu(MIXED, idle_lines=IdleLines()),
+            "Find the line",
+            "Look again",
+        ),
+        "somebody looks": (with_gpu(MIXED, idle_lines=LOOKS), "", "Look again"),
         "a remedy": (with_gpu(DOWN, remedy="look at it"), "look at it", "SM clock"),
         "no driver": (NOTHING, "No GPU to show: opening the driver.", "To fix it"),
         "its remedy": (replace(NOTHING, driver_remedy="do x"), "To fix it: do x.", "simulated"),
@@ -200,7 +207,7 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
     assert f"down: {text}" in hostile.text
     assert f"Try {text}: 6: 93 % busy" in hostile.text
     assert f"Last change: {text} from 1 to 2" in hostile.text
-    assert text in hostile.of["li"]
+    assert any(one.startswith(text) for one in hostile.of["li"])
 
 
 def test_the_policy_lets_only_our_style_and_script_run() -> None:

@@ -46,6 +46,7 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
                 f"--output: {', '.join(others)} in {folder} would change; --force overwrites"
             )
         for path, text in missing.items():
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             click.echo(f"wrote {path}", err=True)
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, VIDEO_ENGINE
 from gpu_bottleneck_exporter.nodeview.history import ENOUGH
-from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node
+from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node, named
 from gpu_bottleneck_exporter.prescription.model import (
     CPU_CORES,
     CPU_LIMIT,
@@ -282,6 +282,17 @@ def recommendation(gpu: Gpu) -> str | None:
     told = reason not in _GOES_WITHOUT_SAYING
     unknown = f" (no prediction: {REFUSALS.get(reason, reason)})" if told else ""
     return f"{gpu.remedy}{unknown}" if gpu.remedy else None
+
+
+def in_text(node: Node) -> Iterator[str]:
+    """All of it as lines, for a ticket or an e-mail."""
+    yield summary(node)
+    yield host(node)
+    for gpu in sorted(node.gpus, key=badness, reverse=True):
+        yield f"GPU {label(gpu)}  {gpu.name or DASH}  held by {owners(gpu)}"
+        yield from (f"  {name:13} {text}" for name, text in explained(gpu))
+        if shares := parts(named(gpu.parts)):
+            yield f"  {'time':13} {shares}"
 
 
 def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.report import text as words
 from gpu_bottleneck_exporter.report.bill import Bill, utc
 from gpu_bottleneck_exporter.web.status.assets import STYLE, digest
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, filled, join, listed
-from gpu_bottleneck_exporter.web.status.strip import legend, strip
+from gpu_bottleneck_exporter.web.status.strip import axis, legend, strip
 
 _PAGE = (files(__package__) / "report.html").read_text(encoding="utf-8")
 _STYLE = Html(STYLE + (files(__package__) / "report.css").read_text(encoding="utf-8"))
@@ -47,8 +47,7 @@ def _section(bill: Bill, part: words.Section) -> Html:
     if job := part.job:
         start, end = job.start_seconds or 0.0, job.end_seconds or bill.time_seconds
         if drawn := _drawn(job.gpus, start, end):
-            times = (element("span", utc(at)) for at in (start, end))
-            content += [drawn, element("div", *times, class_="axis")]
+            content += [drawn, axis(utc(start), utc(end))]
             each = ("Over time", *(_drawn([gpu], start, end) or "" for gpu in job.gpus))
             rows = [(*row, cell) for row, cell in zip(rows, each, strict=True)]
         content.append(legend(_parts(parts_of(job.busy_seconds, job.stall_seconds))))

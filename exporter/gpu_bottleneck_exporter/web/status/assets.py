@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.resources import files
 
-from gpu_bottleneck_exporter.palette import BUSY, WAITING_ON
+from gpu_bottleneck_exporter.palette import BUSY, ON_DARK, WAITING_ON
 
 
 def _read(name: str) -> str:
@@ -18,10 +19,16 @@ def digest(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
+def _classes(colours: Mapping[str, str]) -> str:
+    """A class for each wait; `var(--c)` is its colour."""
+    return "".join(f".c-{name} {{ --c: {colour}; }}\n" for name, colour in colours.items())
+
+
 PAGE = _read("page.html")
-# A class for each wait; `var(--c)` is its colour.
-STYLE = _read("status.css") + "".join(
-    f".c-{name} {{ --c: {colour}; }}\n" for name, colour in {"busy": BUSY, **WAITING_ON}.items()
+STYLE = (
+    _read("status.css")
+    + _classes({"busy": BUSY, **WAITING_ON})
+    + f"@media (prefers-color-scheme: dark) {{\n{_classes(ON_DARK)}}}\n"
 )
 SCRIPT = _read("refresh.js")
 BUILD = sha256((STYLE + SCRIPT).encode()).hexdigest()[:12]

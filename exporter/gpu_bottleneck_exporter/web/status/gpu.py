@@ -10,9 +10,12 @@ from gpu_bottleneck_exporter.nodeview.history import STEPS
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.nodeview.wire import STACKS_PATH
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, listed
-from gpu_bottleneck_exporter.web.status.strip import legend, strip
+from gpu_bottleneck_exporter.web.status.strip import axis, legend, strip
 
-_FACTS = ("Power", "Temperature", "Memory", "SM clock", "SMs active", "Workers")
+_EXPLAINING = ("Workers", "SMs active")
+_SINCE = "5 min ago"
+"""`STEPS` of 5 s, as the exporter records them."""
+_OTHERS = ("Power", "Temperature", "Memory", "SM clock")
 
 
 def card(gpu: Gpu, runbooks: str) -> Html:
@@ -51,13 +54,18 @@ def _body(gpu: Gpu, runbooks: str) -> Iterator[Html | None]:
         if gpu.evidence:
             yield listed((element("bdi", text) for text in gpu.evidence), "seen", "Evidence")
         yield _code(gpu)
-        yield _trend(gpu)
+        if drawn := _trend(gpu):
+            yield drawn
+            yield axis(_SINCE, "now")
         yield legend(gpu.parts)
         yield element("p", _held_by(gpu), class_="owner")
-        facts = (*words.levels(gpu), words.percent(gpu.sm_active_ratio), words.number(gpu.workers))
-        yield described(zip(_FACTS, facts, strict=True), "facts")
+        facts = words.number(gpu.workers), words.percent(gpu.sm_active_ratio)
+        yield described(zip(_EXPLAINING, facts, strict=True), "facts")
     if found := words.notices(gpu):
         yield listed(found, "chips", "Notices")
+    if gpu.up:
+        others = described(zip(_OTHERS, words.levels(gpu), strict=True), "facts")
+        yield element("details", element("summary", "Power, memory, clocks"), others)
 
 
 def _verdict(gpu: Gpu, runbooks: str) -> Html:

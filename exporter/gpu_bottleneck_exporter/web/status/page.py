@@ -11,7 +11,8 @@ from gpu_bottleneck_exporter.web.status.html import Html, described, element, fi
 
 _SIMULATED = Html(
     '<p class="notice">These GPUs are <strong>simulated</strong>; '
-    "the processes that use them are real.</p>"
+    "the processes that use them are real. On a busy machine they wait for CPUs, not for what they "
+    "are meant to show.</p>"
 )
 
 
@@ -32,6 +33,7 @@ def status_page(node: Node, *, telemetry_path: str, runbooks: str) -> str:
             *_gpus(node, runbooks),
             _signals(node),
             _collectors(node),
+            element("pre", "\n".join(words.in_text(node)), id="text", hidden=""),
         ),
         footer=f"Version {node.version}{driver}. {node.driver_status or ''}",
     )
@@ -46,7 +48,7 @@ def _gpus(node: Node, runbooks: str) -> tuple[Html | None, ...]:
     lines = element("ul", *(line(gpu) for gpu in worst if not words.idle(gpu)), class_="lines")
     span = f"Numbers are of the last {words.duration(node.window_seconds)}, "
     return (
-        _section("GPUs that wait", cards) if bad else None,
+        _section("GPUs that wait, the most idle first", cards) if bad else None,
         _section("Other GPUs", lines) if len(bad) < len(worst) else None,
         element("p", span, "strips of the last 5 min.", class_="span"),
     )

@@ -25,7 +25,8 @@
       if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     }
     for (const { name } of [...old.attributes]) {
-      if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+      const opened = name === "open" && old.nodeName === "DETAILS"; // by its reader
+      if (!fresh.hasAttribute(name) && !opened) old.removeAttribute(name);
     }
   }
 
@@ -81,6 +82,22 @@
     }
   });
 
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    if (!button) return;
+    const text = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+    } catch { // allowed over HTTPS only
+      text.hidden = false;
+      getSelection().selectAllChildren(text);
+      document.execCommand("copy");
+      getSelection().removeAllRanges();
+      text.hidden = true;
+    }
+    button.textContent = "Copied"; // until the next refresh
+  });
+
   function tell(reachable) {
     document.body.classList.toggle("stale", !reachable);
     if (reachable) {
@@ -107,5 +124,6 @@
     setTimeout(turn, PERIOD);
   }
 
+  document.documentElement.classList.add("live"); // buttons work
   setTimeout(turn, PERIOD);
 })();

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, UNKNOWN
 from gpu_bottleneck_exporter.nodeview.model import Parts, named
 from gpu_bottleneck_exporter.nodeview.text import percent
+from gpu_bottleneck_exporter.remedies import WAITS_FOR
 from gpu_bottleneck_exporter.web.status.html import Html, element, join, listed
 
 _HIGH = 100
 """Of a drawing, in its own units; CSS scales it."""
 
+_WORDS = {
+    name: words for name, words in WAITS_FOR.items() if name.replace("_", " ") not in words
+} | {UNALLOCATED: "no process holds it"}
+"""What codes mean that are no words by themselves."""
+
+
+def axis(start: str, end: str) -> Html:
+    """The times at both ends of a strip."""
+    return element("div", element("span", start), element("span", end), class_="axis")
+
 
 def strip(steps: Sequence[Parts], columns: int, label: str) -> Html | None:
     """The shares over time, one column per step, the last one at the right; None without any.
 
-    `label` is what those hear who do not see it.
+    `label` is what those hear who do not see it. Unknown time is left blank.
     """
     if not any(steps):
         return None
@@ -24,7 +36,8 @@ def strip(steps: Sequence[Parts], columns: int, label: str) -> Html | None:
         below = 0.0
         for name, part in step.items():
             top, high = _HIGH * (1 - below - part), _HIGH * part
-            paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
+            if name != UNKNOWN:
+                paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
             below += part
     drawn = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
     how = {"viewBox": f"0 0 {columns} {_HIGH}", "preserveAspectRatio": "none", "role": "img"}
@@ -32,9 +45,14 @@ def strip(steps: Sequence[Parts], columns: int, label: str) -> Html | None:
 
 
 def legend(parts: Parts) -> Html | None:
-    """The parts worth naming, each with its colour; None without any."""
+    """The parts worth naming, each with its colour and in words; None without any."""
     items = (
-        join(element("i", class_=f"c-{name}"), element("span", name), f" {percent(part)}")
+        join(
+            element("i", class_=f"c-{name}"),
+            element("span", name),
+            f" {percent(part)}",
+            element("small", f" {words}") if (words := _WORDS.get(name)) else None,
+        )
         for name, part in named(parts).items()
     )
     return listed(items, "parts", "Shares of the time") if parts else None
