@@ -62,7 +62,7 @@ def test_what_is_typed_first_works_as_printed(tmp_path: Path) -> None:
     require("git", "git")
     if not (ROOT / ".git").exists():
         pytest.skip("this is no clone")
-    clone, by_hand = blocks("Install")
+    clone, by_hand, _ = blocks("Install")
     with typed(clone, tmp_path, tmp_path) as server:
         assert server.get()[0] == 200
         until(lambda: "gpu_stall_seconds_total" in server.get()[1], "the demo's idle GPUs")

@@ -119,7 +119,9 @@ def reads(room):
     while time.monotonic() < end:
         os.preadv(rows, [room], 4096 * random.randrange(4096))
 def computes(room):
-    hashlib.pbkdf2_hmac("sha256", b"", room[:16], 30_000)
+    end = time.thread_time() + 0.02  # however fast the machine is
+    while time.thread_time() < end:
+        hashlib.pbkdf2_hmac("sha256", b"", room[:16], 1_000)
 def train(load):
     while True:
         for done in [pool.submit(load, room) for room in rooms]:
