@@ -297,7 +297,7 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
     # begins a comment. Raises SettingsError if there is no address.
     """
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = file.read_text(encoding="utf-8-sig", errors="replace").split("\n")
     except OSError as error:
         raise SettingsError(f"--nodes: cannot read {file}: {error.strerror}") from error
     found, wrong = [], []

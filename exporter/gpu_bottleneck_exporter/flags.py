@@ -57,7 +57,7 @@ class Amount(click.FloatRange):
 
     def parsed(self, value: Any) -> float:
         """The number that `value` means. Raises ValueError if it is none."""
-        return float(value)
+        return float(value) + 0.0  # not -0
 
     def written(self, amount: float) -> str:
         """`amount` as users type it."""
@@ -84,7 +84,11 @@ class Seconds(Amount):
     def written(self, amount: float) -> str:
         """In the largest unit of which it is a whole number: 3650d, 1m, 500ms."""
         units = ((name, round(amount / length, 6)) for name, length in _UNITS.items())
-        return [f"{count:g}{name}" for name, count in units if count and count == int(count)][-1]
+        return [
+            f"{count:g}{name}"
+            for name, count in units
+            if count == int(count) and (count or name == "s")
+        ][-1]
 
 
 def url_of(value: str) -> str:

@@ -118,12 +118,15 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
       1  a file cannot be written, or differs and --force is missing
       2  an option or its value is wrong
     """
+    from gpu_bottleneck_exporter import rulepack  # noqa: PLC0415
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
     from gpu_bottleneck_exporter.commands import rules as output  # noqa: PLC0415
 
     choice = output.Wanted(**wanted)
     if folder is not None:
-        files.write(folder, output.written(choice), force=force)
+        files.write(folder, output.rendered(choice), force=force)
+        if not choice.prometheusrule:  # the operator has routes of its own
+            files.offer(folder, rulepack.routes())
     else:
         click.echo(output.printed(choice), nl=False)
 

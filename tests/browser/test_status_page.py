@@ -134,6 +134,26 @@ def test_without_scripts_it_shows_the_same_and_loads_itself_anew(browser: Browse
         assert said == []
 
 
+def test_what_a_reader_unfolds_stays_with_its_gpu(browser: Browser) -> None:
+    now = node(mixed_state())
+    later = replace(now, gpus=tuple(reversed([replace(gpu, busy_ratio=0.5) for gpu in now.gpus])))
+    with showing(browser, now, DESK) as (page, said):
+        cards = page.get_by_role("article")
+        shown = cards.count()
+        expect(page.locator("details[open]")).to_have_count(0)
+        name = cards.nth(1).get_attribute("aria-label")
+        cards.nth(1).locator("summary").click()
+        turned = status_page(later, telemetry_path="/metrics", runbooks="https://example.org")
+        page.unroute_all()
+        page.route(page.url, lambda route: route.fulfill(body=turned, content_type=HTML))
+        expect(page.locator("article details[open]")).to_have_count(1)
+        expect(cards.first).not_to_have_attribute("aria-label", name or "")
+        page.wait_for_timeout(3000)  # until it was fetched
+        assert cards.count() <= shown
+        assert page.locator("article:has(details[open])").get_attribute("aria-label") == name
+        assert said == []
+
+
 @pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_to_try_and_evidence_can_be_read(

@@ -24,6 +24,8 @@ from gpu_bottleneck_exporter.accounting.stall import HOST_CODE
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.readings import Identity, Pod
 from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.feeders.programs import program_name
+from gpu_bottleneck_exporter.host.files import NoRoomError
 from gpu_bottleneck_exporter.host.process import Started, stat_of
 from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger, name_of
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job
@@ -186,6 +188,23 @@ def test_claims_are_those_that_are_asked_for_and_cut() -> None:
         assert job["command"] == "sleep", "without its arguments"
         assert "\x1b" not in text
         assert "SECRET" not in text
+
+
+def test_a_name_that_cannot_be_read_costs_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [NoRoomError("no more files")]
+
+    def name(proc: Path, pid: int) -> str:
+        if refusals:
+            raise refusals.pop()
+        return program_name(proc, pid)
+
+    monkeypatch.setattr("gpu_bottleneck_exporter.jobs.ledger.program_name", name)
+    with keeping() as ledger, process() as one:
+        hold(ledger, one.pid)
+        assert jobs(ledger) == [], "no job without an end"
+        hold(ledger, one.pid)
+        (job,) = jobs(ledger)
+        assert job["command"] == "sleep"
 
 
 def test_a_running_job_goes_on_after_a_restart(tmp_path: Path) -> None:

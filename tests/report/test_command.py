@@ -144,7 +144,7 @@ def test_several_jobs_and_an_owner(tmp_path: Path) -> None:
 
 def test_lines_that_are_no_address_cost_no_other_line(tmp_path: Path) -> None:
     with nodes({"a": document("node7", job("slurm-1", gpu(0)))}) as urls:
-        (tmp_path / "nodes").write_text(f"# ours\na b\n{urls['a']}\nhttp://\n")
+        (tmp_path / "nodes").write_text(f"\ufeff# ours\na b\n{urls['a']}\nhttp://\n")
         done = report(tmp_path, "--nodes", "nodes", "--job", "1")
     assert done.returncode == 1
     assert done.stdout.startswith("Job 1 ")
@@ -163,7 +163,7 @@ def test_a_job_without_a_name_is_known_by_its_program_and_claims(tmp_path: Path)
         page = report(tmp_path, "--url", urls["b"], "--format", "html")
     for row in every.stdout.splitlines()[3:5]:
         assert re.search(r"user-ada-\d-1 .* train\.py  WANDB_RUN_ID=3k2j", row)
-    assert single.stdout.startswith("Job user-ada-1-1 (train.py, ada, 1 GPU,")
+    assert single.stdout.startswith("Job user-ada-1-1 (ada, train.py, 1 GPU,")
     assert "\n  Claims: WANDB_RUN_ID=3k2j\n" in single.stdout
     assert "Claims: WANDB_RUN_ID=3k2j" in page.stdout
 

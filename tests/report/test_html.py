@@ -55,6 +55,12 @@ def test_several_jobs_have_tables_with_names() -> None:
     assert len(found.findall(".//tbody//td")) == len([*found.iter("td")])
 
 
+def test_time_before_a_job_opened_its_gpu_is_said_to_be_that() -> None:
+    found = page(document("node7", job("slurm-1", gpu(0, unallocated=0.5))))
+    assert "before it opened the GPU" in text(found, ".//ul[@class='parts']")
+    assert "no process holds it" not in text(found, ".//main")
+
+
 def test_hostile_names_are_text() -> None:
     rank = gpu(0, storage=0.5, **{'"><b>': 0.1})
     rank |= {"gpu": HOSTILE, "mig": HOSTILE, "model": HOSTILE, "uuid": HOSTILE}

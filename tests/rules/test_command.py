@@ -99,6 +99,11 @@ def test_it_writes_the_files_once(tmp_path: Path) -> None:
         texts = {f"{path.relative_to(folder)}": path.read_text("utf-8") for path in found}
         assert texts == whole
         assert {path.name for path in folder.glob("*.yml")} == {*PACK}, "what Prometheus loads"
+    (routes,) = (folder / name for name in rulepack.routes())
+    routes.write_text("mine")
+    for force in ((), ("--force",)):
+        result = run(tmp_path, "rules", "--output", f"{folder}", *force)
+        assert (result.returncode, result.stderr, routes.read_text()) == (0, "", "mine")
 
 
 def test_it_overwrites_nothing_silently_but_with_force(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
         ) from error
 
 
+def offer(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the examples that are missing: those that are there may have been edited."""
+    missing = {name: text for name, text in files.items() if not (folder / name).exists()}
+    write(folder, missing, force=False)
+
+
 def _packaged(folder: str, suffix: str) -> dict[str, str]:
     paths = Path(f"{resources('gpu_bottleneck_exporter')}", folder).glob(f"*.{suffix}")
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(paths)}

@@ -107,11 +107,6 @@ def rendered(wanted: Wanted) -> dict[str, str]:
     }
 
 
-def written(wanted: Wanted) -> dict[str, str]:
-    """What --output writes: also an example for Alertmanager, unless the operator has its own."""
-    return rendered(wanted) | ({} if wanted.prometheusrule else rulepack.routes())
-
-
 def printed(wanted: Wanted) -> str:
     """The PrometheusRule objects, or one rule file with all groups."""
     files = rendered(wanted)

@@ -96,7 +96,7 @@ def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
     known: Alerts = {}
     beats = 0
     while not stop.wait(_POLL_SECONDS):
-        with suppress(ExporterError):
+        with suppress(ExporterError, ValueError, LookupError):
             # Before rules have seen the first scrapes, all that is measured seems to be missing.
             beats += beats > 0 or _rules_work(prometheus)
             now = _alerts(prometheus) if beats > _SETTLING_POLLS else {}

@@ -110,7 +110,7 @@ def display_name(comm: str, executable: str, command: str) -> str:
     if _PYTHON.fullmatch(program):
         return _python_runs(arguments).rpartition("/")[2] or program
     if _PYTHON.fullmatch(runs):
-        return first[:_LONGEST_TITLE] or comm
+        return first.partition(" -")[0][:_LONGEST_TITLE] or comm
     return runs if runs.startswith(comm) else comm
 
 
@@ -118,8 +118,12 @@ def _python_runs(arguments: list[str]) -> str:
     """Module or script that Python was told to run; nothing for code on the command line."""
     words = iter(arguments)
     for word in words:
+        if word == "-":  # the program comes from stdin; what follows are its arguments
+            return ""
         if not word.startswith("-"):
             return word
+        if word == "--check-hash-based-pycs":
+            next(words, "")
         if option := _WITH_A_VALUE.fullmatch(word):
             value = option[2] or next(words, "")
             if option[1] in "cm":

@@ -261,12 +261,14 @@ class Ledger:
             owner = replace(owner, **found.pod._asdict())
         elif owner.pod_uid and owner.container_id:
             self._sampler.seek_name(owner.container_id)
+        # All that may fail is read before there is a job.
+        command = program_name(self._proc, pid)
         claims = claims_of(self._proc, pid, self._settings.jobs_claims)
         run = (
             run_of(self._proc, self._settings.sysfs, pid) if owner.slurm_job_id or owner.job else {}
         )
         job = self._job(owner, stat.session, started_ns, run)
-        job.command = job.command or program_name(self._proc, pid) or None
+        job.command = job.command or command or None
         job.claims |= claims
         had = next((one for one in job.gpus if one.uuid == gpu.uuid), None)
         if had is None:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,10 @@ _MOST_ASIDE = 8
 """Damaged files that are kept; the last one is replaced."""
 _EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNUSABLE = frozenset(
-    {errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
+    {
+        *(errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ENXIO),
+        *(errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG),
+    }
 )
 """Errors that do not pass by themselves, as those of a full disk may."""
 # Another version, with other columns, is to take another name.
@@ -103,28 +106,53 @@ def claim(path: str) -> None:
     SQLite has locks of its own on the file (flock(2); where a file system has none, nothing is
     locked). A disk that hangs is no reason to wait: jobs are kept once it answers.
 
-    Raises SettingsError if the file cannot be written, or is another exporter's.
+    Raises SettingsError if the file cannot be written, and ExporterError if another exporter has
+    it, or its disk is read-only: a restart may find that otherwise.
     """
-    found: list[OSError | None] = []
-    thread = threading.Thread(target=lambda: found.append(_lock(path)), daemon=True)
+    found: list[ExporterError | None] = []
+    late = threading.Event()
+
+    def work() -> None:
+        found.append(_refusal(path, _lock(path)))
+        if late.is_set() and found[0]:
+            log.warning("%s", found[0])
+
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(_PATIENCE_SECONDS)
-    error = found[0] if found else None
-    if error and error.errno == errno.EWOULDBLOCK:
-        raise SettingsError(f"--jobs.state-file: {path} is in use by another exporter")
-    if error and error.errno in _UNUSABLE:
-        raise SettingsError(f"--jobs.state-file: cannot write {error.filename}: {error.strerror}")
+    late.set()
+    if found and found[0]:
+        raise found[0]
+
+
+def _refusal(path: str, error: OSError | None) -> ExporterError | None:
+    """The sentence about an `error` of locking that does not pass by itself."""
+    flag = "--jobs.state-file:"
+    if error is None:
+        return None
+    if error.errno == errno.EWOULDBLOCK:
+        return ExporterError(f"{flag} {path} is in use by another exporter")
+    told = f"{flag} cannot write {error.filename}: {error.strerror}"
+    if error.errno == errno.EROFS:
+        return ExporterError(told)
+    return SettingsError(told) if error.errno in _UNUSABLE else None
 
 
 def _lock(path: str) -> OSError | None:
     """The error of opening `path` and locking its lock file, which stays open; None: locked."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        lock = f"{path}.lock"
-        fcntl.flock(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), _EXCLUSIVE)
+        with suppress(PermissionError):
+            os.close(_opened(path))
+        Path(path).chmod(0o600)  # as the store does, where the file is ours
+        os.close(_opened(path))
+        fcntl.flock(_opened(f"{os.path.realpath(path)}.lock"), _EXCLUSIVE)
     except OSError as error:
         return error
     return None
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 class Store:

@@ -17,11 +17,12 @@ from gpu_bottleneck_exporter.report import text as words
 from gpu_bottleneck_exporter.report.bill import Bill, utc
 from gpu_bottleneck_exporter.web.status.assets import STYLE, digest
 from gpu_bottleneck_exporter.web.status.html import Html, described, element, filled, join, listed
-from gpu_bottleneck_exporter.web.status.strip import axis, legend, strip
+from gpu_bottleneck_exporter.web.status.strip import WORDS, axis, legend, strip
 
 _PAGE = (files(__package__) / "report.html").read_text(encoding="utf-8")
 _STYLE = Html(STYLE + (files(__package__) / "report.css").read_text(encoding="utf-8"))
 _COLUMNS = 60
+_LEGEND = WORDS | {UNALLOCATED: words.BEFORE}
 _MEANINGS = MEANINGS | {UNALLOCATED: "the job had not opened the GPU yet"}
 
 
@@ -50,7 +51,7 @@ def _section(bill: Bill, part: words.Section) -> Html:
             content += [drawn, axis(utc(start), utc(end))]
             each = ("Over time", *(_drawn([gpu], start, end) or "" for gpu in job.gpus))
             rows = [(*row, cell) for row, cell in zip(rows, each, strict=True)]
-        content.append(legend(_parts(parts_of(job.busy_seconds, job.stall_seconds))))
+        content.append(legend(_parts(parts_of(job.busy_seconds, job.stall_seconds)), _LEGEND))
     if part.lines:
         content.append(listed(map(_text, part.lines), "told", "What to know"))
     return element("section", *content, _table(part.heading, rows))

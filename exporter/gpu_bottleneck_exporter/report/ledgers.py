@@ -142,4 +142,7 @@ def _name(job: Job) -> Sequence[str]:
 
 def _whole(parts: Sequence[Job]) -> Job:
     gpus = {(gpu.node, gpu.uuid or gpu.gpu): gpu for job in parts for gpu in job.gpus}
-    return parts[0].having(gpus.values())
+    whole = parts[0].having(gpus.values())
+    whole.command = next((job.command for job in parts if job.command), None)
+    whole.claims = {name: value for job in reversed(parts) for name, value in job.claims.items()}
+    return whole

@@ -18,11 +18,11 @@ from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill
 _SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}
 _FIGURES = ("Busy", "GPU-hours lost", "Cost", "Mostly")
 Row = tuple[str, ...]
-_BEFORE = "before it opened the GPU"
+BEFORE = "before it opened the GPU"
 """What a job's unallocated time is: its process was about to open the GPU."""
 _WIDE = 37
 """Cells of a bar of 100 %."""
-_MARKUP = re.compile(r"[\\`*<>|~&@#\[\]]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.")
+_MARKUP = re.compile(r"[\\`*<>|~&@#$\[\]]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.")
 """What Markdown does not take as it stands."""
 
 
@@ -119,7 +119,7 @@ def totals(bill: Bill) -> Iterator[Section]:
     for job in bill.listed:
         cells, boards = _cells(bill, job), f"{len(job.gpus) or ''}"
         to_do = change(job) or ""
-        about = short(job.owner_name), short(job.command or ""), claims(job)
+        about = short(job.owner_name), short(job.command or ""), short(claims(job))
         jobs.append((short(job.name), boards, *cells, *about, to_do))
     columns = ("Job", "GPUs", *_FIGURES, "Owner", "Command", "Claims", "Do first")
     if more := len(bill.jobs) - len(bill.listed):
@@ -173,8 +173,8 @@ def _lost(bill: Bill, use: Use) -> Row:
 
 
 def who(bill: Bill, job: Job) -> str:
-    """`train.py, ada, 8 GPUs on 2 nodes, 3 h 12 min`, as far as known."""
-    told = [*filter(None, (short(job.command or ""),)), short(job.owner_name)]
+    """`ada, train.py, 8 GPUs on 2 nodes, 3 h 12 min`, as far as known."""
+    told = [*filter(None, (short(job.owner_name), short(job.command or "")))]
     if job.gpus:
         count = len({gpu.node for gpu in job.gpus})
         nodes = f" on {count} nodes" if count > 1 else ""
@@ -197,4 +197,4 @@ def _counted(count: int, what: str) -> str:
 def waits(use: Use) -> str:
     """`worker_cpu 38 %, asleep 14 %`: the largest first; a dash if nothing was lost."""
     found = named(use.stall_ratios).items()
-    return parts({_BEFORE if name == UNALLOCATED else name: share for name, share in found}) or DASH
+    return parts({BEFORE if name == UNALLOCATED else name: share for name, share in found}) or DASH

@@ -54,8 +54,8 @@ class HostReader:
     ) -> None:
         """Read the machine now, and signals when they are due. `feeding`: processes that hold GPUs.
 
-        `settled`: whether the GPUs have been read, so that these are all; before that, signals that
-        depend on processes would be judged by another one.
+        `settled`: whether GPUs are known, or long enough awaited; before that, signals that depend
+        on processes would be judged by another one.
         `complete`: signals that the caller determined itself: whether it could look at everything.
         `watched`: see `HostSnapshot`.
         """

@@ -1,5 +1,8 @@
 {{- /* Values that the schema cannot refuse, or not in a sentence. */ -}}
 {{- define "exporter.check" -}}
+{{- if and .Values.jobs.volume.hostPath (dig "rollingUpdate" "maxSurge" "" .Values.updateStrategy) }}
+{{- fail "updateStrategy.rollingUpdate.maxSurge: with jobs.volume.hostPath, a new pod waits for the file of the old one" }}
+{{- end }}
 {{- if not (include "exporter.full" .) }}
 {{- if eq .Values.gpu.access "privileged" }}
 {{- fail "gpu.access=privileged runs a privileged container and needs privilege.level=full" }}

@@ -22,7 +22,9 @@ def card(gpu: Gpu, runbooks: str) -> Html:
     """A GPU in full."""
     head = element("div", element("h3", *_name(gpu)), _busy(gpu), class_="head")
     known = {"class_": f"c-{gpu.cause or 'unknown'}", "aria_label": f"GPU {words.label(gpu)}"}
-    return element("li", element("article", head, *_body(gpu, runbooks), **known))
+    return element(
+        "li", element("article", head, *_body(gpu, runbooks), **known), data_key=gpu.uuid
+    )
 
 
 def line(gpu: Gpu) -> Html:
@@ -65,7 +67,8 @@ def _body(gpu: Gpu, runbooks: str) -> Iterator[Html | None]:
         yield listed(found, "chips", "Notices")
     if gpu.up:
         others = described(zip(_OTHERS, words.levels(gpu), strict=True), "facts")
-        yield element("details", element("summary", "Power, memory, clocks"), others)
+        # The script closes it.
+        yield element("details", element("summary", "Power, memory, clocks"), others, open="")
 
 
 def _verdict(gpu: Gpu, runbooks: str) -> Html:

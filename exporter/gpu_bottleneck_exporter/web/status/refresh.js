@@ -9,7 +9,8 @@
 
   // A node's first class names its part of the page, unless it is a colour (c-*), which changes.
   const part = (node) => (node.classList?.[0] ?? "").replace(/^c-.*/, "");
-  const same = (one, other) => one.nodeName === other.nodeName && part(one) === part(other);
+  const same = (one, other) =>
+    one.nodeName === other.nodeName && part(one) === part(other) && one.dataset?.key === other.dataset?.key;
 
   function takeOver(old, fresh) {
     if (old.nodeType !== Node.ELEMENT_NODE) {
@@ -22,18 +23,34 @@
 
   function takeOverAttributes(old, fresh) {
     for (const { name, value } of [...fresh.attributes]) {
-      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+      if (old.getAttribute(name) !== value && !isOpen(old, name)) old.setAttribute(name, value);
     }
     for (const { name } of [...old.attributes]) {
-      const opened = name === "open" && old.nodeName === "DETAILS"; // by its reader
-      if (!fresh.hasAttribute(name) && !opened) old.removeAttribute(name);
+      if (!fresh.hasAttribute(name) && !isOpen(old, name)) old.removeAttribute(name);
     }
+  }
+
+  // Whether details are open is up to the reader.
+  function isOpen(node, name) {
+    return name === "open" && node.nodeName === "DETAILS";
+  }
+
+  function closed(node) {
+    for (const details of node.querySelectorAll?.("details") ?? []) details.open = false;
+    return node;
   }
 
   // When a part appears or disappears, those after it keep their nodes: one may have the focus.
   function takeOverChildren(old, fresh) {
     let next = old.firstChild;
+    const keyed = new Map([...old.children].map((node) => [node.dataset.key, node]));
     for (const node of [...fresh.childNodes]) {
+      const known = node.dataset?.key && keyed.get(node.dataset.key);
+      if (known && known !== next) { // a GPU that has another place now
+        old.insertBefore(known, next);
+        takeOver(known, node);
+        continue;
+      }
       let match = next;
       while (match && !same(match, node)) match = match.nextSibling;
       if (match) {
@@ -41,7 +58,7 @@
         next = match.nextSibling;
         takeOver(match, node);
       } else {
-        old.insertBefore(node, next);
+        old.insertBefore(closed(node), next);
       }
     }
     removeFrom(next, null);
@@ -86,16 +103,17 @@
     const button = event.target.closest("button[data-copy]");
     if (!button) return;
     const text = document.getElementById(button.dataset.copy);
+    let copied = true;
     try {
       await navigator.clipboard.writeText(text.textContent);
     } catch { // allowed over HTTPS only
       text.hidden = false;
       getSelection().selectAllChildren(text);
-      document.execCommand("copy");
+      copied = document.execCommand("copy");
       getSelection().removeAllRanges();
       text.hidden = true;
     }
-    button.textContent = "Copied"; // until the next refresh
+    button.textContent = copied ? "Copied" : "The browser refuses"; // until the next refresh
   });
 
   function tell(reachable) {
@@ -125,5 +143,6 @@
   }
 
   document.documentElement.classList.add("live"); // buttons work
+  closed(document);
   setTimeout(turn, PERIOD);
 })();

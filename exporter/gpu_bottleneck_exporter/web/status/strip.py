@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, UNKNOWN
 from gpu_bottleneck_exporter.nodeview.model import Parts, named
@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.web.status.html import Html, element, join, listed
 _HIGH = 100
 """Of a drawing, in its own units; CSS scales it."""
 
-_WORDS = {
+WORDS = {
     name: words for name, words in WAITS_FOR.items() if name.replace("_", " ") not in words
 } | {UNALLOCATED: "no process holds it"}
 """What codes mean that are no words by themselves."""
@@ -44,14 +44,14 @@ def strip(steps: Sequence[Parts], columns: int, label: str) -> Html | None:
     return element("svg", *drawn, class_="trend", aria_label=label, **how)
 
 
-def legend(parts: Parts) -> Html | None:
+def legend(parts: Parts, explained: Mapping[str, str] = WORDS) -> Html | None:
     """The parts worth naming, each with its colour and in words; None without any."""
     items = (
         join(
             element("i", class_=f"c-{name}"),
             element("span", name),
             f" {percent(part)}",
-            element("small", f" {words}") if (words := _WORDS.get(name)) else None,
+            element("small", f" {words}") if (words := explained.get(name)) else None,
         )
         for name, part in named(parts).items()
     )
