@@ -41,6 +41,12 @@ def test_all_that_is_known_in_one_line() -> None:
     )
 
 
+def test_a_main_that_waits_for_its_own_requests_need_not_be_loading() -> None:
+    of_main = said(cause="network", current_value=0, value=3)
+    assert of_main.startswith("3 threads or loader workers for its own requests: 93 % busy")
+    assert said(cause="network").startswith(WORKERS), "it has workers"
+
+
 def test_what_a_job_gains_and_whose_workers_are_counted() -> None:
     assert said(job_busy_ratio=0.62, job_gpus=4).startswith(
         f"{WORKERS}; if only this rank is changed, the job's 4 GPUs go from 40 % to 62 %; uses"

@@ -56,10 +56,11 @@ class Wanted:
     def severities(self) -> dict[str, str]:
         """Of alerts, by name; `rulepack.OFF` for one that is left out."""
         pairs = [alert.partition("=") for alert in self.alerts]
-        if wrong := [name for name, _, severity in pairs if severity not in rulepack.SEVERITIES]:
+        wrong = ["".join(pair) for pair in pairs if pair[2] not in rulepack.SEVERITIES]
+        if wrong:
             raise SettingsError(
                 f"--alert must be an alert and one of {', '.join(rulepack.SEVERITIES)}, like "
-                f"GpuOversized=off, not that of {wrong[0]!r}"
+                f"GpuOversized=off, not {wrong[0]!r}"
             )
         return {name: severity for name, _, severity in pairs}
 
