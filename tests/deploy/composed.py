@@ -60,7 +60,8 @@ def main(folder: Path, exporter: Sequence[str], prometheus: str, alertmanager: s
     start(folder, prometheus, f"--config.file={COMPOSE / 'prometheus.yml'}")
     routes = f"--config.file={ROOT / 'rules/alertmanager.yml'}"
     start(folder, alertmanager, routes, "--cluster.listen-address=")
-    until, seen = time.monotonic() + _PATIENCE_SECONDS, {}
+    until = time.monotonic() + _PATIENCE_SECONDS
+    seen: dict[str, Any] = {}
     while time.monotonic() < until and "up" not in seen.get("targets", {}).values():
         time.sleep(1)
         try:
