@@ -141,9 +141,9 @@ def _refusal(path: str, error: OSError | None) -> ExporterError | None:
 def _lock(path: str) -> OSError | None:
     """The error of opening `path` and locking its lock file, which stays open; None: locked."""
     try:
-        with suppress(PermissionError):
-            os.close(_opened(path))
-        Path(path).chmod(0o600)  # as the store does, where the file is ours
+        with suppress(OSError):  # as the store does, where the file is ours
+            if Path(path).is_file():
+                Path(path).chmod(0o600)
         os.close(_opened(path))
         fcntl.flock(_opened(f"{os.path.realpath(path)}.lock"), _EXCLUSIVE)
     except OSError as error:
