@@ -61,7 +61,7 @@ class Amount(click.FloatRange):
 
     def written(self, amount: float) -> str:
         """`amount` as users type it."""
-        return f"{amount:,.12g}".replace(",", "")
+        return f"{amount:.12g}"
 
     def _describe_range(self) -> str:
         """The range in the help; empty where `Settings` checks it."""
@@ -79,7 +79,7 @@ class Seconds(Amount):
         if isinstance(value, str) and re.fullmatch(f"({_PART})+", value):
             parts = re.findall(_PART, value)
             return float(sum(float(count) * _UNITS[unit] for count, unit in parts))
-        return float(value)
+        return super().parsed(value)
 
     def written(self, amount: float) -> str:
         """In the largest unit of which it is a whole number: 3650d, 1m, 500ms."""

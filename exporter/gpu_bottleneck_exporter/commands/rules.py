@@ -55,14 +55,14 @@ class Wanted:
 
     def severities(self) -> dict[str, str]:
         """Of alerts, by name; `rulepack.OFF` for one that is left out."""
-        pairs = [alert.partition("=") for alert in self.alerts]
-        wrong = ["".join(pair) for pair in pairs if pair[2] not in rulepack.SEVERITIES]
+        found = {alert: alert.partition("=") for alert in self.alerts}
+        wrong = [typed for typed, pair in found.items() if pair[2] not in rulepack.SEVERITIES]
         if wrong:
             raise SettingsError(
                 f"--alert must be an alert and one of {', '.join(rulepack.SEVERITIES)}, like "
                 f"GpuOversized=off, not {wrong[0]!r}"
             )
-        return {name: severity for name, _, severity in pairs}
+        return {name: severity for name, _, severity in found.values()}
 
     def hours(self) -> dict[str, float]:
         """The budgets: GPU-hours by owner."""

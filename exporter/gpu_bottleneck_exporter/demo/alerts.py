@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.fetch import Server
@@ -115,17 +116,19 @@ def changes(before: Alerts, now: Alerts) -> list[str]:
     return lines + [f"{'over':8} {alert}" for alert in sorted(before.keys() - now.keys())]
 
 
+def _asked(prometheus: str, what: str) -> Any:  # noqa: ANN401 - JSON
+    """The data of an answer of its API."""
+    return json.loads(Server(f"http://{prometheus}").get(f"/api/v1/{what}", _MOST_BYTES))["data"]
+
+
 def _rules_work(prometheus: str) -> bool:
     """Whether all rules have run. Raises ExporterError while Prometheus does not answer."""
-    asked = "/api/v1/query?query=gpu:rules:heartbeat_timestamp"
-    reply = Server(f"http://{prometheus}").get(asked, _MOST_BYTES)
-    return bool(json.loads(reply)["data"]["result"])
+    return bool(_asked(prometheus, "query?query=gpu:rules:heartbeat_timestamp")["result"])
 
 
 def _alerts(prometheus: str) -> Alerts:
     """All alerts. Raises ExporterError while Prometheus does not answer."""
-    reply = Server(f"http://{prometheus}").get("/api/v1/alerts", _MOST_BYTES)
-    found = json.loads(reply)["data"]["alerts"]
+    found = _asked(prometheus, "alerts")["alerts"]
     return {
         _named(one["labels"]): (one["state"], one["annotations"].get("description", ""))
         for one in found

@@ -59,7 +59,7 @@ _WITH_A_VALUE = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
 """Python's short options that take a value: the rest of the word, else the next one."""
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _LONGEST_TITLE = 64
-MAX_NAME = 100
+_MAX_NAME = 100
 """Characters of a program's name: more than a line of a table has room for."""
 _TERMINAL = 4
 """Field tty_nr of /proc/PID/stat, counted after the command."""
@@ -84,13 +84,13 @@ def runs_notebook(command: str) -> bool:
 
 
 def program_name(proc: Path, pid: int) -> str:
-    """What people call process `pid`, at most `MAX_NAME` characters; empty if it has ended.
+    """What people call process `pid`, at most `_MAX_NAME` characters; empty if it has ended.
 
     Without its arguments, which may hold passwords. Sources: /proc/PID/comm, exe, cmdline.
     """
     comm = (read(f"{proc}/{pid}/comm") or "").strip()
     command = command_line(proc, pid).text
-    return display_name(comm, _executable(proc, pid), command)[:MAX_NAME]
+    return display_name(comm, _executable(proc, pid), command)[:_MAX_NAME]
 
 
 def _executable(proc: Path, pid: int) -> str:

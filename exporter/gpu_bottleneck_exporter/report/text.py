@@ -119,8 +119,8 @@ def totals(bill: Bill) -> Iterator[Section]:
     for job in bill.listed:
         cells, boards = _cells(bill, job), f"{len(job.gpus) or ''}"
         to_do = change(job) or ""
-        about = short(job.owner_name), short(job.command or ""), short(claims(job))
-        jobs.append((short(job.name), boards, *cells, *about, to_do))
+        whose = short(job.owner_name), short(job.command or ""), short(claims(job))
+        jobs.append((short(job.name), boards, *cells, *whose, to_do))
     columns = ("Job", "GPUs", *_FIGURES, "Owner", "Command", "Claims", "Do first")
     if more := len(bill.jobs) - len(bill.listed):
         jobs.append((f"and {more} more (see --limit)", *[""] * (len(columns) - 1)))
