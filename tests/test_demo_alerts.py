@@ -7,10 +7,11 @@ import re
 import shutil
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpu_bottleneck_exporter.demo.alerts import alerting, changes
+from gpu_bottleneck_exporter.demo.alerts import alerting, changes, lasting
 from support.command import ANY_PORT, serving
 from support.tools import require
 from support.waiting import until
@@ -28,6 +29,12 @@ def test_only_what_changed_is_told() -> None:
         f"pending  {OTHER}",
     ]
     assert changes({NAMED: FIRING}, {}) == [f"over     {NAMED}"]
+
+
+def test_an_alert_that_is_pending_for_a_moment_is_not_told() -> None:
+    now = {NAMED: PENDING, OTHER: FIRING}
+    assert lasting(now, {NAMED: 1, OTHER: 1}) == {OTHER: FIRING}
+    assert lasting(now, {NAMED: 3, OTHER: 3}) == now
 
 
 def test_without_prometheus_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +58,9 @@ def test_alerts_come_and_all_ends_with_the_demo(tmp_path: Path) -> None:
         until(lambda: re.search(r"pending  GPU \d  Gpu\w+ \(", demo.said), "an alert")
         until(lambda: alertmanagers(found[1]), "Alertmanager, which Prometheus looks for by itself")
         told = {*re.findall(r"(?:pending|over) +GPU \S+  (\w+)", demo.said)}
+        if asked(found[1], "query?query=min_over_time(up[10m])==0")["result"]:
+            # On a machine too busy to answer within a second, that it did not answer is true.
+            told.discard("GpuExporterDown")
         assert told.isdisjoint({"GpuThresholdsMissing", "GpuCausesBlind", "GpuExporterDown"})
         assert demo.terminate() == 0
         until(lambda: not demo.session(), "the end of its processes")
@@ -58,5 +68,10 @@ def test_alerts_come_and_all_ends_with_the_demo(tmp_path: Path) -> None:
 
 def alertmanagers(prometheus: str) -> list[object]:
     """Those that it sends alerts to."""
-    with urllib.request.urlopen(f"{prometheus}/api/v1/alertmanagers") as reply:
-        return list(json.load(reply)["data"]["activeAlertmanagers"])
+    return list(asked(prometheus, "alertmanagers")["activeAlertmanagers"])
+
+
+def asked(prometheus: str, what: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{prometheus}/api/v1/{what}") as reply:
+        data: dict[str, Any] = json.load(reply)["data"]
+        return data

@@ -25,6 +25,8 @@ _LOCAL = "127.0.0.1"
 _POLL_SECONDS = 1.0
 _SETTLING_POLLS = 15
 """Polls from the rules' first heartbeat until alerts are shown: at first, windows are empty."""
+_PENDING_POLLS = 3
+"""Polls for which an alert must have been pending to be shown: a scrape may fail when busy."""
 _MOST_BYTES = 16 * 2**20
 Tell = Callable[[str], None]
 Alerts = Mapping[str, tuple[str, str]]
@@ -95,15 +97,27 @@ def _run(cleanup: ExitStack, program: str, file: Path, address: str, *flags: str
 def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
     began = time.monotonic()
     known: Alerts = {}
+    polls: dict[str, int] = {}
     beats = 0
     while not stop.wait(_POLL_SECONDS):
         with suppress(ExporterError, ValueError, LookupError):
             # Before rules have seen the first scrapes, all that is measured seems to be missing.
             beats += beats > 0 or _rules_work(prometheus)
             now = _alerts(prometheus) if beats > _SETTLING_POLLS else {}
+            polls = {alert: polls.get(alert, 0) + 1 for alert in now}
+            now = lasting(now, polls)
             for line in changes(known, now):
                 tell(f"[{time.monotonic() - began:4.0f} s] {line}")
             known = now
+
+
+def lasting(alerts: Alerts, polls: Mapping[str, int]) -> Alerts:
+    """Those that fire, or that have been there for `_PENDING_POLLS` of the last polls."""
+    return {
+        alert: (state, description)
+        for alert, (state, description) in alerts.items()
+        if state == "firing" or polls[alert] >= _PENDING_POLLS
+    }
 
 
 def changes(before: Alerts, now: Alerts) -> list[str]:
