@@ -70,6 +70,13 @@ def test_what_a_change_returns_is_what_the_same_work_leaves_over() -> None:
     assert change(one(rank)) == "num_workers 1 → 2 (would return at most 0.2 GPU-hours)"
 
 
+def test_a_main_process_that_waits_for_its_own_requests_is_told_so() -> None:
+    rank = gpu(0, hours=1, network=0.6)
+    rank["recommendation"] = advised(0, 3, 0.5, cause="network", at_most=True)
+    told = "3 threads or loader workers for its own requests"
+    assert change(one(rank)) == f"{told} (would return at most 0.2 GPU-hours)"
+
+
 def test_one_slow_rank_returns_what_the_others_wait_for() -> None:
     ranks = [gpu(index, hours=1, peer=0.4) for index in range(4)]
     ranks[2] = gpu(2, hours=1, worker_cpu=0.4)

@@ -29,7 +29,9 @@ HOSTILE = 'a"b\\c\n{{ .X }} é'
 """Part of the labels of a target or GPU, which anybody may shape."""
 NOWHERE = "nothing"
 """Stands for a GPU about which no more is known."""
-GPUS = (*KNOBS, NOWHERE)
+ALONE = "alone"
+"""It has no workers, and some are recommended."""
+GPUS = (*KNOBS, ALONE, NOWHERE)
 """By what is recommended for each."""
 NODE = "[fe80::7]:9"
 TARGET = {"job": f"gpu{HOSTILE}", "instance": NODE, "namespace": "ops", "blind": "b", "cause": "c"}
@@ -119,10 +121,11 @@ def records() -> Iterator[Mapping[str, str]]:
         yield {"record": "helper:fault:bool", "expr": known}
     culprit = vector({**labels_of("5"), "workload_group": "slurm-4711"}, "1")
     yield {"record": "gpu:hang:culprit", "expr": culprit}
-    for knob in KNOBS:
-        told = {"speedup": "2.114", "current_value": "0.5", "value": "6.2345"}
+    for gpu, knob in {**dict(zip(KNOBS, KNOBS, strict=True)), ALONE: NUM_WORKERS}.items():
+        now = "0" if gpu == ALONE else "0.5"
+        told = {"speedup": "2.114", "current_value": now, "value": "6.2345"}
         for name, value in {**told, "upper_bound": f"{int(knob in AT_MOST)}"}.items():
-            expression = vector({**labels_of(knob), "knob": knob}, value)
+            expression = vector({**labels_of(gpu), "knob": knob}, value)
             yield {"record": f"gpu:prescription:{name}", "expr": expression}
     of_pack = (rule for rule in causes_table.pack() if rule.name in LOOKED_UP_HERE)
     yield from (rule.fields for rule in of_pack)
@@ -216,7 +219,8 @@ def faults(
 
 def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
     """The end of its description."""
-    knob = labels["gpu"]
+    alone = labels["gpu"] == ALONE
+    knob = NUM_WORKERS if alone else labels["gpu"]
     if rule.name == "GpuCollectiveHang":
         is_known = "slurm-4711" in labels.get("workload_group", "")
         return f" The others wait for GPU 5 on {NODE}." * is_known
@@ -224,5 +228,7 @@ def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
         return ""
     if knob in REMOVED:
         return f" Without the wait for {knob.replace('_', ' ')}: up to 2.1 times as fast."
-    bound = "up to" if knob in AT_MOST else "about"
-    return f" With 6.23 {UNITS[knob]} in place of 0.5: {bound} 2.1 times as fast."
+    turned = f"{UNITS[knob]} in place of {0 if alone else 0.5}"
+    if alone and labels["cause"] == "network_storage_bound":
+        turned = "threads or loader workers for the requests of the training process"
+    return f" With 6.23 {turned}: {'up to' if knob in AT_MOST else 'about'} 2.1 times as fast."

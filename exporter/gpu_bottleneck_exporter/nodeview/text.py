@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from gpu_bottleneck_exporter.accounting.stall import NETWORK, UNALLOCATED, VIDEO_ENGINE
+from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, VIDEO_ENGINE
 from gpu_bottleneck_exporter.nodeview.history import ENOUGH
 from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node, named
 from gpu_bottleneck_exporter.prescription.model import (
     CPU_CORES,
     CPU_LIMIT,
-    NUM_WORKERS,
     REFUSALS,
     REMOVED,
     Prescription,
@@ -241,8 +240,7 @@ def in_full(change: Prescription) -> str:
     pytorch = change.pytorch and not together  # who sets it sets it for one process
     now = amount(change.current_value)
     turned = f"DataLoader(num_workers={value})" if pytorch else f"{name}: {value}{together}"
-    if change.knob == NUM_WORKERS and change.cause == NETWORK and not change.current_value:
-        # Whether they bring data or report something, they need not hold up the main process.
+    if change.of_own_requests:
         turned = f"{value} threads or loader workers for its own requests{together}"
     where = ""
     if change.knob in _CORES:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.observed import Observed
 
@@ -88,6 +89,14 @@ class Prescription:
     """What the GPU waits on most afterwards (`WAITING_ON`); None: nothing worth naming."""
     pytorch: bool = False
     """Whether the job's loader is known to be PyTorch's."""
+
+    @property
+    def of_own_requests(self) -> bool:
+        """Whether the main process waits for the network itself, as it has no workers.
+
+        Whether its requests bring data or report something, they need not hold it up.
+        """
+        return self.knob == NUM_WORKERS and self.cause == stall.NETWORK and not self.current_value
 
 
 @dataclass(frozen=True, slots=True)

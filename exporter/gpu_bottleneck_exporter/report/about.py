@@ -108,6 +108,8 @@ def change(job: Job) -> str | None:
 
 def _turned(advice: Prescription) -> str:
     """`num_workers 2 → 6`."""
+    if advice.of_own_requests:
+        return f"{amount(advice.value)} threads or loader workers for its own requests"
     knob = advice.knob
     name = knob if knob == NUM_WORKERS else SETTINGS.get(knob, short(knob))
     turned = f"{name} {amount(advice.current_value)} → {amount(advice.value)}"
