@@ -28,6 +28,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import READ, unanswering
 from support.programs import program
+from support.ticks import note_split
 from support.waiting import until
 
 FILES = (
@@ -193,7 +194,7 @@ def watch_until(right: Right, mains: Iterable[int], faults: Iterable[Fault]) -> 
         now = time.monotonic_ns()
         since = now - RECENT_NS
         for pid in jobs:
-            watch.note_split(f"{pid}", 0, {UNKNOWN: 1})
+            note_split(watch, f"{pid}", 0, {UNKNOWN: 1})
         seen = {pid: watch.explaining(f"{pid}", since, now) or Bucket() for pid in jobs}
         return [fault for pid, fault in jobs.items() if not right(fault, seen[pid])]
 

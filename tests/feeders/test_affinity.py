@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.programs import program
 from support.rows import rows
+from support.ticks import note_split
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -82,7 +83,7 @@ def test_it_is_said_of_a_gpu_that_waits_for_them() -> None:
         try:
 
             def said() -> bool:
-                watch.note_split("a", 0, {UNKNOWN: 1})
+                note_split(watch, "a", 0, {UNKNOWN: 1})
                 feeding = watch.feeding("a")
                 text = f"all 4 workers may run on CPU {FIRST} only"
                 return feeding is not None and (CPU_QUEUE, text) in feeding.evidence

@@ -26,6 +26,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.programs import program
 from support.rows import rows
+from support.ticks import note_split, tick
 from support.waiting import until
 
 SECOND = 10**9
@@ -65,7 +66,7 @@ def assert_settles(pid: int, causes: Collection[str], busy: float = 0.0) -> None
     found: dict[str, int] = {}
 
     def settled() -> bool:
-        watch.note_split("a", 0, {UNKNOWN: 1})
+        note_split(watch, "a", 0, {UNKNOWN: 1})
         now_ns = time.monotonic_ns()
         did = watch.explaining("a", now_ns - 4 * SECOND, now_ns)
         if did is None or did.elapsed_ns < 3 * SECOND:
@@ -95,7 +96,7 @@ def test_a_main_in_a_lock_waits_for_its_active_threads(code: str, awaited: bool)
 
         def looks() -> tuple[int, int]:
             now_ns = time.monotonic_ns()
-            feed.note_split(0, {UNKNOWN: 1}, now_ns)
+            feed.note(tick(0, {UNKNOWN: 1}, now_ns))
             feed.sample(now_ns)
             feed.advance(now_ns)
             found = feed.history.total

@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.host.process import TICK_NS
 from gpu_bottleneck_exporter.workload.owners import Groups
 from support.programs import program
 from support.rows import rows
+from support.ticks import tick
 from support.trees import cgroup_v2, end, lay, links, process
 
 SECOND = 1_000_000_000
@@ -154,7 +155,7 @@ def test_what_kin_do_and_use_is_the_gpus(recorded: Recorded) -> None:
     process(recorded.proc, 8, state="R")
     recorded.adopt(7)
     recorded.feed.family.adopt_kin({8})
-    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
     process(recorded.proc, 8, state="R", cpu_ticks=45)
     recorded.tick()
     kin = recorded.feed.history.total.of(Role.RELATED)
@@ -182,7 +183,7 @@ def test_files_are_named_only_while_somebody_waits_for_them(
     lay(recorded.proc, {"7/mountinfo": "21 1 0:21 / /data rw - nfs4 x rw\n"})
     links(recorded.proc / "7/fd", "/data/x")
     recorded.adopt(7)
-    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
     told = recorded.tick().evidence
     assert [cause for cause, text in told if "/data" in text] == causes
     assert recorded.feed.history.total.places == dict.fromkeys([Place.UNKNOWN] if causes else [], 1)
@@ -192,7 +193,7 @@ def test_a_lock_of_the_driver_is_named(recorded: Recorded) -> None:
     process(recorded.proc, 7, state="D")
     lay(recorded.proc, {"7/wchan": "os_acquire_rwlock_write"})
     recorded.adopt(7)
-    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
     ((cause, text),) = recorded.tick().evidence
     assert cause == UNKNOWN
     assert text.endswith("the GPU's driver (100%): os_acquire_rwlock_write")
@@ -208,7 +209,7 @@ def test_evidence_is_of_those_that_have_the_gpu_now(recorded: Recorded, *, gap: 
     def ticks(number: int) -> str:
         told = ""
         for _ in range(number):
-            recorded.feed.note_split(0, {UNKNOWN: 1}, recorded._now_ns)
+            recorded.feed.note(tick(0, {UNKNOWN: 1}, recorded._now_ns))
             told += f"{recorded.tick().evidence}"
         return told
 
@@ -224,7 +225,7 @@ def test_evidence_is_of_those_that_have_the_gpu_now(recorded: Recorded, *, gap: 
 
 
 def test_a_gpu_is_engaged_while_it_works_or_is_held_up_by_its_own_rank(recorded: Recorded) -> None:
-    recorded.feed.note_split(2 * SECOND, {STORAGE: SECOND, PEER: SECOND}, 1)
+    recorded.feed.note(tick(2 * SECOND, {STORAGE: SECOND, PEER: SECOND}, 1))
     assert recorded.feed.engaged == (0.75, 1)
 
 
@@ -233,7 +234,7 @@ def test_who_sleeps_by_itself_does_not_wait_for_its_next_task(recorded: Recorded
         process(recorded.proc, worker)
         lay(recorded.proc, {f"{worker}/wchan": channel})
     recorded.adopt(7, workers=(8, 9))
-    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
     recorded.tick()
     seen = recorded.feed.history.total.of(Role.WORKER).seen
     assert seen == {Activity.QUEUE: 1, Activity.TIMER: 1}
@@ -476,7 +477,7 @@ def test_waits_of_workers_count_the_passes_that_looked_at_mains_only(recorded: R
 
 def test_mains_are_runnable_while_they_have_a_cpu_or_wait_for_one(recorded: Recorded) -> None:
     """Of two mains, one runs for half of the time."""
-    recorded.feed.note_split(0, {UNKNOWN: 1}, 1)
+    recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
     process(recorded.proc, 8)
 
     def runnable(at_ns: int, *mains: int, ran_ns: int = 1) -> float | None:

@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.programs import Program, descriptors, program
 from support.rows import rows
+from support.ticks import note_split
 from support.waiting import until
 
 PROC = Path("/proc")
@@ -234,7 +235,7 @@ ready(one.pid, two.pid, left.pid, right.pid, right.stdout.fileno()); locked()
 
 def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
     """How many workers a main that starves its GPU has, and what that waits for."""
-    watch.note_split("a", 0, {UNKNOWN: 1})
+    note_split(watch, "a", 0, {UNKNOWN: 1})
     feed = watch.feed("a")
     now_ns = time.monotonic_ns()
     did = watch.explaining("a", now_ns - 4 * 10**9, now_ns)

@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.settings import Settings
 from support.children import Parent
 from support.limits import all_in_use
 from support.programs import program
+from support.ticks import note_split
 from support.waiting import until
 
 UUID = "a"
@@ -77,7 +78,7 @@ def watched(*pids: int, proc: Path = Path("/proc")) -> Iterator[HostSampler]:
 
 
 def feeding(watch: HostSampler) -> Feeding | None:
-    watch.note_split(UUID, 0, {UNKNOWN: 1})  # starved, and looked at closely
+    note_split(watch, UUID, 0, {UNKNOWN: 1})  # starved, and looked at closely
     return watch.feeding(UUID)
 
 
@@ -99,14 +100,14 @@ def told(watch: HostSampler) -> tuple[bool | None, dict[str, int]]:
 
 def signal(watch: HostSampler, name: str) -> bool | None:
     """One of what the host tells, while the GPU has no work."""
-    watch.note_split(UUID, 0, {UNKNOWN: 1})
+    note_split(watch, UUID, 0, {UNKNOWN: 1})
     snapshot = watch.host.snapshot
     return snapshot.signals.get(name) if snapshot else None
 
 
 def seen(watch: HostSampler, since_ns: int, role: str, uuid: str = UUID) -> Part:
     """What feeders did while the GPU had no work."""
-    watch.note_split(uuid, 0, {UNKNOWN: 1})
+    note_split(watch, uuid, 0, {UNKNOWN: 1})
     return (watch.explaining(uuid, since_ns, time.monotonic_ns()) or Bucket()).of(role)
 
 

@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.sampling.peers import (
+from gpu_bottleneck_exporter.sampling.discovery import (
     are_joined,
     ends_towards,
     engaged_peer,
@@ -28,6 +28,7 @@ from gpu_bottleneck_exporter.workload.owners import Groups
 from gpu_bottleneck_exporter.workload.ranks import rendezvous
 from support.programs import Program, program
 from support.rights import Way, as_nobody, with_a_network_of_its_own
+from support.ticks import tick
 from support.waiting import until
 
 PROC, SYSFS = Path("/proc"), Path("/sys")
@@ -118,7 +119,7 @@ def test_the_rank_that_a_gpu_waits_for_is_named() -> None:
         feeds = {"a": group(one), "b": group(other)}
         now_ns = time.monotonic_ns()
         assert engaged_peer("a", feeds, now_ns) == (0.0, None)
-        feeds["b"].note_split(9, {UNKNOWN: 1}, now_ns)
+        feeds["b"].note(tick(9, {UNKNOWN: 1}, now_ns))
         ratio, awaited = engaged_peer("a", feeds, now_ns)
         assert (ratio, awaited) == (0.9, feeds["b"])
         assert awaited is not None
@@ -161,7 +162,7 @@ def test_a_connection_between_processes_of_one_user_joins_them() -> None:
         one, other = feed(server), feed(client)
         assert are_joined(one, other)
         assert are_joined(other, one)
-        one.note_split(0, {UNKNOWN: 1}, time.monotonic_ns())
+        one.note(tick(0, {UNKNOWN: 1}, time.monotonic_ns()))
         inspect_connections([one, other], time.monotonic_ns())
         assert set(one.joined) == {other}
         assert set(other.joined) == {one}
@@ -202,7 +203,7 @@ def test_kin_join_two_gpus_unless_they_are_those_of_both(*, of_both: bool) -> No
         for one in feeds[not of_both :]:
             one.family.adopt_kin({front.pid})
         for one in feeds:
-            one.note_split(0, {UNKNOWN: 1}, time.monotonic_ns())
+            one.note(tick(0, {UNKNOWN: 1}, time.monotonic_ns()))
         inspect_connections(feeds, time.monotonic_ns())
         assert [bool(one.joined) for one in feeds] == [not of_both] * 2
         for one in feeds:
@@ -219,7 +220,7 @@ def test_gpus_that_work_in_turn_wait_for_each_other() -> None:
             """Whether the server waits for the client, and the client for the server."""
             now_ns = time.monotonic_ns()
             for one in feeds:
-                one.note_split(0, {UNKNOWN: 1}, now_ns)
+                one.note(tick(0, {UNKNOWN: 1}, now_ns))
             inspect_connections(feeds, now_ns)
             for one in feeds:
                 one.sample(now_ns)

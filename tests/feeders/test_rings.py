@@ -25,6 +25,7 @@ from scenarios.cgroups import Limits, Unavailable, limited
 from support.asynchronous import Wait, library
 from support.programs import Program, program
 from support.rows import rows
+from support.ticks import tick
 from support.tools import missing
 from support.trees import lay, links, process
 from support.waiting import until
@@ -183,7 +184,7 @@ class Job:
         for _ in range(looks):
             time.sleep(0.05)
             now_ns = time.monotonic_ns()
-            self.feed.note_split(0, {UNKNOWN: SECOND}, now_ns)
+            self.feed.note(tick(0, {UNKNOWN: SECOND}, now_ns))
             self.feed.sample(now_ns)
             self.feed.advance(now_ns)
             bucket = self.feed.history.explaining(now_ns - 1, now_ns)

@@ -25,6 +25,7 @@ from gpu_bottleneck_exporter.host.files import read
 from support.programs import Program, descriptors, program
 from support.rights import with_a_network_of_its_own
 from support.rows import rows
+from support.ticks import tick
 from support.tools import require
 from support.trees import lay, process
 from support.waiting import until
@@ -60,7 +61,7 @@ class Watched:
         self._groups = Cgroups(SYSFS)
         self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
         self.feed.adopt({main.pid}, {*workers}, frozenset({main.pid, *holders}))
-        self.feed.note_split(0, {UNKNOWN: 1}, time.monotonic_ns())
+        self.feed.note(tick(0, {UNKNOWN: 1}, time.monotonic_ns()))
         self._finder = StrangerFinder(PROC)
         self.holders = {main.pid, *holders}
 

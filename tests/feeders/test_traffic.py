@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS
 from support.programs import Program, program
 from support.talking import Line, talking
+from support.ticks import tick
 from support.waiting import until
 
 PROC, SYSFS = Path("/proc"), Path("/sys")
@@ -76,10 +77,10 @@ class Job:
         """The bytes so far, after another look."""
         self._now_ns += SHORTLY_NS
         if works:
-            self.feed.note_split(1, {}, self._now_ns + 3 * SHORTLY_NS)
+            self.feed.note(tick(1, {}, self._now_ns + 3 * SHORTLY_NS))
             self._now_ns += 3 * SHORTLY_NS
         else:
-            self.feed.note_split(0, {UNKNOWN: 1}, self._now_ns)
+            self.feed.note(tick(0, {UNKNOWN: 1}, self._now_ns))
         self.feed.sample(self._now_ns)
         self.feed.advance(self._now_ns)
         return self.feed.traffic.moved_bytes

@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.feeders.habits import Works
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
+from support import ticks
 from support.programs import descriptors, program
 from support.rows import rows
 from support.waiting import until
@@ -64,7 +65,7 @@ def test_what_a_main_waits_for_when_its_gpu_idles(
             """One second of a simulated clock; what the main did at its end."""
             nonlocal now_ns
             now_ns += SECOND
-            feed.note_split(busy_ns, {UNKNOWN: SECOND - busy_ns}, now_ns)
+            feed.note(ticks.tick(busy_ns, {UNKNOWN: SECOND - busy_ns}, now_ns))
             feed.sample(now_ns)
             feed.advance(now_ns)
             found = feed.history.explaining(now_ns - 1, now_ns)
@@ -90,7 +91,7 @@ def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
         def tick() -> set[Activity]:
             nonlocal now_ns
             now_ns += SECOND
-            feed.note_split(0, {UNKNOWN: SECOND}, now_ns)
+            feed.note(ticks.tick(0, {UNKNOWN: SECOND}, now_ns))
             feed.sample(now_ns)
             feed.advance(now_ns)
             found = feed.history.explaining(now_ns - 1, now_ns)

@@ -12,17 +12,30 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP
+from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.about import UNKNOWN
 from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Processes
+from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
-from gpu_bottleneck_exporter.sampling.opened import Spent
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
+from gpu_bottleneck_exporter.stacktraces.model import Findings, IdleLines
 from support.waiting import until
 
 GPU = Identity(0, "GPU-1", "H100")
 SECOND = 1_000_000_000
+
+
+class Found:
+    """Lines of code that have been found."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, Findings]] = []
+
+    def ended(self) -> Iterator[tuple[str, Findings]]:
+        while self.found:
+            yield self.found.pop(0)
 
 
 class Looked:
@@ -30,6 +43,7 @@ class Looked:
 
     def __init__(self) -> None:
         self.uuids: list[str] = []
+        self.lines = Found()
 
     def state(self) -> SamplerState:
         return SamplerState(NO_SYSTEM, UNKNOWN, frozenset(), (), (), 0, 0.0, None)
@@ -70,14 +84,21 @@ def process(
 def hold(ledger: Ledger, *pids: int, gpu: Identity = GPU, pod: Pod | None = None) -> None:
     """List these processes, and no others, as holders of `gpu`."""
     listed = tuple(Process(pid, 2**30) for pid in pids)
-    ledger.note(gpu, time.monotonic_ns(), Processes(listed, pod=pod))
+    found = Processes(listed, pod=pod)
+    ledger.note(Tick(gpu, time.monotonic_ns(), readings={Processes: found}))
 
 
 def spend(ledger: Ledger, seconds: float, gpu: Identity = GPU, end_ns: int | None = None) -> None:
     """Report a window of `gpu`: busy for a quarter of the time, then asleep."""
     ns = round(seconds * SECOND)
     window = Window(end_ns or time.monotonic_ns(), ns, ns // 4)
-    ledger.note(gpu, window.end_ns, Spent([window], {ASLEEP: ns - ns // 4}))
+    ledger.note(Tick(gpu, window.end_ns, windows=[window], stalls={ASLEEP: ns - ns // 4}))
+
+
+def find(ledger: Ledger, lines: IdleLines, *mains: Started, uuid: str = GPU.uuid) -> None:
+    """Let a look at the stacks of these end, which had GPU `uuid`, and have found `lines`."""
+    looked = cast("Looked", ledger._sampler)
+    looked.lines.found.append((uuid, Findings(lines, frozenset(mains))))
 
 
 def at_work(ledger: Ledger, process: subprocess.Popen[bytes], seconds: float = 0.1) -> None:

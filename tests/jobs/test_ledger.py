@@ -35,10 +35,10 @@ from gpu_bottleneck_exporter.prescription.model import Outlook
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread
-from gpu_bottleneck_exporter.stacktraces.model import CodeLine, Findings, IdleLines
+from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
 from gpu_bottleneck_exporter.workload.identity import Owner
-from jobs.held import GPU, SECOND, Looked, hold, jobs, keeping, process, spend
+from jobs.held import GPU, SECOND, Looked, find, hold, jobs, keeping, process, spend
 from support.programs import Program, program, started
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 from support.waiting import PATIENCE_SECONDS, until
@@ -83,10 +83,8 @@ def test_lines_that_were_found_are_whose_processes_are_there_and_outlive_a_resta
     found = IdleLines(seconds=4.0, looks=9, lines=(line,))
     with process() as one, keeping(jobs_state_file=file) as ledger:
         hold(ledger, one.pid)
-        mains = frozenset({started(one.pid)})
-        ledger.note(GPU, time.monotonic_ns(), Findings(found, mains))
-        stopped = IdleLines(seconds=1.0, trouble="it is stopped")
-        ledger.note(GPU, time.monotonic_ns(), Findings(stopped, mains))
+        find(ledger, found, started(one.pid))
+        find(ledger, IdleLines(seconds=1.0, trouble="it is stopped"), started(one.pid))
     with keeping(jobs_state_file=file) as ledger:
         (job,) = jobs(ledger)
         assert wire.read(IdleLines, job["gpus"][0]["idle_lines"]) == found
@@ -347,9 +345,7 @@ def test_a_job_that_cannot_be_described_is_recorded_without_what_its_code_shaped
         for number, (pid, lines) in enumerate(
             ((one.pid, IdleLines(lines=(shaped,))), (two.pid, large))
         ):
-            found_lines = Findings(lines, frozenset({started(pid)}))
-            gpu = Identity(number, f"GPU-{number}", "H100")
-            ledger.note(gpu, time.monotonic_ns(), found_lines)
+            find(ledger, lines, started(pid), uuid=f"GPU-{number}")
         found = {job["gpus"][0]["uuid"]: job for job in jobs(ledger)}
         assert {*found} == {"GPU-0", "GPU-1", "GPU-2"}
         assert "idle_lines" not in found["GPU-0"]["gpus"][0]
@@ -512,8 +508,7 @@ def lines_of(*pids: int) -> IdleLines:
 
 
 def note(ledger: Ledger, lines: IdleLines, *mains: Started) -> None:
-    found = replace(lines, lines=lines.lines or lines.waits)
-    ledger.note(GPU, time.monotonic_ns(), Findings(found, frozenset(mains)))
+    find(ledger, replace(lines, lines=lines.lines or lines.waits), *mains)
 
 
 def with_lines(ledger: Ledger) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Processes
+from gpu_bottleneck_exporter.driver.protocol import Device
+from gpu_bottleneck_exporter.driver.readings import Processes, Reading
+from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
-from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from jobs.held import process
 from support.board import Board
@@ -38,54 +40,62 @@ def test_a_holder_is_noticed_at_the_next_tick(board: Board) -> None:
     assert holders(reader) == [os.getpid()]
 
 
+def reading(board: Board, **then: Callable[[], object]) -> GpuReader:
+    """A reader of a GPU to which something happens after collectors of these names have read."""
+
+    def changed(one: Collector) -> Collector:
+        read, happens = one.read, then[one.name]
+        assert read is not None
+
+        def reads(device: Device) -> Reading | None:
+            found = read(device)
+            happens()
+            return found
+
+        return replace(one, read=reads)
+
+    collectors = [changed(one) if one.name in then else one for one in ALL]
+    reader = GpuReader(0, VirtualDriver(board), collectors, SETTINGS)
+    reader.open()
+    return reader
+
+
 def test_a_holder_who_comes_right_after_another_has_left_is_noticed(board: Board) -> None:
     gpu, uuid = board.gpus[0], board.gpus[0].record.uuid.decode()
-    watch = HostSampler(SETTINGS, {"stall"})
-    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
+    leaves = iter([True])
 
-    def leave(_: Identity, __: int, what: object) -> None:
+    def leave() -> None:
         """End while the tick goes on, which has listed it: it is listed once more."""
-        if isinstance(what, Processes) and what.processes:
+        if next(leaves, False):
             gpu.release(os.getpid())
             reader.look([uuid])
 
     gpu.hold(os.getpid(), 2**30)
-    watch.note = leave
-    reader.open()
+    reader = reading(board, processes=leave)
     assert holders(reader) == []
-    watch.note = lambda *_: None
     gpu.hold(os.getpid(), 2**30)
     assert holders(reader) == [os.getpid()]
 
 
 def test_a_holder_who_comes_between_two_readings_of_a_tick_is_noticed(board: Board) -> None:
     """After the list of processes and before the memory, which then counts the holder's own."""
-    watch = HostSampler(SETTINGS, {"stall"})
-
-    def come(_: Identity, __: int, what: object) -> None:
-        if what == Processes(()):
-            board.gpus[0].hold(os.getpid(), 2**30)
-
-    watch.note = come
-    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
-    reader.open()
+    comes = iter([True])
+    reader = reading(
+        board,
+        processes=lambda: board.gpus[0].hold(os.getpid(), 2**30) if next(comes, False) else None,
+    )
     assert holders(reader) == [os.getpid()]
 
 
 def test_what_a_holder_used_who_has_left_hides_nobody_who_uses_less(board: Board) -> None:
-    gpu, watch = board.gpus[0], HostSampler(SETTINGS, {"stall"})
-
-    def come_and_go(_: Identity, __: int, what: object) -> None:
-        """Be there when the memory is read, and in no list."""
-        if what == Processes(()):
-            gpu.hold(os.getpid(), 2**31)
-        elif isinstance(what, Memory):
-            gpu.release(os.getpid())
-            watch.note = lambda *_: None
-
-    watch.note = come_and_go
-    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
-    reader.open()
+    gpu, pid = board.gpus[0], os.getpid()
+    # Be there when the memory is read, and in no list.
+    comes, leaves = (iter([True]) for _ in range(2))
+    reader = reading(
+        board,
+        processes=lambda: gpu.hold(pid, 2**31) if next(comes, False) else None,
+        memory=lambda: gpu.release(pid) if next(leaves, False) else None,
+    )
     assert holders(reader) == []
     gpu.hold(os.getpid(), 2**30)
     assert holders(reader) == [os.getpid()]

@@ -35,6 +35,7 @@ from gpu_bottleneck_exporter.workload.owners import Groups
 from support.children import Parent
 from support.programs import program
 from support.samplers import sampling
+from support.ticks import note_split
 from support.trees import cgroup_v2, lay
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -153,7 +154,7 @@ def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
         watch.hold("a", frozenset({main.pid}))
         watch.hold("b", frozenset({other.pid}))
         feed = until(lambda: watch.feed("a"), "its feeders")
-        watch.note_split("a", 0, {UNKNOWN: 1})
+        note_split(watch, "a", 0, {UNKNOWN: 1})
         strangers = watch._discovery.strangers
         until(lambda: any(worker in one.pids for one in strangers._found.values()), "a search")
         before = watch._finished_pass_ns
@@ -164,7 +165,7 @@ def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
 def test_kin_of_a_gpu_are_found_once_it_idles(watch: HostSampler) -> None:
     with program("pipe = os.pipe()\nready(os.fork() or locked())\nlocked()") as one:
         feed = held_by(watch, int(one.words[0]))
-        watch.note_split("a", 0, {UNKNOWN: 1})
+        note_split(watch, "a", 0, {UNKNOWN: 1})
         until(lambda: feed.family.kin == {one.pid}, "its parent")
 
 
@@ -221,7 +222,7 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
     for uuid, parent in PARENTS.items():
         watch.hold(uuid, holders, parent)
     until(lambda: all(peer_busy(watch, uuid) is not None for uuid in PARENTS), "feeders")
-    watch.note_split(busy, 9, {ASLEEP: 1})
+    note_split(watch, busy, 9, {ASLEEP: 1})
     found = {uuid: peer_busy(watch, uuid) for uuid in PARENTS}
     assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
 
@@ -229,12 +230,12 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
 def test_nobody_waits_for_a_gpu_that_has_hung(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.peers.LATELY_NS", 300_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.discovery.LATELY_NS", 300_000_000)
     holders = frozenset({start().pid})
     for uuid in ("hung", "waiting"):
         watch.hold(uuid, holders)
     until(lambda: peer_busy(watch, "waiting") is not None, "feeders")
-    watch.note_split("hung", 9, {ASLEEP: 1})
+    note_split(watch, "hung", 9, {ASLEEP: 1})
     until(lambda: peer_busy(watch, "waiting") == 0.0, "its last tick is over")
 
 
@@ -259,10 +260,10 @@ def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
         return median(spans) if len(spans) == 8 else 0.0
 
     for _ in range(20):
-        watch.note_split("steady", 0, {ASLEEP: 1_000_000_000})
-        watch.note_split("lively", 0, {ASLEEP: 500_000_000, STORAGE: 500_000_000})
+        note_split(watch, "steady", 0, {ASLEEP: 1_000_000_000})
+        note_split(watch, "lively", 0, {ASLEEP: 500_000_000, STORAGE: 500_000_000})
     until(lambda: between_looks("steady") > 2 * between_looks("lively") > 0, "fewer looks")
-    watch.note_split("steady", 0, {STORAGE: 1_000_000_000})
+    note_split(watch, "steady", 0, {STORAGE: 1_000_000_000})
     until(lambda: between_looks("steady") < 1.5 * between_looks("lively"), "more looks")
 
 
@@ -271,7 +272,7 @@ def test_counters_of_steady_feeders_are_read_though_less_often(
 ) -> None:
     feed = held_by(watch, start().pid)
     for _ in range(20):
-        watch.note_split("a", 1_000_000_000, {})
+        note_split(watch, "a", 1_000_000_000, {})
     until(
         lambda: feed.history._seconds and feed.history._seconds[-1].elapsed_ns > 1_500_000_000,
         "a longer tick",

@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import ANSWERS_LATE, EXECUTES, FLUSH, unanswering
 from support.programs import program
+from support.ticks import note_split
 from support.tools import missing
 from support.waiting import until
 
@@ -57,7 +58,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
 def idle(watch: HostSampler) -> None:
     """Both GPUs idle, which makes their processes be looked at deeply."""
     for uuid in ("bad", "good"):
-        watch.note_split(uuid, 0, {UNKNOWN: 1})
+        note_split(watch, uuid, 0, {UNKNOWN: 1})
 
 
 def looks(watch: HostSampler, uuid: str, since_ns: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from gpu_bottleneck_exporter.driver.readings import (
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.states import HOPPER, SYSTEM
+from support.ticks import tick
 
 SECOND = 1_000_000_000
 
@@ -35,8 +37,8 @@ def test_idle_time_is_added_up_by_what_it_waited_for() -> None:
     for second in range(3):
         ledger.add(second * SECOND, SECOND, Utilization(gpu_percent=50))
     assert ledger.snapshot(2 * SECOND).totals.stall_ns is None, "nothing was split"
-    ledger.add_stall({"storage": 300, "host_code": 200}, {"remote": 100})
-    ledger.add_stall({"storage": 500}, {})
+    ledger.note(replace(tick(0, {"storage": 300, "host_code": 200}), storage={"remote": 100}))
+    ledger.note(tick(0, {"storage": 500}))
     totals = ledger.snapshot(2 * SECOND).totals
     none = dict.fromkeys(WAITING_ON, 0)
     assert totals.stall_ns == {**none, "storage": 800, "host_code": 200}
@@ -72,7 +74,7 @@ def test_starts_of_jobs_are_counted_and_those_that_reach_work() -> None:
     assert works(ledger, range(70, 90), 50, 10, 11) == (2, 1), "a second process of a job"
     assert works(ledger, range(90, 95), 50, 11) == (3, 1), "it began before the other left"
     for second in range(95, 110):  # a server that is up
-        ledger.add_stall({"requests": SECOND}, {})
+        ledger.note(tick(0, {"requests": SECOND}))
         ledger.add(second * SECOND, SECOND, Processes((Process(11),)))
     assert works(ledger, range(110, 112), 0, 11) == (3, 2)
 

@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from support.board import Board
 from support.drivers import Libraries
 from support.samplers import EVERY_TICK, FAST
+from support.ticks import note_split
 
 MakeBoard = Callable[..., Board]
 TIMES = 50
@@ -67,7 +68,7 @@ def test_a_destroyed_mig_instance_leaves_nothing_behind(
         worker.reader.follow_layout()
         worker._tick()
         watch._discover()
-        watch.note_split(uuid, 10**8, {"asleep": 10**8})
+        note_split(watch, uuid, 10**8, {"asleep": 10**8})
         instance.fail("DeviceGetMemoryInfo", pynvml.NVML_ERROR_TIMEOUT)
         worker._tick()
         instance.fail("DeviceGetMemoryInfo", pynvml.NVML_SUCCESS)

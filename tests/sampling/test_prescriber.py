@@ -19,14 +19,15 @@ from gpu_bottleneck_exporter.feeders.job import Job, JobFacts, JobLimits
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.machine import Machine
+from gpu_bottleneck_exporter.prescription.batchtimes import SpreadMeter
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
-from gpu_bottleneck_exporter.sampling.batchtimes import SpreadMeter
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.prescriber import Prescriber, Prescribers, _setting
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
 from support.rows import beside
 from support.states import feeding
+from support.ticks import tick
 from support.trees import lay
 from support.waiting import eventually
 
@@ -81,9 +82,10 @@ class Gpu:
         """Go on for so many seconds; `did`: its feeders, if it idles so that these are watched."""
         self.at_ns += seconds * SECOND
         split = round(busy * SECOND), {cause: round(s * SECOND) for cause, s in stalls.items()}
-        self.prescriber.note_split(*split)
+        done = tick(*split, self.at_ns)
+        self.prescriber.note(done)
         if did:
-            self.feed.note_split(*split, self.at_ns)
+            self.feed.note(done)
             self.feed.history.add_second(replace(did, at_ns=self.at_ns))
 
 
@@ -272,7 +274,7 @@ def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
         gpu.feed.last_tick_ns = gpu.at_ns
         seen = gpus.advise("a", {"a": gpu.feed}, None, None).seen
         for uuid in "ab":
-            gpus.note_split(uuid, 3 * SECOND, {HOST_CODE: SECOND})
+            gpus.note(tick(3 * SECOND, {HOST_CODE: SECOND}, uuid=uuid))
     assert seen == Observed(16.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
 
 
@@ -285,7 +287,7 @@ def test_ranks_of_a_job_are_seen_together_and_share_what_is_free(tmp_path: Path)
         feeds, seen = {uuid: ranks[uuid].feed for uuid in here}, {}
         for uuid in 30 * here:
             (rank := ranks[uuid]).work(2, {NETWORK: 2}, did=READING)
-            gpus.note_split(uuid, 2 * SECOND, {NETWORK: 2 * SECOND})
+            gpus.note(tick(2 * SECOND, {NETWORK: 2 * SECOND}, uuid=uuid))
             rank.feed.last_tick_ns = rank.at_ns
             found = gpus.advise(uuid, feeds, None, HostSnapshot(rank.at_ns, MACHINE)).seen
             seen[uuid] = found and (found.job_gpus, found.job_busy, found.free_cores)

@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import LOOKUP, READ, unanswering
 from support.programs import program
+from support.ticks import note_split
 from support.waiting import until
 
 RECENT_NS = 3_000_000_000
@@ -80,7 +81,7 @@ def test_it_is_seen_where_the_files_are(tmp_path: Path, job: str) -> None:
         seen: list[Mapping[Place, int]] = []
 
         def is_seen() -> bool:
-            watch.note_split("gpu", 0, {UNKNOWN: 1})
+            note_split(watch, "gpu", 0, {UNKNOWN: 1})
             now = time.monotonic_ns()
             feeders = watch.explaining("gpu", now - RECENT_NS, now)
             seen.append(feeders.places if feeders else {})

@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import unanswering
 from support.programs import program
 from support.rows import rows
+from support.ticks import note_split
 from support.waiting import until
 
 LATE_SECONDS = 0.02
@@ -66,7 +67,7 @@ def watched(tmp_path: Path, code: str) -> Iterator[HostSampler]:
 
 def used(watch: HostSampler, role: str) -> Counters:
     """What the processes of that role used, all in all."""
-    watch.note_split("a", 0, {UNKNOWN: 1})
+    note_split(watch, "a", 0, {UNKNOWN: 1})
     feed = watch.feed("a")
     return feed.history.total.of(role).used if feed else Counters()
 

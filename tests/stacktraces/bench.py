@@ -23,9 +23,9 @@ from statistics import mean, median, stdev
 from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.nodeview.text import code, percent
-from gpu_bottleneck_exporter.sampling.linewatch import LineWatch
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
+from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 from stacktraces import planted
 from support.samplers import sampling
 from support.waiting import until

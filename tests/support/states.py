@@ -18,9 +18,9 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory
 from gpu_bottleneck_exporter.prescription import model
+from gpu_bottleneck_exporter.sampling.gpureader import Outcome
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
-from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner

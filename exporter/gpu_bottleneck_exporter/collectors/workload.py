@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from gpu_bottleneck_exporter.driver.readings import Processes
 from gpu_bottleneck_exporter.sampling.collector import Table, collector, counter, gauge
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.sampling.starts import REACHED_WORK_NS
+from gpu_bottleneck_exporter.sampling.ledger import REACHED_WORK_NS, GpuSnapshot
 from gpu_bottleneck_exporter.workload.join import joined
 
 

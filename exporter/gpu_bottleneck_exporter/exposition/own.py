@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.sampling.collector import Table, collector, counter, gauge
+from gpu_bottleneck_exporter.sampling.gpureader import Outcome
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 
 _UP: Table[GpuSnapshot] = {

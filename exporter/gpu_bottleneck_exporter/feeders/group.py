@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     UNKNOWN,
     engaged,
 )
+from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.affinity import Pinned, pinned_workers
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
@@ -133,16 +134,17 @@ class FeederGroup:
             self.facts = facts_of(self._proc, self.mains, cgroups, self._units)
             self.states.notebook = self.facts.notebook
 
-    def note_split(self, active_ns: int, stalls: Mapping[str, int], now_ns: int) -> None:
-        """Note how the last tick was split: busy time, and idle time by cause."""
-        elapsed_ns = max(active_ns + sum(stalls.values()), 1)
-        self.engaged = engaged(active_ns, stalls) / elapsed_ns, now_ns
-        self.steady.note(active_ns, stalls)
+    def note(self, tick: Tick) -> None:
+        """Note what the GPU did."""
+        active_ns = tick.active_ns
+        elapsed_ns = max(active_ns + sum(tick.stalls.values()), 1)
+        self.engaged = engaged(active_ns, tick.stalls) / elapsed_ns, tick.at_ns
+        self.steady.note(active_ns, tick.stalls)
         self._busy = active_ns / elapsed_ns
         if active_ns and self._timeouts:
-            self._timeouts.worked_ns = now_ns
+            self._timeouts.worked_ns = tick.at_ns
         if self._busy < 1 - IDLES:
-            self._idled_ns = now_ns
+            self._idled_ns = tick.at_ns
 
     def idles(self, now_ns: int) -> bool:
         """Whether the GPU idles or did so lately, so that deep probes are worth their cost.

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Processes, Reading
+from gpu_bottleneck_exporter.accounting.tick import Tick
+from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Processes
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.programs import program_name
 from gpu_bottleneck_exporter.host.descriptors import open_pidfd
@@ -31,11 +32,10 @@ from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Prescription
-from gpu_bottleneck_exporter.sampling.opened import Spent
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.schedule import SELDOM_NS, SHORTLY_NS, Every
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stacktraces.model import Findings
+from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
 from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of, named
 from gpu_bottleneck_exporter.workload.users import UserNames
@@ -46,7 +46,7 @@ MOST_BYTES = 8 * 2**20
 """Of one answer; older jobs are left off."""
 _PAUSE_SECONDS = 4.0
 """Between two looks at what GPUs noted, if no process came or went."""
-_MOST_NOTES = 32_768
+_MOST_TICKS = 8_192
 """Of eight GPUs a quarter of an hour, if the disk hangs for so long."""
 _MOST_WAITING = 256
 """Jobs that wait for a full disk."""
@@ -64,8 +64,8 @@ _NUMBERED = re.compile(r"^slurm-[0-9A-Za-z]+")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _ID_CHARACTERS = 80
 _NO_ROW = Row("", "", 0.0, zlib.compress(b""))
-Note = Reading | Spent | Findings
-"""What was read or found of a GPU, or how its time was split."""
+_CHARGED = frozenset({Processes, Power, Memory})
+"""Readings of which jobs have their part."""
 
 
 class Ledger:
@@ -84,7 +84,8 @@ class Ledger:
         self._store = Store(
             settings.jobs_state_file, settings.jobs_keep, settings.jobs_keep_seconds
         )
-        self._notes: deque[tuple[Identity, int, Note]] = deque(maxlen=_MOST_NOTES)
+        self._ticks: deque[Tick] = deque(maxlen=_MOST_TICKS)
+        self._lines: LineWatch | None = None
         self._books: dict[str, GpuBook] = {}
         self._jobs: dict[str, Job] = {}
         """Those that run, or ended less than `CLAIMED_NS` ago, by id."""
@@ -103,7 +104,7 @@ class Ledger:
 
     def start(self, sampler: Sampler) -> None:
         """Start the thread."""
-        self._sampler = sampler
+        self._sampler, self._lines = sampler, sampler.lines
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
@@ -112,12 +113,12 @@ class Ledger:
         os.eventfd_write(self._woken, 1)
         self._thread.join(timeout_seconds)
 
-    def note(self, gpu: Identity, at_ns: int, what: Note) -> None:
+    def note(self, tick: Tick) -> None:
         """Take it down, for any thread."""
-        if len(self._notes) == _MOST_NOTES and self._throttle.is_new("notes", "lost"):
-            log.warning("more than %d notes wait for the disk: the oldest are lost", _MOST_NOTES)
-        self._notes.append((gpu, at_ns, what))
-        if isinstance(what, Processes):
+        if len(self._ticks) == _MOST_TICKS and self._throttle.is_new("ticks", "lost"):
+            log.warning("more than %d ticks wait for the disk: the oldest are lost", _MOST_TICKS)
+        self._ticks.append(tick.only(_CHARGED))
+        if tick.reading(Processes):
             os.eventfd_write(self._woken, 1)
 
     def documents(self, since: float = 0.0) -> Iterator[bytes]:
@@ -215,23 +216,25 @@ class Ledger:
             os.close(stay.pidfd)
 
     def _drain(self) -> None:
-        while self._notes:
-            gpu, at_ns, what = self._notes.popleft()
-            book = self._books.setdefault(gpu.uuid, GpuBook(at_ns))
-            with self._throttle.guarded(f"charging the time of {gpu.uuid}"):
-                if isinstance(what, Spent):
-                    book.spend(what.windows, what.stalls)
-                elif isinstance(what, Processes) and what.count is not None:
-                    self._list(book, gpu, at_ns, what)
-                elif isinstance(what, Power):
-                    book.power(at_ns, what.energy_joules)
-                elif isinstance(what, Findings):
-                    if what.lines.lines and (had := _whose(book, what.mains)):
-                        had.idle_lines = what.lines
-                elif isinstance(what, Memory):
-                    shared = what.of_machine or gpu.coherent
-                    used = None if shared else what.used_bytes
-                    book.memory(at_ns, used, what.total_bytes)
+        while self._ticks:
+            tick = self._ticks.popleft()
+            uuid = tick.gpu.uuid
+            book = self._books.setdefault(uuid, GpuBook(tick.at_ns))
+            with self._throttle.guarded(f"listing the processes of {uuid}"):
+                if (found := tick.reading(Processes)) and found.count is not None:
+                    self._list(book, tick.gpu, tick.at_ns, found)
+            with self._throttle.guarded(f"charging the time of {uuid}"):
+                if tick.windows:
+                    book.spend(tick.windows, tick.stalls)
+                if power := tick.reading(Power):
+                    book.power(tick.at_ns, power.energy_joules)
+                if memory := tick.reading(Memory):
+                    shared = memory.of_machine or tick.gpu.coherent
+                    used = None if shared else memory.used_bytes
+                    book.memory(tick.at_ns, used, memory.total_bytes)
+        for uuid, (lines, mains) in self._lines.ended() if self._lines else ():
+            if lines.lines and uuid in self._books and (had := _whose(self._books[uuid], mains)):
+                had.idle_lines = lines
 
     def _list(self, book: GpuBook, gpu: Identity, at_ns: int, found: Processes) -> None:
         """Note who holds `gpu`."""

@@ -9,12 +9,18 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS
+from gpu_bottleneck_exporter.accounting.stall import Carry, by_file_system, split
+from gpu_bottleneck_exporter.accounting.tick import Tick
+from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
 from gpu_bottleneck_exporter.driver.protocol import (
+    GPU_WIDE_ERRORS,
+    Device,
     DeviceLost,
     Driver,
     DriverError,
@@ -24,17 +30,16 @@ from gpu_bottleneck_exporter.driver.protocol import (
 from gpu_bottleneck_exporter.driver.readings import (
     Identity,
     Memory,
-    Power,
     Processes,
     Reading,
     Utilization,
     Video,
 )
+from gpu_bottleneck_exporter.driver.refusals import Refusals
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
-from gpu_bottleneck_exporter.sampling.opened import Opened, Outcome, charge
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import SELDOM_NS
 from gpu_bottleneck_exporter.settings import Settings
@@ -54,6 +59,53 @@ STEADY_TICK_SECONDS = WINDOW_NS / 1e9
 """Also at most, unless somebody asks: its ring holds 10 s; its feeders are judged over as much."""
 
 
+class Outcome(NamedTuple):
+    """The last result of a collector on one GPU or MIG instance."""
+
+    seconds: float
+    """Time the last read took."""
+    last_success: float | None
+    """Unix time of the last read that succeeded."""
+    error: str | None = None
+    down: bool = False
+    """Whether it failed with the whole GPU, and not by itself."""
+
+    @property
+    def success(self) -> bool:
+        """Whether nothing went wrong."""
+        return self.error is None
+
+
+@dataclass(slots=True)
+class Opened:
+    """A device under observation: what is due when, and what it does not have."""
+
+    device: Device
+    ledger: GpuLedger
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    due_ns: dict[str, int] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
+    """By the collectors' names."""
+    forbidden: dict[str, str] = field(default_factory=dict)
+    """By collector that wants a permission: what the driver said."""
+    free_bytes: int | None = None
+    """The least memory that was in use while nobody held it; None until that is certain."""
+    used_bytes: int | None = None
+    """In use when it was read last; None if somebody has held it since."""
+    readings: dict[type[Reading], Reading] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
+    """What the current tick has read so far, and the time that it covers."""
+    carry: Carry = field(default_factory=dict)
+    """What the split of idle time keeps from tick to tick."""
+
+    def what_failed(self, error: DriverError | None) -> str | None:
+        """What went wrong with one reading, in words; raises what concerns the whole GPU."""
+        if isinstance(error, GPU_WIDE_ERRORS):
+            with suppress(Unsupported):
+                self.device.check()
+        return str(error) if error else None
+
+
 class GpuReader:
     """Reads physical GPU `index` and its MIG instances."""
 
@@ -65,7 +117,7 @@ class GpuReader:
         settings: Settings,
         watch: HostSampler | None = None,
     ) -> None:
-        """`watch` learns who holds the GPU and says what they did; without it, no stalls."""
+        """`watch` says what the holders did, and who learns of ticks; without it, nobody does."""
         self.index = index
         self.event_trouble: str | None = None
         """Why the GPU does not report its error events though it should."""
@@ -178,17 +230,43 @@ class GpuReader:
         """Read what is due; returns the monotonic ns of its end. Raises DriverError."""
         self._watch_errors()
         for opened in self._opened:
-            self._collect_due(self._collectors, opened)
+            self._tick(opened, self._collectors)
             if opened.due_ns.get("processes") == 0:
-                self._collect_due(self._of_holders, opened)
+                self._tick(opened, self._of_holders)
         now_ns = time.monotonic_ns()
         self._raise_if_silent(now_ns)
         return now_ns
 
-    def _collect_due(self, collectors: Sequence[Collector], opened: Opened) -> None:
-        for collector in collectors:
-            if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
-                self._collect(collector, opened)
+    def _tick(self, opened: Opened, collectors: Sequence[Collector]) -> None:
+        """Read what is due and integrate it; then explain, split and publish it.
+
+        Whatever fails, what was read until then is published.
+        """
+        at_ns, opened.readings, opened.windows = time.monotonic_ns(), {}, []
+        try:
+            for collector in collectors:
+                if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
+                    self._collect(collector, opened)
+        finally:
+            if self._watch is not None and opened.readings:
+                tick = self._explained(self._watch, opened, at_ns)
+                for note in (opened.ledger.note, *self._watch.subscribers):
+                    with self._throttle.guarded(f"noting a tick of {tick.gpu.uuid}"):
+                        note(tick)
+
+    def _explained(self, watch: HostSampler, opened: Opened, at_ns: int) -> Tick:
+        """The tick, with its idle time by cause. Whatever fails, all of it is unknown."""
+        gpu, now_ns, windows = opened.ledger.identity, time.monotonic_ns(), opened.windows
+        holders, engine = opened.ledger.holders(now_ns), opened.ledger.engine_share(now_ns)
+        known, did = None if holders is None else len(holders), None
+        stalls = split(windows, known, None, engine=engine)
+        if holders and stalls:  # else there is nothing to explain, or nobody is there
+            with self._throttle.guarded(f"explaining the idle time of {gpu.uuid}"):
+                start_ns = windows[0].end_ns - windows[0].duration_ns
+                did = watch.explaining(gpu.uuid, start_ns, windows[-1].end_ns)
+                stalls = split(windows, known, did, opened.carry, engine)
+        storage = by_file_system(stalls, did)
+        return Tick(gpu, at_ns, holders, opened.readings, windows, stalls, storage)
 
     def _raise_if_silent(self, now_ns: int) -> None:
         """Raise the driver's error if the GPU has answered nothing within the deadline."""
@@ -302,17 +380,14 @@ class GpuReader:
 
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         now_ns = time.monotonic_ns()
-        windows = opened.ledger.add(now_ns, fresh_ns, reading)
+        opened.readings[type(reading)] = reading
+        opened.windows += opened.ledger.add(now_ns, fresh_ns, reading)
         if isinstance(reading, Utilization):
             self._has_ring = bool(reading.gpu)
-        if self._watch is not None and (windows or isinstance(reading, Processes)):
-            charge(self._watch, opened, windows)
         if isinstance(reading, Video) and opened.ledger.engine_share(now_ns):
             opened.due_ns["video"] = 0  # at each tick while an engine works: it explains idle time
         if isinstance(reading, (Processes, Memory)):
             self._expect_holder(opened, reading)
-        if self._watch is not None and isinstance(reading, (Processes, Power, Memory)):
-            self._watch.note(opened.ledger.identity, now_ns, reading)
 
     def _expect_holder(self, opened: Opened, reading: Processes | Memory) -> None:
         """Look at the memory of a GPU that nobody holds at each tick: a context takes some.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from gpu_bottleneck_exporter.accounting.stall import FILE_SYSTEMS, REQUESTS, WAITING_ON
+from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.accounting.windows import (
     WINDOW_BUCKETS,
     Integrator,
@@ -26,11 +27,14 @@ from gpu_bottleneck_exporter.driver.readings import (
     Video,
 )
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.sampling.starts import Starts
 from gpu_bottleneck_exporter.workload.join import NOTHING, Assigned
 
 R = TypeVar("R")
 N = TypeVar("N", int, float)
+REACHED_WORK_NS = 10_000_000_000
+"""Busy time, or time without a request of a server that is up, after which a job has reached work.
+
+A job that crashes while it starts has used the GPU for less: to load weights, to try a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,42 @@ class _Sums(Generic[N]):
         return {name: total for name, (total, until) in self._sums.items() if now_ns <= until}
 
 
+class Starts:
+    """Starts on one GPU since the exporter started.
+
+    A job has started when processes hold the GPU and the first ones of the job before have left.
+    A second process of a job is no start, nor is a job that was there before the exporter.
+    """
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        """None until the processes on the GPU are known."""
+        self.productive = 0
+        """Starts that reached work."""
+        self._holders: frozenset[int] = frozenset()
+        """Pids of the current job's first processes that are still there."""
+        self._worked_before_ns: int | None = None
+        """Sum of work at the current job's start; None once the job is counted, or never was."""
+
+    def note_holders(self, pids: frozenset[int], worked_ns: int) -> None:
+        """Note the processes that hold the GPU, whose work adds up to `worked_ns` by now."""
+        self.note_work(worked_ns)
+        if self.total is None:
+            self.total, self._holders = 0, pids
+            return
+        self._holders &= pids
+        if pids and not self._holders:
+            self.total += 1
+            self._holders, self._worked_before_ns = pids, worked_ns
+
+    def note_work(self, worked_ns: int) -> None:
+        """Note the sum of work, also what is measured after the job has ended."""
+        before_ns = self._worked_before_ns
+        if before_ns is not None and worked_ns - before_ns >= REACHED_WORK_NS:
+            self.productive += 1
+            self._worked_before_ns = None
+
+
 class GpuLedger:
     """The state of one GPU or MIG instance; only its worker's thread writes it."""
 
@@ -143,7 +183,7 @@ class GpuLedger:
     def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
         """Add a reading, which stays fresh for `fresh_ns`.
 
-        Returns the utilization windows that it accounted, for `add_stall`.
+        Returns the utilization windows that it accounted, whose idle time `note` books.
         """
         self._readings[type(reading)] = now_ns + fresh_ns, reading
         if isinstance(reading, Utilization):
@@ -162,17 +202,16 @@ class GpuLedger:
             self._most_lanes = max(reading.width, self._most_lanes or 0)
         return []
 
-    def add_stall(self, parts: Mapping[str, int], storage: Mapping[str, int]) -> None:
-        """Book the idle nanoseconds of the windows that `add` returned, by `waiting_on`.
-
-        `storage`: those of storage by file system, as far as that is known.
-        """
+    def note(self, tick: Tick) -> None:
+        """Book the idle time of the windows that `add` returned."""
+        if not tick.windows:
+            return
         if self._stall_ns is None:
             self._stall_ns = dict.fromkeys(WAITING_ON, 0)
-        for cause, nanoseconds in parts.items():
+        for cause, nanoseconds in tick.stalls.items():
             self._stall_ns[cause] += nanoseconds
-        for place in FILE_SYSTEMS if storage else ():
-            self._storage_ns[place] = self._storage_ns.get(place, 0) + storage.get(place, 0)
+        for place in FILE_SYSTEMS if tick.storage else ():
+            self._storage_ns[place] = self._storage_ns.get(place, 0) + tick.storage.get(place, 0)
 
     def holders(self, now_ns: int) -> frozenset[int] | None:
         """Pids of the holders; None if they cannot be read, or may be hidden from us."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import SECONDS_KEPT_NS, Bucket, Role, add_up
+from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
 from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
@@ -20,12 +21,12 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.advise import HEALTHY
+from gpu_bottleneck_exporter.prescription.batchtimes import Pair, SpreadMeter
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed, among
-from gpu_bottleneck_exporter.sampling.batchtimes import Pair, SpreadMeter
+from gpu_bottleneck_exporter.sampling.discovery import ranks_beside
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
-from gpu_bottleneck_exporter.sampling.peers import ranks_beside
 from gpu_bottleneck_exporter.schedule import LONG_NS
 
 STRETCH_NS = 3_900_000_000
@@ -57,7 +58,7 @@ class Mark:
 
 
 class Prescriber:
-    """What would help one GPU; the thread that reads it calls `note_split`, another `advise`."""
+    """What would help one GPU; the thread that reads it calls `note`, another `advise`."""
 
     def __init__(self, proc: Path, sysfs: Path, meter: SpreadMeter | None = None) -> None:
         """`meter`: of all GPUs; None: how much batches vary stays unknown."""
@@ -77,9 +78,9 @@ class Prescriber:
         self._rivals = 1
         self._ranks: Sequence[Prescriber] = ()
 
-    def note_split(self, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """Note how a tick was split."""
-        add_up(self._time_ns, {_BUSY: active_ns, **stalls})
+    def note(self, tick: Tick) -> None:
+        """Note what the GPU did."""
+        add_up(self._time_ns, {_BUSY: tick.active_ns, **tick.stalls})
 
     def advise(
         self,
@@ -220,10 +221,10 @@ class Prescribers:
         self._shared = proc, sysfs, SpreadMeter(proc)
         self._of: dict[str, Prescriber] = {}
 
-    def note_split(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """Note how a tick of GPU `uuid` was split. For any thread."""
-        if found := self._of.get(uuid):
-            found.note_split(active_ns, stalls)
+    def note(self, tick: Tick) -> None:
+        """Note what a GPU did. For any thread."""
+        if tick.windows and (found := self._of.get(tick.gpu.uuid)):
+            found.note(tick)
 
     def advise(
         self,

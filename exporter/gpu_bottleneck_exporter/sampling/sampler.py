@@ -8,24 +8,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from gpu_bottleneck_exporter.accounting.tick import Subscriber
 from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
 from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, Processes, System
 from gpu_bottleneck_exporter.logthrottle import QUIET_SECONDS, LogThrottle
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector
+from gpu_bottleneck_exporter.sampling.gpureader import Outcome
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.sampling.linewatch import LineWatch
-from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.unlisted import UnlistedProcesses, is_kept
 from gpu_bottleneck_exporter.sampling.watching import REFRESH_SECONDS, SNAPSHOT_SECONDS, HostSampler
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
 from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
+from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
 from gpu_bottleneck_exporter.workload.join import NOTHING
@@ -93,11 +93,11 @@ class Sampler:
         collectors: Sequence[Collector],
         settings: Settings,
         on_fatal: Callable[[str], None],
-        note: Callable[[Identity, int, Any], None] | None = None,
+        subscribers: Sequence[Subscriber] = (),
     ) -> None:
         """`on_fatal` is called from a thread, with the reason why the process must end.
 
-        `note`: as of `HostSampler`.
+        `subscribers` learn of each tick of each GPU, in the thread that reads it.
         """
         self._open_driver = open_driver
         self._collectors = collectors
@@ -119,9 +119,7 @@ class Sampler:
         self._deadline_ns = int(max(settings.deadline_seconds, _WATCH_DEADLINE_SECONDS) * 1e9)
         self._names = frozenset(collector.name for collector in collectors)
         self._wanted = _WATCHING & self._names
-        self._watch = HostSampler(settings, self._wanted) if self._wanted else None
-        if self._watch and note:
-            self._watch.note = note
+        self._watch = HostSampler(settings, self._wanted, subscribers) if self._wanted else None
         asked = "workload" in self._wanted and "kubelet" not in settings.without
         self._kubelet = self._new_kubelet() if asked else None
         self._jobs = self._new_jobs() if "workload" in self._wanted else None

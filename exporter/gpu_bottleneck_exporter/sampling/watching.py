@@ -6,14 +6,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
-from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.accounting.tick import Subscriber, Tick
 from gpu_bottleneck_exporter.feeders.group import FeederGroup, Holders
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
@@ -22,10 +21,8 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files
 from gpu_bottleneck_exporter.host.threads import SCAN_NS
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
-from gpu_bottleneck_exporter.sampling.discovery import Discovery
+from gpu_bottleneck_exporter.sampling.discovery import Discovery, engaged_peer, inspect_connections
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
-from gpu_bottleneck_exporter.sampling.linewatch import LineWatch
-from gpu_bottleneck_exporter.sampling.peers import engaged_peer, inspect_connections
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
 from gpu_bottleneck_exporter.schedule import (
     FEW,
@@ -37,6 +34,7 @@ from gpu_bottleneck_exporter.schedule import (
 )
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stacktraces.reader import StackReader, looking
+from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, tenants
 
 log = logging.getLogger(__name__)
@@ -80,12 +78,18 @@ class HostSampler:
     owners (`workload.owners`), which belong to the same processes.
     """
 
-    def __init__(self, settings: Settings, collectors: Collection[str] = ()) -> None:
-        """`collectors`: names of the enabled ones; some want more than the feeders."""
+    def __init__(
+        self,
+        settings: Settings,
+        collectors: Collection[str] = (),
+        subscribers: Iterable[Subscriber] = (),
+    ) -> None:
+        """`collectors`: names of the enabled ones; some want more than the feeders.
+
+        `subscribers` learn of each tick after those that are made here.
+        """
         proc, sysfs = settings.procfs, settings.sysfs
         self.host = HostReader(proc, sysfs, machine="host" in collectors, without=settings.without)
-        self.note: Callable[[Identity, int, Any], None] = lambda *_: None
-        """Takes readings and `Spent` time of a GPU, and when that was; for any thread."""
         self._cgroups = Cgroups(sysfs)
         self._networks = Networks(proc)
         units = Groups(proc, sysfs)
@@ -97,6 +101,13 @@ class HostSampler:
         """Looks at stacks."""
         self._tenant_of = tenants(proc, sysfs)
         self._prescribers = Prescribers(proc, sysfs) if "prescription" in collectors else None
+        self.subscribers: list[Subscriber] = [self.note]
+        """Who learns of each tick, in the thread that reads the GPU."""
+        if self._prescribers:
+            self.subscribers.append(self._prescribers.note)
+        if self.lines:
+            self.subscribers.append(self.lines.note)
+        self.subscribers += subscribers
         self._stop = threading.Event()
         self._held: dict[str, Holders] = {}
         self._changed = False
@@ -191,12 +202,11 @@ class HostSampler:
             did.peer, feeds[uuid].awaited = engaged_peer(uuid, feeds, time.monotonic_ns())
         return did
 
-    def note_split(self, uuid: str, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """Note how the last tick of GPU `uuid` was split: busy time, and idle time by cause."""
-        if self._prescribers:
-            self._prescribers.note_split(uuid, active_ns, stalls)
-        if feed := self._feeds.get(uuid):
-            feed.note_split(active_ns, stalls, time.monotonic_ns())
+    def note(self, tick: Tick) -> None:
+        """Note who has a GPU, and what it did. For any thread."""
+        self.hold(tick.gpu.uuid, tick.holders, tick.gpu.parent_uuid)
+        if tick.windows and (feed := self._feeds.get(tick.gpu.uuid)):
+            feed.note(tick)
 
     def feed(self, uuid: str) -> FeederGroup | None:
         """The feeders of GPU `uuid`."""

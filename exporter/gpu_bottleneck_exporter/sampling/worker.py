@@ -17,9 +17,8 @@ from gpu_bottleneck_exporter.driver.protocol import (
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
-from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
+from gpu_bottleneck_exporter.sampling.gpureader import GpuReader, Outcome
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.sampling.opened import Outcome
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import LONG_NS, Backoff, Every

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from gpu_bottleneck_exporter.accounting.bucket import Role
+from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.process import Started
@@ -43,6 +44,8 @@ _APART_SECONDS = 0.2
 """Between two looks, at least."""
 _LOOKS_KEPT = 64
 """Until the driver tells of the windows in which they fell: those of 9 s or more."""
+_FINDINGS_KEPT = 64
+"""Until somebody asks what was found: of eight GPUs, each of which ends often."""
 _STOP_SECONDS = 2.0
 WORTH_A_LOOK = 0.1
 """Share of the time that a GPU waits for one thing: less costs less than looking may tell."""
@@ -129,6 +132,7 @@ class LineWatch:
         self._feeding = feeding
         self._open_reader = open_reader
         self._gpus: dict[str, _Watched] = {}
+        self._ended: deque[tuple[str, Findings]] = deque(maxlen=_FINDINGS_KEPT)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wanted = threading.Event()
@@ -153,13 +157,11 @@ class LineWatch:
             gpu.begin(self._mains(uuid), time.monotonic_ns(), seconds, asked=True)
         self._wanted.set()
 
-    def note(
-        self, uuid: str, windows: Sequence[Window], stalls: Mapping[str, int]
-    ) -> Findings | None:
-        """Note a tick of GPU `uuid`: its windows, and their idle time by what it waited on.
-
-        Returns what was found, once nobody looks any more or other processes have the GPU.
-        """
+    def note(self, tick: Tick) -> None:
+        """Note what a GPU did. What was found is kept once others have it, or nobody looks on."""
+        if not tick.windows:
+            return
+        uuid, windows, stalls = tick.gpu.uuid, tick.windows, tick.stalls
         end_ns, mains = windows[-1].end_ns, self._mains(uuid)
         with self._lock:
             gpu = self._gpus.setdefault(uuid, _Watched())
@@ -173,9 +175,15 @@ class LineWatch:
                 if gpu.until_ns < end_ns and not gpu.ended:
                     gpu.ended, found = True, gpu.findings()
             due = gpu.is_due(end_ns)
+        if found:
+            self._ended.append((uuid, found))
         if due:
             self._wanted.set()
-        return found
+
+    def ended(self) -> Iterator[tuple[str, Findings]]:
+        """What was found of whom since the last call, by the GPU's uuid. For one caller."""
+        while self._ended:
+            yield self._ended.popleft()
 
     def forget(self, uuid: str) -> None:
         """Drop GPU `uuid`, which is no more."""

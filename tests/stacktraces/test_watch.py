@@ -11,14 +11,14 @@ from itertools import pairwise
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import HOST_CODE, STORAGE
-from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.sampling.linewatch import LASTED_NS, LineWatch
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.model import Findings, IdleLines
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, ThreadStack
+from gpu_bottleneck_exporter.stacktraces.watch import LASTED_NS, LineWatch
+from support import ticks
 from support.states import feeding
 from support.waiting import until
 
@@ -76,9 +76,7 @@ def tick(
     watch: LineWatch, seconds: float = 0.05, cause: str = HOST_CODE, ago_ns: int = 0
 ) -> IdleLines:
     """What is told after so much idle time that ended then."""
-    elapsed_ns = int(seconds * SECOND)
-    window = Window(time.monotonic_ns() - ago_ns, elapsed_ns, 0)
-    watch.note("a", [window], {cause: elapsed_ns})
+    watch.note(ticks.tick(0, {cause: int(seconds * SECOND)}, time.monotonic_ns() - ago_ns))
     return watch.told("a")
 
 
@@ -176,8 +174,9 @@ def holding(*mains: Started) -> Feeding:
 
 
 def found_at(watch: LineWatch) -> Findings | None:
-    """What is noted of a tick that ends now."""
-    return watch.note("a", [Window(time.monotonic_ns(), SECOND, 0)], {HOST_CODE: SECOND})
+    """What is kept after a tick that ends now."""
+    watch.note(ticks.tick(0, {HOST_CODE: SECOND}))
+    return next((found for _, found in watch.ended()), None)
 
 
 @pytest.mark.parametrize("next_holder", [(MAIN + 7, 1), (MAIN, 7)], ids=["another", "its pid"])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host.process import stat_of
-from gpu_bottleneck_exporter.sampling.batchtimes import BatchTimes, Pair, SpreadMeter
+from gpu_bottleneck_exporter.prescription.batchtimes import BatchTimes, Pair, SpreadMeter
 from gpu_bottleneck_exporter.schedule import FEW
 from support.waiting import eventually
 
