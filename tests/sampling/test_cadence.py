@@ -50,8 +50,8 @@ def reading(driver: Driver, *watches: HostSampler | None) -> Iterator[list[GpuWo
         yield workers
     finally:
         for worker in workers:
-            worker.stop()
-        assert all(worker.join(PATIENCE_SECONDS) for worker in workers)
+            worker.stop(0.0)
+        assert all(worker.stop(PATIENCE_SECONDS) for worker in workers)
 
 
 @pytest.fixture
@@ -134,8 +134,7 @@ def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_hol
     worker = GpuWorker(0, VirtualDriver(board), ALL, settings, watch, own_cpu=OwnCpu(1.0))
     worker.start()
     until(lambda: worker.reader.interval() == longer, "it is idle all the time")
-    worker.stop()
-    assert worker.join(PATIENCE_SECONDS)
+    assert worker.stop(PATIENCE_SECONDS)
 
 
 def test_a_gpu_that_nobody_holds_is_read_as_often_as_ever(

@@ -65,11 +65,11 @@ def watching(reader: Recorded) -> Iterator[LineWatch]:
         yield reader
 
     watch = LineWatch(known, opened)  # type: ignore[arg-type]
-    watch.start()
+    watch.loop.start()
     try:
         yield watch
     finally:
-        watch.stop()
+        watch.loop.stop()
 
 
 def tick(

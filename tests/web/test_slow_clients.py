@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import cast
 
 import psutil
 import pytest
@@ -20,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.commands.serve import ExporterContent
+from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
 from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
@@ -126,7 +126,7 @@ def full(tmp_path: Path) -> Iterator[int]:
     port = listener.getsockname()[1]
     server = WebServer(content, listener)
     thread = threading.Thread(target=server.serve)
-    ledger.start(cast("Sampler", None))
+    ledger.start(Sampler(NvmlDriver, (), chosen, print))
     thread.start()
     yield port
     server.stop()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.sampling.sampler import PATIENCE_SECONDS, Sampler
 from gpu_bottleneck_exporter.web.server import WebServer
 
@@ -68,28 +68,29 @@ def reporting(
     if not supervisor.address:
         yield
         return
-    over = threading.Event()
     # A thread may stand still for half of the watchdog's limit, if there is one.
     patience = supervisor.watchdog_seconds / 2 or PATIENCE_SECONDS
 
-    def report() -> None:
-        give_up = time.monotonic() + ready_within_seconds
-        while not sampler.ready and time.monotonic() < give_up and not over.wait(_STARTING_SECONDS):
-            pass
-        while not over.is_set():
-            standstill = sampler.standstill(patience) or server.standstill(patience)
-            fed = ["WATCHDOG=1"] if supervisor.watchdog_seconds and not standstill else []
-            supervisor.tell("READY=1", f"STATUS={standstill or _sentence(sampler)}", *fed)
-            over.wait(min(patience, _LONGEST_PAUSE_SECONDS))
+    give_up = time.monotonic() + ready_within_seconds
+    began = False
 
-    thread = threading.Thread(target=report, name="notify", daemon=True)
-    thread.start()
+    def report() -> float:
+        nonlocal began
+        began = began or sampler.ready or time.monotonic() >= give_up
+        if not began:
+            return _STARTING_SECONDS
+        standstill = sampler.standstill(patience) or server.standstill(patience)
+        fed = ["WATCHDOG=1"] if supervisor.watchdog_seconds and not standstill else []
+        supervisor.tell("READY=1", f"STATUS={standstill or _sentence(sampler)}", *fed)
+        return min(patience, _LONGEST_PAUSE_SECONDS)
+
+    loop = Loop("notify", report, log=log)
+    loop.start()
     try:
         yield
     finally:
         supervisor.tell("STOPPING=1")
-        over.set()
-        thread.join(_SEND_SECONDS)
+        loop.stop(_SEND_SECONDS)
 
 
 def _sentence(sampler: Sampler) -> str:

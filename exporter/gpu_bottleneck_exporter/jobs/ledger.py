@@ -30,6 +30,7 @@ from gpu_bottleneck_exporter.jobs.runs import is_later, run_of
 from gpu_bottleneck_exporter.jobs.store import MOST_ROW_BYTES, NEWEST, Row, Store
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Prescription
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
@@ -96,22 +97,21 @@ class Ledger:
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._woken, select.EPOLLIN)
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self._throttle = LogThrottle(log)
         self._began_ns = time.monotonic_ns()
         self._saving_ended, self._saving_all = Every(SHORTLY_NS), Every(SELDOM_NS)
-        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+        self._loop = Loop("jobs", self._look, log=log, last=self._close)
 
     def start(self, sampler: Sampler) -> None:
         """Start the thread."""
         self._sampler, self._lines = sampler, sampler.lines
-        self._thread.start()
+        self._loop.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
         """Store everything; a disk that hangs may outlast `timeout_seconds`."""
-        self._stop.set()
+        self._loop.stop(0.0)
         os.eventfd_write(self._woken, 1)
-        self._thread.join(timeout_seconds)
+        self._loop.stop(timeout_seconds)
 
     def note(self, tick: Tick) -> None:
         """Take it down, for any thread."""
@@ -182,20 +182,25 @@ class Ledger:
         head = {"version": VERSION, "node": self._settings.node, "time_seconds": time.time()}
         return dumps(head)[:-1]
 
-    def _run(self) -> None:
-        stopping = False
-        while not stopping:
-            self._epoll.poll(_PAUSE_SECONDS)
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._woken)
-            now_ns, stopping = time.monotonic_ns(), self._stop.is_set()
-            with self._throttle.guarded("keeping the ledger of jobs"):
-                with self._lock:
-                    self._note_ends(now_ns)
-                    self._drain()
-                if self._saving_ended.is_due(now_ns) or stopping:
-                    self._learn()
-                    self._save(running=self._saving_all.is_due(now_ns) or stopping)
+    def _look(self) -> float:
+        """Wait until a process comes or goes, or for a while, and charge what was noted."""
+        self._epoll.poll(_PAUSE_SECONDS)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._woken)
+        self._keep(time.monotonic_ns(), stopping=False)
+        return 0.0
+
+    def _keep(self, now_ns: int, *, stopping: bool) -> None:
+        with self._lock:
+            self._note_ends(now_ns)
+            self._drain()
+        if self._saving_ended.is_due(now_ns) or stopping:
+            self._learn()
+            self._save(running=self._saving_all.is_due(now_ns) or stopping)
+
+    def _close(self) -> None:
+        with self._throttle.guarded("storing the jobs at the end"):
+            self._keep(time.monotonic_ns(), stopping=True)
         self._store.close()
         self._epoll.close()
         for fd in filter(None, self._pidfds):

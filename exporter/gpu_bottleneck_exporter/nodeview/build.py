@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from gpu_bottleneck_exporter.driver.about import DOWN, NOT_GIVEN
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.nodeview import model
 from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment
 from gpu_bottleneck_exporter.nodeview.processes import ProcessReader
@@ -33,7 +33,8 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
 T = TypeVar("T")
-_throttle = LogThrottle(logging.getLogger(__name__))
+log = logging.getLogger(__name__)
+_throttle = LogThrottle(log)
 KEPT_SECONDS = 300.0
 """The span of the trends."""
 STEP_SECONDS = 5.0
@@ -59,7 +60,7 @@ class LocalNode:
 
     def start(self) -> None:
         """Record every 5 s, in a thread that ends with the program."""
-        threading.Thread(target=self._run, name="recorder", daemon=True).start()
+        Loop("recorder", self.record, STEP_SECONDS, log=log).start()
 
     def record(self) -> None:
         """Keep the counters as they are now."""
@@ -85,11 +86,6 @@ class LocalNode:
         if gpu.verdict and (gpu.observed_seconds or 0.0) < self.judged_seconds:
             return replace(gpu, **_UNJUDGED)
         return gpu
-
-    def _run(self) -> None:
-        while True:
-            self.record()
-            time.sleep(STEP_SECONDS)
 
 
 def moment_of(state: SamplerState) -> Moment:

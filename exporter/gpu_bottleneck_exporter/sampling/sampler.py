@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +13,7 @@ from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
 from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, Processes, System
 from gpu_bottleneck_exporter.logthrottle import QUIET_SECONDS, LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector
 from gpu_bottleneck_exporter.sampling.gpureader import Outcome
@@ -105,7 +105,6 @@ class Sampler:
         self.procfs = settings.procfs
         self.node = settings.node
         self._on_fatal = on_fatal
-        self._stop = threading.Event()
         self._driver: Driver | None = None
         self._workers: tuple[GpuWorker, ...] = ()
         self._error_events: bool | None = None
@@ -126,37 +125,35 @@ class Sampler:
         self._unlisted = self._new_unlisted() if {"processes", "memory"} <= self._names else None
         watches = (self._kubelet, self._jobs, self._unlisted)
         self._watches = [watch for watch in watches if watch is not None]
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        self._event_thread = threading.Thread(target=self._count_events, name="xid", daemon=True)
+        self._opening, self._counting = Backoff(), Backoff()
+        """Pauses between attempts to open the driver, and to count its events."""
+        self._refused_since: float | None = None
+        """Since when it has refused to be opened."""
+        self._loop = Loop("sampler", self._look_after, self._beat_seconds, log=log)
+        self._event_loop = Loop("xid", self._count_event, log=log)
 
     def start(self) -> None:
         """Start the threads; returns at once, even without a driver."""
         if self._watch is not None:
             self._watch.start()
-        for watch in self._watches:
-            watch.start()
-        self._thread.start()
+        for loop in (*self._watches, self._loop):
+            loop.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
         """Stop all threads that do not hang in the driver; the driver stays open."""
-        self._stop.set()
-        for worker in self._workers:
-            worker.stop()
+        loops = (*self._watches, *self._workers, self._loop, self._event_loop)
+        for loop in loops:
+            loop.stop(0.0)
         if self._watch is not None:
             self._watch.stop()
         deadline = time.monotonic() + timeout_seconds
-        for watch in self._watches:
-            watch.stop(timeout_seconds / 4)
-        for worker in self._workers:
-            worker.join(max(deadline - time.monotonic(), 0.0))
-        for thread in (self._thread, self._event_thread):
-            if thread.is_alive():
-                thread.join(max(deadline - time.monotonic(), 0.0))
+        for loop in loops:
+            loop.stop(max(deadline - time.monotonic(), 0.0))
 
     @property
     def alive(self) -> bool:
         """Whether the sampler's own thread runs; says nothing about the driver."""
-        return self._thread.is_alive()
+        return self._loop.alive
 
     def standstill(self, patience_seconds: float = PATIENCE_SECONDS) -> str | None:
         """What has stopped, in one sentence; None if nothing has.
@@ -297,39 +294,39 @@ class Sampler:
         found = self._watch.host.snapshot if self._watch else None
         return found if found and now_ns - found.at_ns <= self._deadline_ns else None
 
-    def _run(self) -> None:
+    def _look_after(self) -> float:
+        """Open the driver; once it is open, notice which GPUs hang."""
+        if self._driver is not None:
+            self._look_after_workers()
+            return self._beat_seconds
         try:
-            driver = self._open_with_patience()
-            if driver is not None:
-                self._start_workers(driver)
+            return self._open()
         except Exception as error:
             log.exception("the sampler could not start")
             self._fatal(f"the sampler could not start: {type(error).__name__}: {error}")
-        while not self._stop.wait(self._beat_seconds):
-            self._look_after_workers()
+            return 0.0
 
-    def _open_with_patience(self) -> Driver | None:
-        retry = Backoff()
-        refused_since: float | None = None
-        while not self._stop.is_set():
-            try:
-                return self._open_driver()
-            except DriverUnusable as error:
-                self.remedy = error.remedy or NO_GPU
-                self._fatal(f"this process cannot use the driver: {error}")
-                return None
-            except DriverError as error:
-                if self.status != str(error):
-                    log.warning("no GPU metrics: %s; trying again", error)
-                self.status, self.remedy = str(error), error.remedy or NO_GPU
-                now = time.monotonic()
-                # Only refusals in a row count: any other error starts over.
-                refused_since = (refused_since or now) if isinstance(error, AccessLost) else None
-                if refused_since and now - refused_since > ACCESS_LOST_SECONDS:
-                    self._fatal(f"no access to the driver for {ACCESS_LOST_SECONDS:.0f} s: {error}")
-                    return None
-            self._stop.wait(retry.pause())
-        return None
+    def _open(self) -> float:
+        """Open the driver and start the workers; returns the pause until the next step."""
+        try:
+            driver = self._open_driver()
+        except DriverUnusable as error:
+            self.remedy = error.remedy or NO_GPU
+            self._fatal(f"this process cannot use the driver: {error}")
+            return 0.0
+        except DriverError as error:
+            if self.status != str(error):
+                log.warning("no GPU metrics: %s; trying again", error)
+            self.status, self.remedy = str(error), error.remedy or NO_GPU
+            now = time.monotonic()
+            # Only refusals in a row count: any other error starts over.
+            since = self._refused_since or now
+            self._refused_since = since if isinstance(error, AccessLost) else None
+            if self._refused_since and now - since > ACCESS_LOST_SECONDS:
+                self._fatal(f"no access to the driver for {ACCESS_LOST_SECONDS:.0f} s: {error}")
+            return self._opening.pause()
+        self._start_workers(driver)
+        return self._beat_seconds
 
     def _start_workers(self, driver: Driver) -> None:
         count = driver.count()
@@ -348,7 +345,8 @@ class Sampler:
         for worker in workers:
             worker.start()
         if "xid" in self._names:
-            self._event_thread.start()
+            self._error_events = True  # at once, as the first wait takes up to a second
+            self._event_loop.start()
 
     def _look_after_workers(self) -> None:
         now = time.monotonic_ns()
@@ -374,37 +372,30 @@ class Sampler:
 
     def _fatal(self, reason: str) -> None:
         self.status = reason
-        self._stop.set()
+        self._loop.stop(0.0)
         self._on_fatal(reason)
 
-    def _count_events(self) -> None:
-        driver = self._driver
-        assert driver is not None  # noqa: S101 - started after it was opened
-        self._error_events = True  # at once, as the first wait takes up to a second
-        retry = Backoff()
-        while not self._stop.is_set():
-            trouble = self._count_event(driver)
-            self._error_events = trouble is None
-            if self._throttle.is_new("error events", trouble):
-                log.warning("%ss: %s", driver.about.error_event, trouble or "reported again")
-            if trouble:
-                self._stop.wait(retry.pause())
-            else:
-                retry = Backoff()
-
-    def _count_event(self, driver: Driver) -> str | None:
-        """Wait for one; returns what went wrong."""
+    def _count_event(self) -> float:
+        """Wait for an error event; returns the pause after it."""
+        assert self._driver is not None  # noqa: S101 - started after it was opened
+        trouble, kind = None, self._driver.about.error_event
         try:
-            event = driver.wait_error(_EVENT_WAIT_SECONDS)
+            event = self._driver.wait_error(_EVENT_WAIT_SECONDS)
             if event is not None and 0 <= event.code <= _MAX_CODE:
                 self._workers[event.index].reader.add_error(event.code)
-                self._log_event(event, driver.about.error_event)
+                self._log_event(event, kind)
         except DriverError as error:
-            return str(error)
+            trouble = str(error)
         except Exception as error:  # one bad event must not end the only thread that counts them
             log.debug("error events", exc_info=True)
-            return f"{type(error).__name__}: {error}"
-        return None
+            trouble = f"{type(error).__name__}: {error}"
+        self._error_events = trouble is None
+        if self._throttle.is_new("error events", trouble):
+            log.warning("%ss: %s", kind, trouble or "reported again")
+        if trouble:
+            return self._counting.pause()
+        self._counting = Backoff()
+        return 0.0
 
     def _log_event(self, event: ErrorEvent, kind: str) -> None:
         """Log `event`, once a minute for each kind: a job can cause thousands."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Processes
 from gpu_bottleneck_exporter.host.descriptors import descriptors
 from gpu_bottleneck_exporter.host.process import processes
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.workload.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,13 @@ def is_kept(gpu: GpuSnapshot) -> bool:
     return held.count == 0 and not held.bystanders and (memory.used_bytes or 0) >= HELD_BYTES
 
 
-class UnlistedProcesses(Watch):
+class UnlistedProcesses(Loop):
     """Searches the machine for them while `gpus` shows a GPU whose memory is kept."""
 
     def __init__(self, proc: Path, gpus: Callable[[], Iterable[GpuSnapshot]], nodes: Nodes) -> None:
         """`proc`: the host's; `gpus` and `nodes` are called from this thread."""
-        super().__init__("unlisted", "searching for unlisted processes", _SEARCH_SECONDS)
+        super().__init__("unlisted", self._look, _SEARCH_SECONDS, log=log)
+        self._throttle = LogThrottle(log)
         self._proc = proc
         self._gpus = gpus
         self._nodes = nodes

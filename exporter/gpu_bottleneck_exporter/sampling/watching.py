@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files
 from gpu_bottleneck_exporter.host.threads import SCAN_NS
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.sampling.discovery import Discovery, engaged_peer, inspect_connections
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
@@ -66,8 +67,6 @@ _HANG_NS = SHORTLY_NS
 """Time after which a thread that reads one GPU's processes is replaced: a pass takes less."""
 _MAX_BLOCKED_SECONDS = 0.1
 """Time for which sampling one GPU's feeders may block; beyond it they rest as after CPU time."""
-_STOP_SECONDS = 2.0
-"""For a pass to end that hangs in no read."""
 
 
 class HostSampler:
@@ -108,7 +107,6 @@ class HostSampler:
         if self.lines:
             self.subscribers.append(self.lines.note)
         self.subscribers += subscribers
-        self._stop = threading.Event()
         self._held: dict[str, Holders] = {}
         self._changed = False
         """Whether `_held` did since the last discovery."""
@@ -117,12 +115,11 @@ class HostSampler:
         self._step = PASS_SECONDS
         self._mains_only = True
         self._inspecting = Every(COUNT_SECONDS)
-        self._wanted = threading.Event()
+        self._wanted = False
         """Set by whoever waits for a snapshot."""
         self._published = threading.Condition()
         self._published_ns = 0
         self._looking_for_children = Every(LOOK_FOR_CHILDREN_SECONDS)
-        self._finished_pass_ns: int | None = None
         self._reading: tuple[str, int] = "", 0
         """The GPU whose processes are read now, empty if none, and since when."""
         self._hung: dict[str, threading.Thread] = {}
@@ -130,26 +127,27 @@ class HostSampler:
         self._waited = 0.0
         """Seconds for which the thread had waited for a CPU when it last blocked."""
         self._throttle = LogThrottle(log)
-        self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
+        self._discovering = Every(DISCOVERY_SECONDS)
+        self._next_pass, self._discover_from = time.monotonic(), 0.0
+        """Monotonic seconds."""
+        self._stale = False
+        """Whether a process has come or gone since the last discovery."""
+        self._loop = Loop("feeders", self._watch, PASS_SECONDS, log=log, last=self._close)
 
     def start(self) -> None:
         """Start the thread."""
         allow_many_files()
         for one in (aside, lending, proc_reads, looking):
             one.share_by(self._tenant_of)
-        self._finished_pass_ns = time.monotonic_ns()
-        self._thread.start()
+        self._loop.start()
         if self.lines:
-            self.lines.start()
+            self.lines.loop.start()
 
     def stop(self) -> None:
         """Stop; waits for the current pass, but not if it is stuck in a read."""
-        self._stop.set()
-        self._wanted.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+        self._loop.stop()
         if self.lines:
-            self.lines.stop()
+            self.lines.loop.stop()
         if self._prescribers:
             self._prescribers.stop()
         for one in (aside, lending, proc_reads, looking):
@@ -157,7 +155,7 @@ class HostSampler:
 
     def silent_seconds(self, now_ns: int) -> float:
         """Time since the last pass ended, or came to another GPU; 0 before `start`."""
-        return (now_ns - max(self._finished_pass_ns or now_ns, self._reading[1])) / 1e9
+        return min(self._loop.silent_seconds(now_ns), (now_ns - self._reading[1]) / 1e9)
 
     def replace_if_hung(self, now_ns: int) -> None:
         """Start another thread if this one hangs in files of one GPU's processes.
@@ -167,14 +165,13 @@ class HostSampler:
         Called from one thread only, once a second.
         """
         uuid, since_ns = self._reading
-        if uuid and now_ns - since_ns > _HANG_NS and not self._stop.is_set():
+        if uuid and now_ns - since_ns > _HANG_NS and not self._loop.stopping:
             log.warning("the processes of %s do not answer: not watched until they do", uuid)
-            self._hung[uuid], self._reading = self._thread, ("", now_ns)
+            self._hung[uuid], self._reading = self._loop.thread, ("", now_ns)
             if feed := self._feeds.get(uuid):
                 self._let_rest(feed, _HANG_NS / 1e9)
             self._waited = 0.0
-            self._thread = threading.Thread(target=self._run, name="feeders", daemon=True)
-            self._thread.start()
+            self._loop.replace()
 
     def _hangs(self, uuid: str) -> bool:
         return uuid in self._hung and self._hung[uuid].is_alive()
@@ -224,9 +221,10 @@ class HostSampler:
         stay as they are.
         """
         asked_ns = time.monotonic_ns()
-        if self._thread.is_alive() and asked_ns - self._published_ns >= COUNT_SECONDS * 1e9:
+        if self._loop.alive and asked_ns - self._published_ns >= COUNT_SECONDS * 1e9:
             with self._published:
-                self._wanted.set()
+                self._wanted = True
+                self._loop.wake()
                 self._published.wait_for(lambda: self._published_ns > asked_ns, REFRESH_SECONDS)
 
     def _publish(self) -> None:
@@ -280,36 +278,31 @@ class HostSampler:
             raise SystemExit
         self._reading = "", time.monotonic_ns()
 
-    def _run(self) -> None:
-        with suppress(SystemExit):  # of a thread that was replaced
-            self._watch()
+    def _watch(self) -> float:
+        """One pass, and a discovery if that is due; returns the pause until the next pass."""
+        began, jitter = _cpu_seconds(), random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+        now = min(self._next_pass, time.monotonic())  # somebody may want a snapshot meanwhile
+        age_ns = time.monotonic_ns() - self._published_ns
+        publishes = self._wanted or age_ns >= SNAPSHOT_SECONDS * 1e9
+        self._wanted = False
+        with self._isolated("watching the feeders"):
+            self._stale |= self._pass(now, jitter, publishes=publishes)
+            if publishes:
+                self._publish()
+        rest = _REST * (_cpu_seconds() - began)
+        pause = min(map(self._pause, self._feeds.values()), default=self._step)
+        every = STEADY_DISCOVERY_SECONDS if pause > self._step else DISCOVERY_SECONDS
+        self._stale |= self._discovering.is_due(time.monotonic(), every)
+        if self._changed or (self._stale and time.monotonic() >= self._discover_from):
+            self._stale, began = False, _cpu_seconds()
+            with self._isolated("looking for feeders"):
+                self._discover()
+            spent = _cpu_seconds() - began
+            self._discover_from = time.monotonic() + _REST_FROM_DISCOVERY * spent
+        self._next_pass = max(now + jitter * pause, time.monotonic() + rest)
+        return max(self._next_pass - time.monotonic(), 0.0)
 
-    def _watch(self) -> None:
-        next_pass, discover_from, stale = time.monotonic(), 0.0, False
-        discovering = Every(DISCOVERY_SECONDS)
-        while not self._stop.is_set():
-            began, jitter = _cpu_seconds(), random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
-            now = min(next_pass, time.monotonic())  # somebody may want a snapshot meanwhile
-            age_ns = time.monotonic_ns() - self._published_ns
-            publishes = self._wanted.is_set() or age_ns >= SNAPSHOT_SECONDS * 1e9
-            self._wanted.clear()
-            with self._isolated("watching the feeders"):
-                stale |= self._pass(now, jitter, publishes=publishes)
-                if publishes:
-                    self._publish()
-            rest = _REST * (_cpu_seconds() - began)
-            pause = min(map(self._pause, self._feeds.values()), default=self._step)
-            every = STEADY_DISCOVERY_SECONDS if pause > self._step else DISCOVERY_SECONDS
-            stale |= discovering.is_due(time.monotonic(), every)
-            if self._changed or (stale and time.monotonic() >= discover_from):
-                stale, began = False, _cpu_seconds()
-                with self._isolated("looking for feeders"):
-                    self._discover()
-                spent = _cpu_seconds() - began
-                discover_from = time.monotonic() + _REST_FROM_DISCOVERY * spent
-            self._finished_pass_ns = time.monotonic_ns()
-            next_pass = max(now + jitter * pause, time.monotonic() + rest)
-            self._wanted.wait(max(next_pass - time.monotonic(), 0.0))
+    def _close(self) -> None:
         for feed in self._feeds.values():
             feed.close()
         self._cgroups.keep(())

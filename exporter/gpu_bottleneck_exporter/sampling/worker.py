@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
 )
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader, Outcome
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
@@ -44,7 +45,7 @@ class Down(NamedTuple):
         return self.reason
 
 
-class GpuWorker:
+class GpuWorker(Loop):
     """The thread that has physical GPU `index` read, every tick."""
 
     def __init__(  # noqa: PLR0913 - what one GPU's reader needs of the whole
@@ -61,6 +62,8 @@ class GpuWorker:
 
         `own_cpu` measures how late a thread wakes that never calls the driver.
         """
+        super().__init__(f"gpu{index}", self._read, log=log)
+        self._throttle = LogThrottle(log)
         self.index = index
         self._own_cpu = own_cpu
         self.reader = GpuReader(index, driver, collectors, settings, watch)
@@ -70,14 +73,10 @@ class GpuWorker:
         """Monotonic seconds since which the driver has refused every call; None if it does not."""
         self.unusable: str | None = None
         """Why only a new process can talk to the driver again, if that is so."""
-        self._throttle = LogThrottle(log)
         self._about = driver.about
         self._interval_seconds = settings.interval_seconds
         self._tick_ns = int(settings.interval_seconds * 1e9)
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
-        self._stop = threading.Event()
-        self._wanted = threading.Event()
-        """Set by whoever waits for a reading."""
         self._finished = threading.Condition()
         """Notified at the end of a reading."""
         self._snapshots: tuple[GpuSnapshot, ...] = ()
@@ -89,22 +88,10 @@ class GpuWorker:
         self._delay_ns: int | None = 0
         """This thread's run-queue delay as of the end of the last tick."""
         self._down: Down | None = None
-        self._thread = threading.Thread(target=self._run, name=f"gpu{index}", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask the thread to end after its current tick; it may hang in the driver."""
-        self._stop.set()
-        self._wanted.set()
-
-    def join(self, timeout_seconds: float) -> bool:
-        """Wait for the thread to end; False if it has not."""
-        if self._thread.is_alive():
-            self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        self._retry = Backoff()
+        self._up_since: float | None = None
+        """Monotonic seconds since which it has been open and was read; None while it is down."""
+        self._checking_layout = Every(SLOWLY)
 
     def down(self, now_ns: int) -> Down | None:
         """Why this GPU is down; None while it is up."""
@@ -146,7 +133,7 @@ class GpuWorker:
             return
         if self._down is None and asked_ns < self._due_ns:
             with self._finished:
-                self._wanted.set()
+                self.wake()
                 self._finished.wait_for(
                     lambda: self._down or self._snapshots[0].at_ns > asked_ns,
                     until - time.monotonic(),
@@ -158,7 +145,7 @@ class GpuWorker:
         That is `now`, or soon after the last one if that was just before.
         """
         if self.reader.look(uuids) and now:
-            self._wanted.set()
+            self.wake()
 
     def _finish_tick(self, now_ns: int) -> None:
         self._delay_ns = run_delay_ns(self._schedstat) if self._schedstat else None
@@ -181,25 +168,48 @@ class GpuWorker:
             return found
         return [(name, how._replace(error=down.reason, down=True)) for name, how in found]
 
-    def _run(self) -> None:
-        self._schedstat = schedstat_of(threading.get_native_id())
-        self._delay_ns = run_delay_ns(self._schedstat)  # opens it, before other threads read it
-        retry = Backoff()
-        while not self._stop.is_set():
-            up_since = time.monotonic()
-            try:
-                self.reader.open()
-                self._tick()
-                up_since = time.monotonic()
-                self._read_until_stopped()
-            except DriverError as error:
-                self._fail(error)
-            except Exception as error:  # a bug must not end the only reader of this GPU
-                log.debug("gpu %d", self.index, exc_info=True)
-                self._fail(DriverError(f"{type(error).__name__}: {error}"))
-            if time.monotonic() - up_since > _STAYS_SECONDS:
-                retry = Backoff()
-            self._stop.wait(retry.pause())
+    def _read(self) -> float:
+        """Read the GPU, which is opened first if it is not; returns the pause until the next tick.
+
+        Whatever fails, the GPU is down, and tried again.
+        """
+        if self._schedstat is None:
+            self._schedstat = schedstat_of(threading.get_native_id())
+            self._delay_ns = run_delay_ns(self._schedstat)  # opens it, before others read it
+        if self._up_since and time.monotonic_ns() < self._due_ns:  # somebody wants it sooner
+            rest_ns = self._snapshots[0].at_ns + _JUST_NS - time.monotonic_ns()
+            self.rest(rest_ns / 1e9)  # many may come and go
+            self._due_ns = min(self._due_ns, time.monotonic_ns())
+        if self.stopping:
+            return 0.0
+        try:
+            self._read_open()
+        except DriverError as error:
+            self._fail(error)
+        except Exception as error:  # a bug must not end the only reader of this GPU
+            log.debug("gpu %d", self.index, exc_info=True)
+            self._fail(DriverError(f"{type(error).__name__}: {error}"))
+        else:
+            usual, apart = self._interval_seconds, self.index * APART_SECONDS
+            tick = _next_tick(time.monotonic(), usual, apart, self.reader.interval())
+            self._due_ns = int(tick * 1e9)
+            return max(tick - time.monotonic(), 0.0)
+        if self._up_since and time.monotonic() - self._up_since > _STAYS_SECONDS:
+            self._retry = Backoff()
+        self._up_since = None
+        return self._retry.pause()
+
+    def _read_open(self) -> None:
+        """Open the GPU, or open it anew if its MIG instances are others now; then read it."""
+        if self._up_since is None:
+            self.reader.open()
+            self._tick()
+            self._up_since = time.monotonic()
+            self._checking_layout = Every(SLOWLY, self._up_since + SLOWLY)
+            return
+        if self._checking_layout.is_due(time.monotonic()):
+            self.reader.follow_layout()
+        self._tick()
 
     def _tick(self) -> None:
         now = self.reader.read()
@@ -209,23 +219,6 @@ class GpuWorker:
         self.access_lost_since = None
         self._down = None
         self._log_state()
-
-    def _read_until_stopped(self) -> None:
-        checking_layout = Every(SLOWLY, time.monotonic() + SLOWLY)  # it was just opened
-        while not self._stop.is_set():
-            usual, apart = self._interval_seconds, self.index * APART_SECONDS
-            tick = _next_tick(time.monotonic(), usual, apart, self.reader.interval())
-            self._due_ns = int(tick * 1e9)
-            if self._wanted.wait(tick - time.monotonic()):
-                rest_ns = self._snapshots[0].at_ns + _JUST_NS - time.monotonic_ns()
-                self._stop.wait(max(rest_ns, 0) / 1e9)  # many may come and go
-            if self._stop.is_set():
-                return
-            self._wanted.clear()
-            self._due_ns = min(self._due_ns, time.monotonic_ns())
-            if checking_layout.is_due(time.monotonic()):
-                self.reader.follow_layout()
-            self._tick()
 
     def _log_state(self, error: DriverError | None = None) -> None:
         """Log whether the GPU is down, if that or the kind of `error` is new.

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.process import Started
-from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
 from gpu_bottleneck_exporter.stacktraces.lines import (
     CAUSES,
@@ -46,7 +46,6 @@ _LOOKS_KEPT = 64
 """Until the driver tells of the windows in which they fell: those of 9 s or more."""
 _FINDINGS_KEPT = 64
 """Until somebody asks what was found: of eight GPUs, each of which ends often."""
-_STOP_SECONDS = 2.0
 WORTH_A_LOOK = 0.1
 """Share of the time that a GPU waits for one thing: less costs less than looking may tell."""
 _NOBODY = "none of its processes can be seen"
@@ -134,28 +133,15 @@ class LineWatch:
         self._gpus: dict[str, _Watched] = {}
         self._ended: deque[tuple[str, Findings]] = deque(maxlen=_FINDINGS_KEPT)
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._wanted = threading.Event()
-        self._throttle = LogThrottle(log)
-        self._thread = threading.Thread(target=self._run, name="stacks", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; it sleeps while there is nothing to look at."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop it."""
-        self._stop.set()
-        self._wanted.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+        self.loop = Loop("stacks", self._look_if_due, _APART_SECONDS, log=log)
+        """It sleeps while there is nothing to look at."""
 
     def ask(self, uuid: str, seconds: float = SESSION_SECONDS) -> None:
         """Look at GPU `uuid` for so long from now; who asks again prolongs that."""
         with self._lock:
             gpu = self._gpus.setdefault(uuid, _Watched())
             gpu.begin(self._mains(uuid), time.monotonic_ns(), seconds, asked=True)
-        self._wanted.set()
+        self.loop.wake()
 
     def note(self, tick: Tick) -> None:
         """Note what a GPU did. What was found is kept once others have it, or nobody looks on."""
@@ -178,7 +164,7 @@ class LineWatch:
         if found:
             self._ended.append((uuid, found))
         if due:
-            self._wanted.set()
+            self.loop.wake()
 
     def ended(self) -> Iterator[tuple[str, Findings]]:
         """What was found of whom since the last call, by the GPU's uuid. For one caller."""
@@ -205,27 +191,24 @@ class LineWatch:
         feeding = self._feeding(uuid)
         return feeding.mains if feeding else frozenset()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            if not self._watched(time.monotonic_ns()):
-                self._wanted.wait()
-                self._wanted.clear()
-                continue
-            with self._throttle.guarded("reading stacks"), self._open_reader() as reader:
-                self._look_on(reader)
-            self._stop.wait(_APART_SECONDS)  # it may have failed at once
+    def _look_if_due(self) -> float:
+        if not self._watched(time.monotonic_ns()):
+            return math.inf
+        with self._open_reader() as reader:
+            self._look_on(reader)
+        return _APART_SECONDS
 
     def _look_on(self, reader: StackReader) -> None:
         """Look until there is nothing to look at."""
         before = reader.cpu_seconds + time.thread_time()
-        while not self._stop.is_set() and (watched := self._watched(time.monotonic_ns())):
+        while not self.loop.stopping and (watched := self._watched(time.monotonic_ns())):
             for uuid in watched:
                 self._look(uuid, reader)
             # Reads that were abandoned go on during the pause.
             spent = reader.cpu_seconds + time.thread_time() - before
             before += spent
             rest = _REST_ASKED if any(gpu.asked for gpu in watched.values()) else _REST_UNASKED
-            self._stop.wait(max(_APART_SECONDS, rest * spent) * random.uniform(0.7, 1.3))  # noqa: S311
+            self.loop.rest(max(_APART_SECONDS, rest * spent) * random.uniform(0.7, 1.3))  # noqa: S311
 
     def _watched(self, now_ns: int) -> dict[str, _Watched]:
         """The GPUs to look at now: those that somebody asked for, or else one."""

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.host.files import listed, read_owned
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.workload.identity import Owner
-from gpu_bottleneck_exporter.workload.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +32,13 @@ _MOST_JOBS = 32
 _JOB = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", re.MULTILINE)
 
 
-class JobFiles(Watch):
+class JobFiles(Loop):
     """Reads the folder every 10 s: a file that is gone takes the allocation with it."""
 
     def __init__(self, folder: Path, user: Callable[[int], str], *, expected: bool = False) -> None:
         """`user` returns a user's name; `expected`: a missing `folder` is logged."""
-        super().__init__("jobfiles", f"reading {folder}", _LOOK_SECONDS)
+        super().__init__("jobfiles", self._look, _LOOK_SECONDS, log=log)
+        self._throttle = LogThrottle(log)
         self._folder = folder
         self._user = user
         self._expected = expected

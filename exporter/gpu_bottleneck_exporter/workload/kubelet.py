@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Identity
+from gpu_bottleneck_exporter.logthrottle import LogThrottle
+from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload import podresources
@@ -20,7 +22,6 @@ from gpu_bottleneck_exporter.workload.cdi import device_nodes
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, Named, holders
 from gpu_bottleneck_exporter.workload.podresources import Given, Holder, KubeletTrouble
-from gpu_bottleneck_exporter.workload.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Condition:
 UNASKED = Condition()
 
 
-class KubeletWatch(Watch):
+class KubeletWatch(Loop):
     """Queries the kubelet periodically, and as soon as a new pod is seen on a GPU."""
 
     def __init__(
@@ -94,7 +95,8 @@ class KubeletWatch(Watch):
 
         `expected`: a missing socket is reported.
         """
-        super().__init__("kubelet", "polling the kubelet", pace.search)
+        super().__init__("kubelet", self._look, pace.search, log=log)
+        self._throttle = LogThrottle(log)
         self.condition = UNASKED
         """Whether the kubelet answers, and if not, why."""
         self._settings = settings
@@ -129,10 +131,10 @@ class KubeletWatch(Watch):
         if len(self._sought) < _MAX_SOUGHT:
             self._sought.setdefault(container_id, time.monotonic())
 
-    def _look(self) -> None:
+    def _look(self) -> float:
         owners, now = list(self._owners()), time.monotonic()
         pods = frozenset(owner.pod_uid for owner in owners if owner.pod_uid)
-        self._name({owner.container_id for owner in owners if owner.container_id}, now)
+        self._name_containers({owner.container_id for owner in owners if owner.container_id}, now)
         try:
             found = _identify(self._settings.kubelet_socket)
             if found is None:
@@ -145,9 +147,9 @@ class KubeletWatch(Watch):
             # A copy: the raised one has a traceback, whose frames keep the reply in memory.
             kept = KubeletTrouble(trouble.sentence, trouble.remedy)
             self._tell(Condition(given=False, trouble=kept))
-        self._pause_seconds = self._pace.look if self._socket else self._pace.search
+        return self._pace.look if self._socket else self._pace.search
 
-    def _name(self, ids: set[str], now: float) -> None:
+    def _name_containers(self, ids: set[str], now: float) -> None:
         for container_id in ids:
             self.seek(container_id)
         sought = dict(self._sought)  # a copy: other threads add to it
