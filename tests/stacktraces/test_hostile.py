@@ -81,7 +81,7 @@ def laid(layout: Layout, table: bytes, first_line: int, name: bytes, width: int)
 @example(14, entry(7), 1, 0, b"f", 1)
 @example(12, entry(6), 1, 0, b"f", 1)
 @example(10, b"\x02\x7f" * 9, MAX_LINE, 9, b"", 1)
-@example(9, b"", -5, 9, b"\x00\xd8", 2)
+@example(10, b"", -5, 9, b"\x00\xd8", 2)
 def test_a_frame_is_within_bounds_or_unreadable(  # noqa: PLR0913, PLR0917 - all that a job shapes
     minor: int, table: bytes, first_line: int, instruction: int, name: bytes, width: int
 ) -> None:

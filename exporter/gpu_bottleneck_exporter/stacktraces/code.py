@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
@@ -22,6 +22,8 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _TYPE, _LENGTH, _FLAGS, _BYTES = -8, 0, 16, 16
 """From the end of an object's header; in strings and bytes; in strings; in bytes."""
 _COMPACT, _ASCII = 0x20, 0x40
+_WITH_COLUMNS = 11
+"""The first minor version whose tables of lines have columns, too."""
 _PAIR = struct.Struct("=Bb")
 _ENTRY = re.compile(rb"[\x80-\xff][\x00-\x7f]*")
 _NO_LINE = -128
@@ -50,7 +52,7 @@ class Codes:
         self._layout = layout
         self._kind = kind
         self._code_size = max(layout.name, layout.lines) + 8
-        self._entries, self._line = _TABLES.get(minor, (_ENTRY.finditer, _with_columns))
+        self._has_columns = minor >= _WITH_COLUMNS
         self._kept: dict[tuple[_Code, int], Frame] = {}
         self._characters = 0
 
@@ -88,10 +90,14 @@ class Codes:
         length = self._memory.pointer(lines + _LENGTH)
         table = self._memory.read(lines + _BYTES, length)
         try:
-            entries = self._memory.timely(self._entries(table))
-            line = self._line(entries, code.first_line, offset) or code.first_line
+            timely = self._memory.timely
+            if self._has_columns:
+                line = _with_columns(timely(_ENTRY.finditer(table)), code.first_line, offset)
+            else:
+                line = _with_ranges(timely(_PAIR.iter_unpack(table)), code.first_line, offset)
         except (IndexError, struct.error):
             raise UnreadableError from None
+        line = line or code.first_line
         if not 0 < line <= _MAX_LINE:
             raise UnreadableError
         return Frame(self._text(code.name), self._text(code.filename), line)
@@ -107,17 +113,6 @@ class Codes:
         raw = self._memory.read(address + header + (length - taken) * width, taken * width)
         text = printable(raw.decode(_ENCODINGS[width], errors="replace"))
         return text if taken == length else f"…{text}"
-
-
-def _with_starts(pairs: Iterable[tuple[int, int]], line: int, offset: int) -> int:
-    """3.9: pairs of steps, in bytes and lines."""
-    start = 0
-    for bytes_on, lines_on in pairs:
-        start += bytes_on
-        if start > offset:
-            break
-        line += lines_on
-    return line
 
 
 def _with_ranges(pairs: Iterable[tuple[int, int]], line: int, offset: int) -> int | None:
@@ -157,12 +152,3 @@ def _step(entry: bytes) -> int:
         number |= (groups[at + 1] & 63) << 6 * at
         at += 1
     return -(number >> 1) if number & 1 else number >> 1
-
-
-_Line = Callable[[Iterable[Any], int, int], int | None]
-"""The line of the instruction at an offset, by entries and first line; None if it has none."""
-_TABLES: dict[int, tuple[Callable[[bytes], Iterable[Any]], _Line]] = {
-    9: (_PAIR.iter_unpack, _with_starts),
-    10: (_PAIR.iter_unpack, _with_ranges),
-}
-"""What splits a table into entries, and what reads them, by minor version."""

@@ -1,22 +1,20 @@
 """Where Python keeps its stacks: offsets within its structures on 64-bit Linux, by minor version.
 
-They are the same in all releases of a version. tests/stacktraces/offsets.c prints them from the
-headers of a version.
+They are the same in all releases of a version. tests/stacktraces/offsets.c prints the row of a
+version in layouts.csv from its headers.
 """
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator
+from importlib.resources import files
 from typing import NamedTuple
 
 
 class Layout(NamedTuple):
     """Offsets in bytes."""
 
-    interpreters: int
-    """In _PyRuntime: the first interpreter. It has this and the next two itself since 3.13."""
-    next_interpreter: int
-    threads: int
-    """In an interpreter: its first thread."""
     tid: int
     """In a thread: its number; before 3.11, the address of its `struct pthread`."""
     call: int
@@ -25,25 +23,31 @@ class Layout(NamedTuple):
     """In a call: the one around it, its code, its instruction."""
     code: int
     instruction: int
-    owner: int | None
-    """In a call: what made it, a byte."""
     filename: int
-    """In a code object, this and the next four."""
+    """In a code object, this and the next three."""
     name: int
     first_line: int
     lines: int
-    instructions: int | None
     header: int
     """The size of the header of any object, of an ASCII string, and of another string."""
     ascii: int
     unicode: int
     lock: int
     """In a thread: flags; before 3.12, in _PyRuntime: the thread that holds Python's lock."""
+    interpreters: int = 0
+    """In _PyRuntime: the first interpreter. It has this and the next two itself since 3.13."""
+    next_interpreter: int = 0
+    threads: int = 0
+    """In an interpreter: its first thread."""
+    via: int | None = None
+    owner: int | None = None
+    """In a call: what made it, a byte."""
+    instructions: int | None = None
+    """In a code object."""
     copies: int | None = None
     """In a code object: each thread's own copy of its instructions."""
     copy: int | None = None
     """In a call: which one it runs."""
-    via: int | None = None
 
 
 NEXT_THREAD = 8
@@ -51,19 +55,16 @@ NEXT_THREAD = 8
 OWNED_BY_C = 3
 """From this owner on, a call stands for no function in Python."""
 
-LAYOUTS = {
-    9: Layout(32, 0, 8, 176, 24, 24, 32, 104, None, 104, 112, 40, 120, None, 16, 48, 72, 568),
-    10: Layout(32, 0, 8, 176, 24, 24, 32, 96, None, 104, 112, 40, 120, None, 16, 48, 72, 568),
-    11: Layout(40, 0, 16, 160, 56, 48, 32, 56, 69, 112, 128, 72, 136, 184, 16, 48, 72, 576, via=8),
-    12: Layout(40, 0, 72, 144, 56, 8, 0, 56, 70, 112, 128, 68, 136, 192, 16, 40, 56, 24, via=0),
-    13: Layout(0, 0, 0, 160, 72, 8, 0, 56, 70, 112, 128, 68, 136, 200, 16, 40, 56, 32),
-    14: Layout(0, 0, 0, 160, 72, 8, 0, 56, 74, 112, 128, 68, 136, 208, 16, 40, 56, 32),
-    15: Layout(0, 0, 0, 184, 72, 8, 0, 56, 74, 112, 128, 68, 136, 208, 16, 40, 56, 32),
-}
+
+def _rows() -> Iterator[tuple[int, bool, Layout]]:
+    text = (files(__package__) / "layouts.csv").read_text(encoding="ascii")
+    for row in csv.DictReader(text.splitlines()):
+        known = {name: int(offset) for name, offset in row.items() if offset}
+        minor, free = known.pop("minor"), known.pop("free_threaded")
+        yield minor, bool(free), Layout(**known)
+
+
+LAYOUTS = {minor: layout for minor, free, layout in _rows() if not free}
 """By minor version of Python 3."""
-FREE_THREADED = {
-    13: Layout(0, 0, 0, 160, 72, 8, 0, 56, 70, 128, 144, 84, 152, 216, 32, 56, 72, 32),
-    14: Layout(0, 0, 0, 160, 72, 8, 0, 56, 78, 128, 144, 84, 152, 232, 32, 56, 72, 32, 224, 72),
-    15: Layout(0, 0, 0, 184, 72, 8, 0, 56, 78, 128, 144, 84, 152, 232, 32, 56, 72, 32, 224, 72),
-}
+FREE_THREADED = {minor: layout for minor, free, layout in _rows() if free}
 """The same of builds with `--disable-gil`."""
