@@ -19,6 +19,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     split,
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
+from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -92,7 +93,7 @@ def assert_settles(pid: int, causes: Collection[str], busy: float = 0.0) -> None
 def test_a_main_in_a_lock_waits_for_its_active_threads(code: str, awaited: bool) -> None:  # noqa: FBT001
     with program(f"{COPIES}\n{code}") as one:
         feed = FeederGroup(Path("/proc"), Cgroups(Path("/sys")), AnswerTimeouts(60_000))
-        feed.adopt({one.pid}, set(), frozenset({one.pid}))
+        feed.adopt(ProcessTree({one.pid}, others={one.pid}))
 
         def looks() -> tuple[int, int]:
             now_ns = time.monotonic_ns()

@@ -10,6 +10,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role, less, plus
 from gpu_bottleneck_exporter.accounting.stall import PEER, STORAGE, UNKNOWN
+from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
 from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
@@ -53,7 +54,7 @@ class Recorded:
     def adopt(
         self, *mains: int, workers: tuple[int, ...] = (), others: tuple[int, ...] = ()
     ) -> None:
-        self.feed.adopt({*mains}, {*workers}, frozenset({*mains, *others}))
+        self.feed.adopt(ProcessTree({*mains}, {*workers}, {*mains, *others}))
 
     def tick(self, seconds: int = 1) -> Feeding:
         self._now_ns += seconds * SECOND
@@ -263,7 +264,7 @@ def test_the_busiest_are_those_that_run(recorded: Recorded) -> None:
 
 def test_evidence_is_not_that_of_processes_that_have_left(recorded: Recorded) -> None:
     recorded.adopt(7)
-    recorded._reader.feeding = recorded.tick()
+    recorded.tick()
     recorded._reader._evidence = (("network", "waits for 10.0.0.7"),)
     assert recorded.tick().evidence
     process(recorded.proc, 8)

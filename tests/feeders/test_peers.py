@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,15 +11,15 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders import evidence
+from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import GROUP, job_keys
-from gpu_bottleneck_exporter.feeders.states import ends_of
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.sampling.discovery import (
-    are_joined,
+    Connections,
     ends_towards,
     engaged_peer,
     inspect_connections,
@@ -90,18 +90,30 @@ def meets(one: Program) -> set[tuple[str, ...]]:
 def group(one: Program) -> FeederGroup:
     """Feeders of a GPU that `one` holds."""
     found = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
-    found.adopt({one.pid}, set(), frozenset())
+    found.adopt(ProcessTree({one.pid}))
     found.refresh_facts(time.monotonic_ns())
     return found
 
 
-def feed(one: Program) -> FeederGroup:
-    """Feeders of a GPU that `one` holds; their connections are known."""
-    found = group(one)
-    found.inspect_connections(time.monotonic_ns())
-    found.ends = ends_of(found.mains.values())
-    assert found.ends
+@contextmanager
+def holding(*programs: Program) -> Iterator[dict[str, FeederGroup]]:
+    """Feeders of GPUs that these hold, by a letter each; all idle."""
+    feeds = {name: group(one) for name, one in zip("abc", programs, strict=False)}
+    for one in feeds.values():
+        one.note(tick(0, {UNKNOWN: 1}))
+    yield feeds
+    for one in feeds.values():
+        one.close()
+
+
+def connections(feeds: Mapping[str, FeederGroup]) -> Connections:
+    found = inspect_connections(feeds, time.monotonic_ns())
+    assert all(one.ends for one in found.values())
     return found
+
+
+def joined(found: Connections) -> list[set[str]]:
+    return [{*one.joined} for one in found.values()]
 
 
 def reverse(ends: Collection[Ends]) -> set[Ends]:
@@ -118,9 +130,9 @@ def test_the_rank_that_a_gpu_waits_for_is_named() -> None:
     with rank("train-0") as one, rank("train-0") as other:
         feeds = {"a": group(one), "b": group(other)}
         now_ns = time.monotonic_ns()
-        assert engaged_peer("a", feeds, now_ns) == (0.0, None)
+        assert engaged_peer("a", feeds, {}, now_ns) == (0.0, None)
         feeds["b"].note(tick(9, {UNKNOWN: 1}, now_ns))
-        ratio, awaited = engaged_peer("a", feeds, now_ns)
+        ratio, awaited = engaged_peer("a", feeds, {}, now_ns)
         assert (ratio, awaited) == (0.9, feeds["b"])
         assert awaited is not None
         assert [*evidence.rank(awaited.mains)] == [f"waits for the rank of pid {other.pid}"]
@@ -159,15 +171,8 @@ def test_another_user_who_says_the_same_is_of_another_job(code: str, another_use
 def test_a_connection_between_processes_of_one_user_joins_them() -> None:
     with program(SERVER) as server, program(CLIENT, *server.words) as client:
         server.hear()
-        one, other = feed(server), feed(client)
-        assert are_joined(one, other)
-        assert are_joined(other, one)
-        one.note(tick(0, {UNKNOWN: 1}, time.monotonic_ns()))
-        inspect_connections([one, other], time.monotonic_ns())
-        assert set(one.joined) == {other}
-        assert set(other.joined) == {one}
-        one.close()
-        other.close()
+        with holding(server, client) as feeds:
+            assert joined(connections(feeds)) == [{"b"}, {"a"}]
 
 
 ANSWERS = (
@@ -199,51 +204,44 @@ def test_kin_join_two_gpus_unless_they_are_those_of_both(*, of_both: bool) -> No
     ):
         front.hear()
         server.hear()
-        feeds = feed(trainer), feed(server)
-        for one in feeds[not of_both :]:
-            one.family.adopt_kin({front.pid})
-        for one in feeds:
-            one.note(tick(0, {UNKNOWN: 1}, time.monotonic_ns()))
-        inspect_connections(feeds, time.monotonic_ns())
-        assert [bool(one.joined) for one in feeds] == [not of_both] * 2
-        for one in feeds:
-            one.close()
+        with holding(trainer, server) as feeds:
+            for one in list(feeds.values())[not of_both :]:
+                one.family.adopt_kin({front.pid})
+            assert [bool(names) for names in joined(connections(feeds))] == [not of_both] * 2
 
 
 def test_gpus_that_work_in_turn_wait_for_each_other() -> None:
     """As a trainer and the server that makes its rollouts do."""
     with program(ANSWERS) as server, program(ASKS, *server.words) as client:
         server.hear()
-        feeds = feed(server), feed(client)
+        with holding(server, client) as feeds:
 
-        def waits_for_peer() -> list[bool]:
-            """Whether the server waits for the client, and the client for the server."""
-            now_ns = time.monotonic_ns()
-            for one in feeds:
-                one.note(tick(0, {UNKNOWN: 1}, now_ns))
-            inspect_connections(feeds, now_ns)
-            for one in feeds:
-                one.sample(now_ns)
-            mains = [main.deep for one in feeds for main in one.mains.values()]
-            return [deep is not None and deep.peer for deep in mains]
+            def waits_for_peer() -> list[bool]:
+                """Whether the server waits for the client, and the client for the server."""
+                now_ns = time.monotonic_ns()
+                for one in feeds.values():
+                    one.note(tick(0, {UNKNOWN: 1}, now_ns))
+                found = inspect_connections(feeds, now_ns)
+                for name, one in feeds.items():
+                    one.sample(now_ns, found[name])
+                mains = [main.deep for one in feeds.values() for main in one.mains.values()]
+                return [deep is not None and deep.peer for deep in mains]
 
-        client.tell()
-        until(lambda: waits_for_peer() == [False, True], lambda: f"{waits_for_peer()}")
-        server.tell()
-        until(lambda: waits_for_peer() == [True, False], lambda: f"{waits_for_peer()}")
-        for one in feeds:
-            one.close()
+            client.tell()
+            until(lambda: waits_for_peer() == [False, True], lambda: f"{waits_for_peer()}")
+            server.tell()
+            until(lambda: waits_for_peer() == [True, False], lambda: f"{waits_for_peer()}")
 
 
 def test_a_connection_of_another_user_joins_nobody(another_user: Way) -> None:
     with program(SERVER) as server, program(CLIENT, *server.words, way=another_user) as client:
         server.hear()
-        one, other = feed(server), feed(client)
-        assert one.ends > reverse(other.ends), "they are connected all the same"
-        assert not are_joined(one, other)
-        assert not ends_towards(one, other)
-        one.close()
-        other.close()
+        with holding(server, client) as feeds:
+            found = connections(feeds)
+            ends = found["b"].ends
+            assert found["a"].ends > reverse(ends), "they are connected all the same"
+            assert joined(found) == [set(), set()]
+            assert not ends_towards(feeds["a"], feeds["b"], ends)
 
 
 def test_addresses_that_a_user_gave_a_network_of_its_own_join_nobody() -> None:
@@ -252,23 +250,23 @@ def test_addresses_that_a_user_gave_a_network_of_its_own_join_nobody() -> None:
         with (
             program(ALONE + MIRROR, *ports) as double,
             program(MIRROR, *ports, way=with_a_network_of_its_own()) as peer,
+            holding(server, double, peer) as feeds,
         ):
-            one, other, third = feed(server), feed(double), feed(peer)
-            assert one.ends & reverse(other.ends) & reverse(third.ends), "both look like it"
-            assert are_joined(one, third)
-            assert not are_joined(one, other)
-            assert not are_joined(other, one)
-            for found in (one, other, third):
-                found.close()
+            found = connections(feeds)
+            one, other, third = (known.ends for known in found.values())
+            assert one & reverse(other) & reverse(third), "both look like it"
+            assert "c" in found["a"].joined
+            assert "b" not in found["a"].joined
+            assert "a" not in found["b"].joined
 
 
 def test_what_looks_like_the_other_end_in_another_network_is_none() -> None:
     with program(SERVER) as server, program(CLIENT, *server.words) as client:
         ports = (*server.words, *server.hear())
-        with program(DOUBLE, *ports, way=with_a_network_of_its_own()) as double:
-            one, other, third = feed(server), feed(double), feed(client)
-            assert one.ends & reverse(other.ends), "it does look like it"
-            assert are_joined(one, third)
-            assert not are_joined(one, other)
-            for found in (one, other, third):
-                found.close()
+        with (
+            program(DOUBLE, *ports, way=with_a_network_of_its_own()) as double,
+            holding(server, double, client) as feeds,
+        ):
+            found = connections(feeds)
+            assert found["a"].ends & reverse(found["b"].ends), "it does look like it"
+            assert joined(found)[0] == {"c"}

@@ -15,6 +15,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import NETWORK, STORAGE, UNKNOWN
+from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.rings import Course, Growth, RingTracker, Target
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
@@ -176,7 +177,7 @@ class Job:
             missing("io_uring")
         self._groups = Cgroups(Path("/sys"))
         self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
-        self.feed.adopt({one.pid}, set(), frozenset({one.pid}))
+        self.feed.adopt(ProcessTree({one.pid}, others={one.pid}))
 
     def share(self, wanted: Activity, role: str = Role.MAIN, looks: int = 20) -> float:
         """Share of `looks` in which the main, or its threads, did that."""

@@ -15,6 +15,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
 from gpu_bottleneck_exporter.feeders.programs import compiles, loads_nothing
@@ -60,7 +61,7 @@ class Watched:
     def __init__(self, main: Program, *workers: int, holders: tuple[int, ...] = ()) -> None:
         self._groups = Cgroups(SYSFS)
         self.feed = FeederGroup(PROC, self._groups, AnswerTimeouts(30_000))
-        self.feed.adopt({main.pid}, {*workers}, frozenset({main.pid, *holders}))
+        self.feed.adopt(ProcessTree({main.pid}, {*workers}, {main.pid, *holders}))
         self.feed.note(tick(0, {UNKNOWN: 1}, time.monotonic_ns()))
         self._finder = StrangerFinder(PROC)
         self.holders = {main.pid, *holders}

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.habits import Works
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
@@ -58,7 +59,7 @@ def test_what_a_main_waits_for_when_its_gpu_idles(
     before, groups, now_ns = descriptors(), Cgroups(Path("/sys")), time.monotonic_ns()
     with program(code) as one, ExitStack() as clients:
         feed = FeederGroup(PROC, groups, AnswerTimeouts(30_000))
-        feed.adopt({one.pid}, set(), frozenset({one.pid}))
+        feed.adopt(ProcessTree({one.pid}, others={one.pid}))
         until(lambda: read(PROC / str(one.pid) / "wchan") != "0", "asleep")
 
         def tick(busy_ns: int) -> set[Activity]:
@@ -86,7 +87,7 @@ def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
     groups, now_ns = Cgroups(Path("/sys")), time.monotonic_ns()
     with program(SPINS) as one:
         feed = FeederGroup(PROC, groups, AnswerTimeouts(30_000))
-        feed.adopt({one.pid}, set(), frozenset({one.pid}))
+        feed.adopt(ProcessTree({one.pid}, others={one.pid}))
 
         def tick() -> set[Activity]:
             nonlocal now_ns

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import GROUP, Networks, job_keys
 from gpu_bottleneck_exporter.feeders.process import Process
@@ -137,8 +138,7 @@ def test_of_a_tree_that_is_cut_the_workers_are_unknown(tmp_path: Path) -> None:
     feed = FeederGroup(tmp_path, Cgroups(tmp_path))
     reader = FeedingReader(Networks(tmp_path))
     for whole in (True, False, True):
-        feed.family.whole = whole
-        feed.adopt({7}, {8}, frozenset({7}))
+        feed.adopt(ProcessTree({7}, {8}, {7}, whole=whole))
         told = reader.read(feed, 1, queue_known=True)
         assert (told.processes.get("worker") == 1) is whole
         assert ("worker" in told.counters) is whole

@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.collector import Collector
-from gpu_bottleneck_exporter.sampling.discovery import Discovery
+from gpu_bottleneck_exporter.sampling.discovery import Connections, Discovery
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import Every
@@ -169,11 +169,21 @@ def test_kin_of_a_gpu_are_found_once_it_idles(watch: HostSampler) -> None:
         until(lambda: feed.family.kin == {one.pid}, "its parent")
 
 
-@pytest.mark.usefixtures("watch")
-def test_connections_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_looked_at_while_a_gpu_idles(
+    watch: HostSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[object] = []
-    monkeypatch.setattr(watching, "inspect_connections", lambda *asked: looks.append(asked))
-    until(lambda: looks, "a look")
+
+    def inspect(*asked: object) -> Connections:
+        looks.append(asked)
+        return {}
+
+    monkeypatch.setattr(watching, "inspect_connections", inspect)
+    with program("ready()\nlocked()") as one:
+        held_by(watch, one.pid)
+        assert not looks
+        note_split(watch, "a", 0, {UNKNOWN: 1})
+        until(lambda: looks, "a look")
 
 
 def test_nobody_is_sought_in_vain(watch: HostSampler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,10 +141,10 @@ def test_feeders_that_block_a_pass_are_sampled_less_often(
     """Whatever it is that they block in."""
     sample = FeederGroup.sample
 
-    def late(feed: FeederGroup, now_ns: int, *, mains_only: bool = False) -> bool:
+    def late(feed: FeederGroup, *asked: Any, **how: Any) -> bool:  # noqa: ANN401
         if feed is watch.feed("bad"):
             time.sleep(0.3)
-        return sample(feed, now_ns, mains_only=mains_only)
+        return sample(feed, *asked, **how)
 
     monkeypatch.setattr(FeederGroup, "sample", late)
     with program(LIVES) as bad, program(LIVES) as good:
@@ -162,12 +163,12 @@ def test_feeders_that_rest_are_not_discovered_either(watch: HostSampler) -> None
         until(lambda: looks(watch, "bad", 0), "a look")
         feed = watch.feed("bad")
         assert feed is not None
-        feed.rests_until = time.monotonic() + 10_000
+        watch._gpus["bad"].rests_until = time.monotonic() + 10_000
         watch.hold("bad", frozenset({bad.pid, good.pid}))
         watch.hold("good", frozenset({good.pid}))
         until(lambda: looks(watch, "good", 0), "a look at the other GPU")
         assert feed.mains.keys() == {bad.pid}
-        feed.rests_until = 0.0
+        watch._gpus["bad"].rests_until = 0.0
         watch.hold("good", frozenset())
         until(lambda: feed.mains.keys() == {bad.pid, good.pid}, "its new main")
 
@@ -181,7 +182,7 @@ def test_a_main_of_a_gpu_that_rests_is_no_worker_of_another(watch: HostSampler) 
         bad, good = watch.feed("bad"), watch.feed("good")
         assert bad is not None
         assert good is not None
-        bad.rests_until = time.monotonic() + 10_000
+        watch._gpus["bad"].rests_until = time.monotonic() + 10_000
         watch.hold("good", frozenset({parent.pid, new.pid}))
         until(lambda: new.pid in good.mains and looks(watch, "good", 0), "its new main")
         assert child in bad.mains

@@ -272,7 +272,7 @@ def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
     for _ in range(5):
         gpu.work(0, {})
         gpu.feed.last_tick_ns = gpu.at_ns
-        seen = gpus.advise("a", {"a": gpu.feed}, None, None).seen
+        seen = gpus.advise("a", {"a": gpu.feed}, {}, None, None).seen
         for uuid in "ab":
             gpus.note(tick(3 * SECOND, {HOST_CODE: SECOND}, uuid=uuid))
     assert seen == Observed(16.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
@@ -289,7 +289,7 @@ def test_ranks_of_a_job_are_seen_together_and_share_what_is_free(tmp_path: Path)
             (rank := ranks[uuid]).work(2, {NETWORK: 2}, did=READING)
             gpus.note(tick(2 * SECOND, {NETWORK: 2 * SECOND}, uuid=uuid))
             rank.feed.last_tick_ns = rank.at_ns
-            found = gpus.advise(uuid, feeds, None, HostSnapshot(rank.at_ns, MACHINE)).seen
+            found = gpus.advise(uuid, feeds, {}, None, HostSnapshot(rank.at_ns, MACHINE)).seen
             seen[uuid] = found and (found.job_gpus, found.job_busy, found.free_cores)
         assert seen == dict.fromkeys(here, expected)
         gpus.forget("a")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.feeders.process import Process
@@ -47,12 +48,12 @@ def share_of(gpus: int) -> SamplingBudget:
     return SamplingBudget(MOST_FOLLOWED // max(gpus, 1), max(READS_PER_TICK // max(gpus, 1), FEW))
 
 
-def chosen(workers: set[int], known: Collection[int], most: int) -> set[int]:
+def chosen(workers: AbstractSet[int], known: Collection[int], most: int) -> set[int]:
     """At most `most` of `workers`: those `known`, then others at random."""
     if len(workers) <= most:
         return set(workers)
     stay = [pid for pid in known if pid in workers][:most]
-    others = sorted(workers.difference(stay))
+    others = sorted(workers - {*stay})
     return {*stay, *random.sample(others, most - len(stay))}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders.crowd import WHOLE, chosen
+from gpu_bottleneck_exporter.feeders.crowd import WHOLE, SamplingBudget, chosen
 from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
 from gpu_bottleneck_exporter.feeders.helpers import HelperFinder, Waits
 from gpu_bottleneck_exporter.feeders.process import Process
@@ -13,6 +15,31 @@ from gpu_bottleneck_exporter.feeders.programs import loads_nothing
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import stat_of
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS, RefreshSchedule
+
+
+class Holders(NamedTuple):
+    """The processes that hold a GPU."""
+
+    pids: frozenset[int] | None = None
+    """None: unknown."""
+    parent_uuid: str | None = None
+    """Of a MIG instance: its board."""
+
+
+class ProcessTree(NamedTuple):
+    """Who belongs to a GPU, as discovered."""
+
+    mains: AbstractSet[int]
+    """Those of its holders that are there."""
+    workers: AbstractSet[int] = frozenset()
+    """Their descendants."""
+    others: AbstractSet[int] = frozenset()
+    """The mains of all GPUs, as one main may have started another; and ourselves."""
+    holders: Holders = Holders()
+    whole: bool = True
+    """Whether `workers` are all of them."""
+    share: SamplingBudget = WHOLE
+    """What may be spent on them."""
 
 
 class Family:
@@ -31,7 +58,7 @@ class Family:
         self.unfollowed: frozenset[int] = frozenset()
         """Workers of which nothing is known but that they are there."""
         self.whole = True
-        """Whether these and the workers are all; set by whoever discovers the tree."""
+        """Whether these and the workers are all."""
         self.ended_ns = 0
         """CPU time of workers that ended and that no parent's counters have told of yet."""
         self._proc = proc
@@ -45,21 +72,19 @@ class Family:
         """They load nothing, but a forkserver starts workers."""
         self._finder = HelperFinder(proc) if timeouts else None
         self.share = WHOLE
-        """What may be spent on workers; set by whoever discovers the tree."""
+        """What may be spent on workers."""
 
-    def adopt(self, mains: set[int], workers: set[int], others: frozenset[int]) -> tuple[int, int]:
-        """Take over a newly discovered tree; how many of its mains and workers are new.
-
-        `others` are the mains of all GPUs, as one main may have started another.
-        """
-        self.known = others | workers
-        came = self._replace(self.mains, mains)
+    def adopt(self, tree: ProcessTree) -> tuple[int, int]:
+        """Take over a newly discovered tree; how many of its mains and workers are new."""
+        self.whole, self.share = tree.whole, tree.share
+        self.known = frozenset(tree.others | tree.workers)
+        came = self._replace(self.mains, tree.mains)
         self.waits = {pid: self.waits.get(pid) or Waits() for pid in self.mains}
         before = {pid for pid, one in self.workers.items() if not one.gone} | self.unfollowed
-        self._follow(workers)
+        self._follow(tree.workers)
         return came, len((self.workers.keys() | self.unfollowed) - before)
 
-    def _follow(self, workers: set[int]) -> None:
+    def _follow(self, workers: AbstractSet[int]) -> None:
         followed = chosen(workers, [*self.workers, *self._auxiliary], self.share.followed)
         self.unfollowed = frozenset(workers - followed)
         # A zombie is a child until its parent asks for it: known, but no worker any more.
@@ -167,7 +192,7 @@ class Family:
         for process in (*self.mains.values(), *self.workers.values(), *self._auxiliary.values()):
             process.close()
 
-    def _replace(self, processes: dict[int, Process], pids: set[int]) -> int:
+    def _replace(self, processes: dict[int, Process], pids: AbstractSet[int]) -> int:
         gone = {pid for pid, process in processes.items() if process.gone}
         for pid in (processes.keys() - pids) | gone:
             process = processes.pop(pid)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, History, Role
@@ -26,13 +25,19 @@ from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.affinity import Pinned, pinned_workers
 from gpu_bottleneck_exporter.feeders.counting import CounterReader
-from gpu_bottleneck_exporter.feeders.family import Family
+from gpu_bottleneck_exporter.feeders.family import Family, Holders, ProcessTree
 from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
 from gpu_bottleneck_exporter.feeders.job import JobFacts, facts_of
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.rings import Target
-from gpu_bottleneck_exporter.feeders.states import StateSampler, ends_of
+from gpu_bottleneck_exporter.feeders.states import (
+    UNCONNECTED,
+    JobConnections,
+    Situation,
+    StateSampler,
+    ends_of,
+)
 from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.traffic import SocketTraffic
@@ -42,24 +47,10 @@ from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.schedule import LATELY_NS, RefreshSchedule
 from gpu_bottleneck_exporter.workload.owners import Groups
 
-_EXPLAINED = 0.8
-"""So many active workers at all times explain the waiting."""
-_HARDLY_RUN = 0.1
-"""Of a core: threads that use no more load nothing."""
-
 _CAUSES = {Target.FILES: STORAGE, Target.SOCKETS: NETWORK, Target.UNKNOWN: UNKNOWN}
 
 Busiest = tuple[tuple[Started, ...], tuple[Started, ...]]
 """All mains, and other processes that are active, the most active first."""
-
-
-class Holders(NamedTuple):
-    """The processes that hold a GPU."""
-
-    pids: frozenset[int] | None = None
-    """None: unknown."""
-    parent_uuid: str | None = None
-    """Of a MIG instance: its board."""
 
 
 class FeederGroup:
@@ -87,18 +78,8 @@ class FeederGroup:
         """As last discovered."""
         self.engaged = 0.0, 0
         """Share of the last tick in which the GPU worked or waited by itself; when that was."""
-        self.sample_from = 0.0
-        """Monotonic seconds before which the feeders of a steady GPU are not sampled again."""
-        self.rests_until = 0.0
-        """Monotonic seconds before which its feeders, which blocked a pass, are not sampled."""
         self.facts = JobFacts()
         """Of the mains, as last read."""
-        self.ends: frozenset[Ends] = frozenset()
-        """Local and remote ends of the mains' connections, as last inspected."""
-        self.joined: frozenset[FeederGroup] = frozenset()
-        """Those of other GPUs with which the mains are connected; for any thread."""
-        self.awaited: FeederGroup | None = None
-        """Those of the job's GPU that was engaged most while this one idled; for any thread."""
         self.pinned: Pinned | None = None
         """Workers that wait for the CPUs to which they are pinned."""
         self.traffic = SocketTraffic()
@@ -114,10 +95,10 @@ class FeederGroup:
         self._busy = 0.0
         self._idled_ns: int | None = None
 
-    def adopt(self, mains: set[int], workers: set[int], others: frozenset[int]) -> None:
-        """Take over a newly discovered tree; see `Family.adopt`."""
-        started_before = bool(self.mains)
-        came, started = self.family.adopt(mains, workers, others)
+    def adopt(self, tree: ProcessTree) -> None:
+        """Take over a newly discovered tree."""
+        self.holders, started_before = tree.holders, bool(self.mains)
+        came, started = self.family.adopt(tree)
         self.worker_starts += started if started_before else 0
         if came or started:
             self.steady.restart()
@@ -132,7 +113,6 @@ class FeederGroup:
         cgroups = self.counters.cgroups
         if self._refreshing.is_due(now_ns, (cgroups, *self.mains.values())):
             self.facts = facts_of(self._proc, self.mains, cgroups, self._units)
-            self.states.notebook = self.facts.notebook
 
     def note(self, tick: Tick) -> None:
         """Note what the GPU did."""
@@ -142,7 +122,7 @@ class FeederGroup:
         self.steady.note(active_ns, tick.stalls)
         self._busy = active_ns / elapsed_ns
         if active_ns and self._timeouts:
-            self._timeouts.worked_ns = tick.at_ns
+            self._timeouts.note_work(tick.at_ns)
         if self._busy < 1 - IDLES:
             self._idled_ns = tick.at_ns
 
@@ -153,13 +133,26 @@ class FeederGroup:
         """
         return self._idled_ns is not None and now_ns - self._idled_ns < LATELY_NS
 
-    def sample(self, now_ns: int, *, mains_only: bool = False) -> bool:
+    def sample(
+        self,
+        now_ns: int,
+        connections: JobConnections = UNCONNECTED,
+        *,
+        fresh_ns: int = 0,
+        mains_only: bool = False,
+    ) -> bool:
         """Sample what the mains do, and a few workers in turn.
 
-        False if a process has ended, so that the tree is out of date.
+        `fresh_ns`: what is younger is not read again for a main. False if a process has ended, so
+        that the tree is out of date.
         """
-        idle = 1 - self._busy if self.idles(now_ns) else None
-        bucket = self.states.sample(now_ns, idle, mains_only=mains_only)
+        situation = Situation(
+            idle=1 - self._busy if self.idles(now_ns) else None,
+            connections=connections,
+            notebook=self.facts.notebook,
+            fresh_ns=fresh_ns,
+        )
+        bucket = self.states.sample(now_ns, situation, mains_only=mains_only)
         self.history.add_pass(bucket)
         return Activity.GONE not in bucket.of(Role.WORKER).seen
 
@@ -173,17 +166,8 @@ class FeederGroup:
         if not self.workers:
             self._ask_for_whom_it_works(now_ns)
         self.history.add_second(second)
-        states, main, workers = self.states, second.of(Role.MAIN), second.of(Role.WORKER)
-        seen = {*workers.seen, *second.of(Role.RELATED).seen}
-        running = workers.mean(Activity.RUN) + workers.mean(Activity.DISK)
-        others_ns = main.used.own_cpu_ns - main.used.leader_cpu_ns
-        states.resting = deep and all(activity.rests for activity in seen)
-        states.explained = (
-            deep
-            and running >= _EXPLAINED
-            and others_ns < _HARDLY_RUN * second.elapsed_ns
-            and not self.family.is_undecided
-        )
+        states = self.states
+        states.conclude(second, deep=deep)
         if deep and self.facts.shares_network:
             whole = self.family.worker_count == len(states.probed.members)
             job = [one for one in self._processes() if not one.stranger]
@@ -264,8 +248,11 @@ class FeederGroup:
         known = (self.family.known, self.mains, self.family.kin)
         return not any(pid in some for some in known)
 
-    def evidence(self, now_ns: int) -> tuple[tuple[str, str], ...]:
-        """What was seen behind the waiting lately, by cause. Too costly for every tick."""
+    def evidence(self, now_ns: int, peers: Collection[int] = ()) -> tuple[tuple[str, str], ...]:
+        """What was seen behind the waiting lately, by cause. Too costly for every tick.
+
+        `peers`: pids of the rank that was engaged most while this one idled.
+        """
         did, self.pinned = self.history.seconds(now_ns - WINDOW_NS, now_ns), None
         if did is None or not self.idles(now_ns):
             return ()
@@ -283,7 +270,7 @@ class FeederGroup:
                 *evidence.asked((one.owed for one in tcp if one.owed), now_ns),
                 *evidence.fed((one.fed_by for one in tcp if one.fed_by), now_ns),
             ),
-            PEER: evidence.rank(self.awaited.mains if self.awaited else ()),
+            PEER: evidence.rank(peers),
             HOST_CODE: evidence.threads(
                 did.of(Role.THREAD).used.cpu_ns / max(did.elapsed_ns, 1),
                 self.counters.busiest_thread,

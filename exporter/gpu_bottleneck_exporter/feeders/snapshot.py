@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, Counters, Role
@@ -56,8 +56,6 @@ class FeedingReader:
 
     def __init__(self, networks: Networks, owners: OwnerReader | None = None) -> None:
         """`networks` and `owners`, if wanted, may serve many readers."""
-        self.feeding: Feeding | None = None
-        """What scrapes show; None while the feeders are out of sight."""
         self._networks = networks
         self._traffic: Sums[str] = Sums()
         self._pressure: Sums[tuple[str, str]] = Sums()
@@ -71,8 +69,13 @@ class FeedingReader:
         """The processes that the evidence is about."""
         self._looking_for_evidence = Every(WINDOW_NS)
 
-    def read(self, feed: FeederGroup, now_ns: int, *, queue_known: bool) -> Feeding:
-        """What `feed` knows; `queue_known`: the kernel tells of time in the CPU's queue."""
+    def read(
+        self, feed: FeederGroup, now_ns: int, peers: Collection[int] = (), *, queue_known: bool
+    ) -> Feeding:
+        """What `feed` knows; `queue_known`: the kernel tells of time in the CPU's queue.
+
+        `peers`: as of `FeederGroup.evidence`.
+        """
         family, total = feed.family, feed.history.total
         self._has_workers |= bool(feed.workers)
         processes = {Role.MAIN: len(feed.mains)}
@@ -92,7 +95,7 @@ class FeedingReader:
             self._evidence = ()
             self._looking_for_evidence = Every(WINDOW_NS, now_ns + WINDOW_NS)
         elif self._looking_for_evidence.is_due(now_ns):
-            self._evidence = feed.evidence(now_ns)
+            self._evidence = feed.evidence(now_ns, peers)
         return Feeding(
             at_ns=now_ns,
             processes=processes,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role, add_up
@@ -20,6 +22,10 @@ from gpu_bottleneck_exporter.schedule import LATELY_NS, SHORTLY_NS
 _PER_PASS = 2
 """Of workers and of related processes, in turn: forty looks at workers in the 4 s over which
 helpers are judged, at a cost that does not grow with them."""
+_EXPLAINED = 0.8
+"""So many active workers at all times explain the waiting."""
+_HARDLY_RUN = 0.1
+"""Of a core: threads that use no more load nothing."""
 _COMPILES = frozenset({Wait.RUN, Wait.DISK, Wait.CHILD})
 """Itself, or a program that it started."""
 _READS = frozenset({Activity.DISK, Activity.MEMORY})
@@ -28,19 +34,44 @@ _AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})
 """Where a worker does not wait for its next task, even if nobody owes it an answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobConnections:
+    """How the processes of a GPU are connected with the others of their job."""
+
+    ends: frozenset[Ends] = frozenset()
+    """Local and remote ends of the mains' connections."""
+    ours: frozenset[Ends] = frozenset()
+    """Those of the job's other processes."""
+    peers: frozenset[Ends] = frozenset()
+    """Those of its other GPUs only."""
+    joined: frozenset[str] = frozenset()
+    """UUIDs of GPUs with whose mains these are connected."""
+    is_rank: bool = False
+
+
+UNCONNECTED = JobConnections()
+
+
+class Situation(NamedTuple):
+    """What is known around a GPU when its feeders are sampled."""
+
+    idle: float | None = None
+    """Share of the time, 0-1, in which the GPU idles; None if deep probes are not worth their
+    cost."""
+    connections: JobConnections = UNCONNECTED
+    notebook: bool = False
+    """Whether a main is a notebook's kernel."""
+    fresh_ns: int = 0
+    """What is younger than this is not read again for a main."""
+
+
 class StateSampler:
     """Used by the watching thread only."""
 
     def __init__(self, proc: Path, family: Family) -> None:
         """`proc`: the host's."""
-        self.ours: Collection[Ends] = frozenset()
-        """Ends of connections of the job's other processes."""
-        self.peers: Collection[Ends] = frozenset()
-        """The same of those of its other GPUs only."""
-        self.is_rank = False
-        self.notebook = False
-        self.fresh_ns = 0
-        """What is younger than this is not read again for a main."""
+        self._situation = Situation()
+        """At the last sample."""
         self.resting = False
         """Whether no worker and no related process was active in the last second."""
         self.explained = False
@@ -59,14 +90,10 @@ class StateSampler:
         self._at_ns: dict[str, int] = {}
         """By role, when it was last looked at."""
 
-    def sample(self, now_ns: int, idle: float | None, *, mains_only: bool) -> Bucket:
-        """Sample the mains, and a few workers in turn.
-
-        `idle`: share of the time, 0-1, in which the GPU idles; None if deep probes are not worth
-        their cost.
-        """
-        bucket = Bucket(now_ns)
-        self._sampled_ns = now_ns
+    def sample(self, now_ns: int, situation: Situation, *, mains_only: bool) -> Bucket:
+        """Sample the mains, and a few workers in turn."""
+        bucket, idle = Bucket(now_ns), situation.idle
+        self._sampled_ns, self._situation = now_ns, situation
         self._busy = 0.0 if idle is None else 1 - idle
         if idle is None or idle < 1:
             self._worked_ns = now_ns
@@ -88,10 +115,26 @@ class StateSampler:
             self._count_waits(role, bucket)
         return bucket
 
+    def conclude(self, second: Bucket, *, deep: bool) -> None:
+        """Note what the last `second` says of the next one; `deep`: the GPU idles."""
+        main, workers = second.of(Role.MAIN).used, second.of(Role.WORKER)
+        seen = {*workers.seen, *second.of(Role.RELATED).seen}
+        running = workers.mean(Activity.RUN) + workers.mean(Activity.DISK)
+        others_ns = main.own_cpu_ns - main.leader_cpu_ns
+        self.resting = deep and all(activity.rests for activity in seen)
+        self.explained = (
+            deep
+            and running >= _EXPLAINED
+            and others_ns < _HARDLY_RUN * second.elapsed_ns
+            and not self._family.is_undecided
+        )
+
     @property
     def _may_serve(self) -> bool:
         """Whether mains that listen may be servers."""
-        return not (self._family.workers or self.is_rank or self.notebook)
+        situation = self._situation
+        is_rank = situation.connections.is_rank
+        return not (self._family.workers or is_rank or situation.notebook)
 
     def _sample_mains(self, bucket: Bucket, *, deep: bool) -> None:
         behind = deep and not self.explained
@@ -119,12 +162,13 @@ class StateSampler:
             bucket.parts[Role.THREAD] = threads
 
     def _around(self, main: Process) -> Surroundings:
+        connections = self._situation.connections
         return Surroundings(
-            self.ours,
-            self.peers,
+            connections.ours,
+            connections.peers,
             self._family.known,
             main.leader_rests,
-            self.fresh_ns,
+            self._situation.fresh_ns,
             holds=True,
             may_serve=self._may_serve and not main.works.by_itself,
         )
@@ -171,9 +215,9 @@ class StateSampler:
 
     def _around_others(self) -> Surroundings:
         """Surroundings of processes without a GPU: a main's answer does not come by network."""
-        return Surroundings(
-            ends_of(self._family.mains.values()).union(self.ours), self.peers, self._family.known
-        )
+        connections = self._situation.connections
+        ours = ends_of(self._family.mains.values()) | connections.ours
+        return Surroundings(ours, connections.peers, self._family.known)
 
     def _whole(self, process: Process, bucket: Bucket, around: Surroundings | None) -> Activity:
         """What a process that holds no GPU does, as a whole."""

@@ -86,10 +86,14 @@ class AnswerTimeouts:
         """`longest_ms`: at most."""
         self.longest_ms = longest_ms
         self.worked_ns = time.monotonic_ns()
-        """When the GPU last worked as far as anybody saw (monotonic); set by whoever knows."""
+        """When the GPU last worked as far as anybody saw (monotonic)."""
         self.polled: set[Endpoint] = set()
         """Remotes that are polled and mostly have nothing new, until they send data."""
         self._of: dict[Endpoint, _Answers] = {}
+
+    def note_work(self, now_ns: int) -> None:
+        """Note that the GPU has worked."""
+        self.worked_ns = now_ns
 
     def longest_for(self, remote: Endpoint) -> int:
         """Oldest age of a request to `remote`, in ms."""

@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from gpu_bottleneck_exporter.feeders.crowd import share_of
-from gpu_bottleneck_exporter.feeders.group import FeederGroup, Holders
+from gpu_bottleneck_exporter.feeders.family import Holders, ProcessTree
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.kin import KinFinder
-from gpu_bottleneck_exporter.feeders.states import ends_of
+from gpu_bottleneck_exporter.feeders.states import UNCONNECTED, JobConnections, ends_of
 from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
 from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -20,6 +21,8 @@ from gpu_bottleneck_exporter.schedule import LATELY_NS
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
 
+Connections = Mapping[str, JobConnections]
+"""By the GPU's uuid."""
 Isolated = Callable[..., AbstractContextManager[None]]
 
 
@@ -65,13 +68,17 @@ class Discovery:
         )
         feeds = {uuid: known.get(uuid) or self._new_group() for uuid in read}
         for uuid, feed in feeds.items():
-            feed.holders = held[uuid]
-            living = seen.intersection(feed.holders.pids or ())
-            descendants = {worker for pid in living for worker in found.of.get(pid, ())}
-            feed.family.whole = living.isdisjoint(found.cut)
-            feed.family.share = share_of(len(held))
+            living = seen.intersection(held[uuid].pids or ())
+            tree = ProcessTree(
+                living,
+                {worker for pid in living for worker in found.of.get(pid, ())} - self._we,
+                mains | self._we,
+                held[uuid],
+                whole=living.isdisjoint(found.cut),
+                share=share_of(len(held)),
+            )
             with self._isolated(f"finding the feeders of {uuid}", uuid):
-                feed.adopt(living, descendants - self._we, mains | self._we)
+                feed.adopt(tree)
         self._find_kin(feeds, mains)
         return feeds
 
@@ -115,18 +122,20 @@ class Discovery:
                     feed.family.adopt_strangers(found)
 
 
-def ranks_beside(uuid: str, feeds: Mapping[str, FeederGroup]) -> Iterator[tuple[str, FeederGroup]]:
+def ranks_beside(
+    uuid: str, feeds: Mapping[str, FeederGroup], connections: Connections
+) -> Iterator[tuple[str, FeederGroup]]:
     """The other GPUs of the job that has GPU `uuid`. Neither its own board nor its instances."""
-    feed = feeds[uuid]
+    feed, joined = feeds[uuid], connections.get(uuid, UNCONNECTED).joined
     for other, theirs in feeds.items():
         if uuid in (other, theirs.holders.parent_uuid) or other == feed.holders.parent_uuid:
             continue
-        if feed.facts.jobs & theirs.facts.jobs or theirs in feed.joined:
+        if feed.facts.jobs & theirs.facts.jobs or other in joined:
             yield other, theirs
 
 
 def engaged_peer(
-    uuid: str, feeds: Mapping[str, FeederGroup], now_ns: int
+    uuid: str, feeds: Mapping[str, FeederGroup], connections: Connections, now_ns: int
 ) -> tuple[float, FeederGroup | None]:
     """The largest share of the last tick, 0-1, in which a peer of GPU `uuid` was engaged; which.
 
@@ -135,35 +144,43 @@ def engaged_peer(
     of its MIG instances, so neither can wait for the other. Nothing is known of a GPU that hangs.
     """
     most: tuple[float, FeederGroup | None] = 0.0, None
-    for _, theirs in ranks_beside(uuid, feeds):
+    for _, theirs in ranks_beside(uuid, feeds, connections):
         ratio, at_ns = theirs.engaged
         if ratio > most[0] and now_ns - at_ns <= LATELY_NS:
             most = ratio, theirs
     return most
 
 
-def inspect_connections(feeds: Collection[FeederGroup], now_ns: int) -> None:
-    """Find which connections of idle GPUs lead to other processes of the job."""
-    if not any(feed.idles(now_ns) for feed in feeds):
-        return
-    kin_of = Counter(pid for feed in feeds for pid in feed.family.kin)
-    for feed in feeds:
+def inspect_connections(feeds: Mapping[str, FeederGroup], now_ns: int) -> Connections:
+    """How the processes of these GPUs are connected with others of their jobs."""
+    kin_of = Counter(pid for feed in feeds.values() for pid in feed.family.kin)
+    ends = dict[str, frozenset[Ends]]()
+    for uuid, feed in feeds.items():
         if len(feeds) > 1 or feed.family.related or feed.workers:
             feed.inspect_connections(now_ns)
         # A broker that serves several jobs, such as a raylet, joins none of them.
         kin = (feed.family.related[pid] for pid in feed.family.kin if kin_of[pid] == 1)
-        feed.ends = ends_of([*feed.mains.values(), *kin])
-    for feed in feeds:
-        others = [other for other in feeds if other is not feed]
-        theirs = (ends_towards(feed, other) for other in others)
-        feed.states.peers = frozenset().union(*theirs)
-        feed.states.ours = feed.states.peers | feed.own_ends
-        feed.joined = frozenset(other for other in others if are_joined(feed, other))
-        feed.states.is_rank = feed.facts.has_rank_variables or bool(feed.joined)
+        ends[uuid] = ends_of([*feed.mains.values(), *kin])
+    found = dict[str, JobConnections]()
+    for uuid, feed in feeds.items():
+        towards = {
+            other: ends_towards(feed, theirs, ends[other])
+            for other, theirs in feeds.items()
+            if other != uuid
+        }
+        peers = frozenset[Ends]().union(*towards.values())
+        joined = frozenset(
+            other
+            for other, theirs in towards.items()
+            if any((remote, local) in ends[uuid] for local, remote in theirs)
+        )
+        is_rank = feed.facts.has_rank_variables or bool(joined)
+        found[uuid] = JobConnections(ends[uuid], peers | feed.own_ends, peers, joined, is_rank)
+    return found
 
 
-def ends_towards(one: FeederGroup, other: FeederGroup) -> frozenset[Ends]:
-    """Connections of the mains of `other` that may lead to those of `one`.
+def ends_towards(one: FeederGroup, other: FeederGroup, ends: frozenset[Ends]) -> frozenset[Ends]:
+    """Connections of the mains of `other`, which have `ends`, that may lead to those of `one`.
 
     Both must be of one user, who could else make a connection that looks like the other end. In
     another network namespace an address of the machine itself is another machine's, and a user who
@@ -172,11 +189,6 @@ def ends_towards(one: FeederGroup, other: FeederGroup) -> frozenset[Ends]:
     if one.facts.users.isdisjoint(other.facts.users):
         return frozenset()
     if not one.facts.networks.keys().isdisjoint(other.facts.networks):
-        return other.ends
+        return ends
     addressed = one.facts.addressed and other.facts.addressed
-    return frozenset(ends for ends in other.ends if addressed and not ends[0].is_here)
-
-
-def are_joined(one: FeederGroup, other: FeederGroup) -> bool:
-    """Whether a connection leads from a main of `other` to one of `one`."""
-    return any((remote, local) in one.ends for local, remote in ends_towards(one, other))
+    return frozenset(pair for pair in ends if addressed and not pair[0].is_here)

@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.prescription.batchtimes import Pair, SpreadMeter
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed, among
-from gpu_bottleneck_exporter.sampling.discovery import ranks_beside
+from gpu_bottleneck_exporter.sampling.discovery import Connections, ranks_beside
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.schedule import LONG_NS
 
@@ -230,6 +230,7 @@ class Prescribers:
         self,
         uuid: str,
         feeds: Mapping[str, FeederGroup],
+        connections: Connections,
         feeding: Feeding | None,
         host: HostSnapshot | None,
     ) -> Outlook:
@@ -239,7 +240,7 @@ class Prescribers:
             self._of.setdefault(one, Prescriber(*self._shared))
         idle = {one.idle_mains for one in self._of.values() if one.idle_mains}
         # GPUs of the same processes have the same knobs.
-        beside = ranks_beside(uuid, feeds)
+        beside = ranks_beside(uuid, feeds, connections)
         ranks = [
             self._of[other] for other, theirs in beside if theirs.mains.keys() != feed.mains.keys()
         ]

@@ -8,21 +8,28 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
 from gpu_bottleneck_exporter.accounting.tick import Subscriber, Tick
-from gpu_bottleneck_exporter.feeders.group import FeederGroup, Holders
+from gpu_bottleneck_exporter.feeders.family import Holders
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.feeders.states import UNCONNECTED
 from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads, waited_seconds
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files
 from gpu_bottleneck_exporter.host.threads import SCAN_NS
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
-from gpu_bottleneck_exporter.sampling.discovery import Discovery, engaged_peer, inspect_connections
+from gpu_bottleneck_exporter.sampling.discovery import (
+    Connections,
+    Discovery,
+    engaged_peer,
+    inspect_connections,
+)
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
 from gpu_bottleneck_exporter.schedule import (
@@ -69,6 +76,21 @@ _MAX_BLOCKED_SECONDS = 0.1
 """Time for which sampling one GPU's feeders may block; beyond it they rest as after CPU time."""
 
 
+@dataclass(slots=True)
+class _Watched:
+    """What is kept of one GPU from pass to pass."""
+
+    reader: FeedingReader
+    feeding: Feeding | None = None
+    """What scrapes show; None while the feeders are out of sight."""
+    peers: tuple[int, ...] = ()
+    """Pids of the rank that was engaged most while it idled last."""
+    sample_from: float = 0.0
+    """Monotonic seconds before which the feeders of a steady GPU are not sampled again."""
+    rests_until: float = 0.0
+    """Monotonic seconds before which its feeders, which blocked a pass, are not sampled."""
+
+
 class HostSampler:
     """Samples mains at each pass, workers at every other one, and counters once a second.
 
@@ -111,8 +133,10 @@ class HostSampler:
         self._changed = False
         """Whether `_held` did since the last discovery."""
         self._feeds: dict[str, FeederGroup] = {}
-        self._readers: dict[str, FeedingReader] = {}
-        self._step = PASS_SECONDS
+        self._connections: Connections = {}
+        """As last inspected; replaced, never changed, as any thread may read it."""
+        self._gpus: dict[str, _Watched] = {}
+        self._step, self._fresh_ns = PASS_SECONDS, 0
         self._mains_only = True
         self._inspecting = Every(COUNT_SECONDS)
         self._wanted = False
@@ -168,8 +192,7 @@ class HostSampler:
         if uuid and now_ns - since_ns > _HANG_NS and not self._loop.stopping:
             log.warning("the processes of %s do not answer: not watched until they do", uuid)
             self._hung[uuid], self._reading = self._loop.thread, ("", now_ns)
-            if feed := self._feeds.get(uuid):
-                self._let_rest(feed, _HANG_NS / 1e9)
+            self._let_rest(uuid, _HANG_NS / 1e9)
             self._waited = 0.0
             self._loop.replace()
 
@@ -195,9 +218,12 @@ class HostSampler:
         """What explains idle time of GPU `uuid` between two monotonic times. For any thread."""
         feeds = self._feeds
         did = feeds[uuid].history.explaining(start_ns, end_ns) if uuid in feeds else None
-        if did:
-            did.peer, feeds[uuid].awaited = engaged_peer(uuid, feeds, time.monotonic_ns())
-        return did
+        if did is None:
+            return None
+        ratio, peer = engaged_peer(uuid, feeds, self._connections, time.monotonic_ns())
+        if gpu := self._gpus.get(uuid):
+            gpu.peers = tuple(peer.mains) if peer else ()
+        return replace(did, peer=ratio)
 
     def note(self, tick: Tick) -> None:
         """Note who has a GPU, and what it did. For any thread."""
@@ -211,8 +237,8 @@ class HostSampler:
 
     def feeding(self, uuid: str) -> Feeding | None:
         """The feeders of GPU `uuid` as of the last tick; None if they are out of sight."""
-        reader = self._readers.get(uuid)
-        return reader.feeding if reader else None
+        gpu = self._gpus.get(uuid)
+        return gpu.feeding if gpu else None
 
     def refresh(self) -> None:
         """Bring the snapshots up to date, which takes a pass. For any thread.
@@ -243,20 +269,20 @@ class HostSampler:
         host, now = self.host.snapshot, time.monotonic_ns()
         queue_known = host is None or host.signals.get("schedstat", True)
         for uuid, feed in self._feeds.items():
-            if uuid not in self._readers:
-                self._readers[uuid] = FeedingReader(self._networks, self._owners)
-            reader = self._readers[uuid]
+            gpu = self._gpus[uuid]
             if self._hangs(uuid):
-                reader.feeding = None  # what was read last is too old
+                gpu.feeding = None  # what was read last is too old
                 continue
             with self._isolated(f"reporting the feeders of {uuid}", uuid):
-                feeding = reader.read(feed, now, queue_known=queue_known)
+                feeding = gpu.reader.read(feed, now, gpu.peers, queue_known=queue_known)
                 if self._prescribers:
-                    outlook = self._prescribers.advise(uuid, self._feeds, feeding, host)
+                    outlook = self._prescribers.advise(
+                        uuid, self._feeds, self._connections, feeding, host
+                    )
                     feeding = replace(feeding, outlook=outlook)
                 # Its holders are not in our /proc: of another PID namespace, or just ended.
                 unseen = not feed.mains and feed.holders.pids != frozenset()
-                reader.feeding = None if unseen else feeding
+                gpu.feeding = None if unseen else feeding
         with self._published:
             self._published_ns = time.monotonic_ns()
             self._published.notify_all()
@@ -319,7 +345,7 @@ class HostSampler:
         """
         stale, found = False, {u: feed for u, feed in self._feeds.items() if not self._hangs(u)}
         feeds = found.values()
-        awake = {uuid: feed for uuid, feed in found.items() if now >= feed.rests_until}
+        awake = {uuid: feed for uuid, feed in found.items() if now >= self._gpus[uuid].rests_until}
         self._mains_only = not self._mains_only
         inspects, children = self._inspecting.is_due(now), self._looking_for_children.is_due(now)
         now_ns, cpu = time.monotonic_ns(), _cpu_seconds()
@@ -330,14 +356,19 @@ class HostSampler:
             with self._isolated("reading the control groups"):
                 self._cgroups.look()
         for uuid, feed in awake.items():
-            what = f"watching the feeders of {uuid}"
+            what, gpu = f"watching the feeders of {uuid}", self._gpus[uuid]
             lively, began_ns = not feed.steady, time.monotonic_ns()
             self._reading = uuid, began_ns
             try:
-                if lively or now >= feed.sample_from:
-                    feed.sample_from = now + jitter * self._pause(feed) - self._step / 2
+                if lively or now >= gpu.sample_from:
+                    gpu.sample_from = now + jitter * self._pause(feed) - self._step / 2
                     mains_only = lively and self._mains_only
-                    stale |= not feed.sample(time.monotonic_ns(), mains_only=mains_only)
+                    stale |= not feed.sample(
+                        time.monotonic_ns(),
+                        self._connections.get(uuid, UNCONNECTED),
+                        fresh_ns=self._fresh_ns,
+                        mains_only=mains_only,
+                    )
                 stale |= children and feed.family.is_outdated()
                 stale |= self._discovery.lacks_kin(feed, time.monotonic_ns())
                 if feed in closing:
@@ -351,21 +382,24 @@ class HostSampler:
             seconds = (time.monotonic_ns() - began_ns) / 1e9
             if seconds > _MAX_BLOCKED_SECONDS:
                 before, self._waited = self._waited, waited_seconds()
-                self._let_rest(feed, seconds - (_cpu_seconds() - cpu) - (self._waited - before))
-        if inspects and self._discovery.connected:
-            inspect_connections(feeds, time.monotonic_ns())
+                self._let_rest(uuid, seconds - (_cpu_seconds() - cpu) - (self._waited - before))
+        if inspects and self._discovery.connected and any(one.idles(now_ns) for one in feeds):
+            self._connections = {
+                **self._connections,
+                **inspect_connections(found, time.monotonic_ns()),
+            }
         self._discovery.find_strangers(found, time.monotonic_ns())
         return stale
 
-    def _let_rest(self, feed: FeederGroup, seconds: float) -> None:
-        """Pause a group that blocked the thread for `seconds`.
+    def _let_rest(self, uuid: str, seconds: float) -> None:
+        """Pause the feeders of a GPU, which blocked the thread for `seconds`.
 
         All such groups together may take a tenth of the time from the others.
         """
-        if seconds > _MAX_BLOCKED_SECONDS:
+        if seconds > _MAX_BLOCKED_SECONDS and (gpu := self._gpus.get(uuid)):
             now = time.monotonic()
-            groups = 1 + sum(one.rests_until > now for one in self._feeds.values())
-            feed.rests_until = now + _REST * groups * seconds
+            groups = 1 + sum(one.rests_until > now for one in list(self._gpus.values()))
+            gpu.rests_until = now + _REST * groups * seconds
 
     def _is_to_count(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
         """Whether its counters are to be read: what lasts much less than a second tells little."""
@@ -381,16 +415,20 @@ class HostSampler:
         left_out = {  # reading these would hold up the others once more
             uuid: feed
             for uuid, feed in known.items()
-            if uuid in held and (self._hangs(uuid) or now < feed.rests_until)
+            if uuid in held and (self._hangs(uuid) or now < self._gpus[uuid].rests_until)
         }
-        self._feeds = feeds = self._discovery.discover(held, known, left_out) | left_out
+        feeds = self._discovery.discover(held, known, left_out) | left_out
+        for uuid in feeds.keys() - self._gpus.keys():
+            self._gpus[uuid] = _Watched(FeedingReader(self._networks, self._owners))
+        self._feeds = feeds
         for uuid in known.keys() - held.keys():
             self._drop(uuid, known[uuid])
         few = len({pid for feed in feeds.values() for pid in feed.mains}) <= FEW
         self._step = PASS_SECONDS if few else LONGEST_PASS_SECONDS
-        for feed in feeds.values():
-            # While its wait stays the same, one of many is probed at every other pass.
-            feed.states.fresh_ns = 0 if few else int(HALF_AS_OFTEN * self._step * 1e9)
+        # While its wait stays the same, one of many is probed at every other pass.
+        self._fresh_ns = 0 if few else int(HALF_AS_OFTEN * self._step * 1e9)
+        kept = held.keys() & self._connections.keys()
+        self._connections = {uuid: self._connections[uuid] for uuid in kept}
         self._cgroups.keep(set().union(*(one.counters.cgroups for one in feeds.values())))
         if changed:
             self._publish()
@@ -403,7 +441,7 @@ class HostSampler:
             self._prescribers.forget(uuid)
         if self.lines:
             self.lines.forget(uuid)
-        self._readers.pop(uuid, None)
+        self._gpus.pop(uuid, None)
 
 
 def _watched(feeds: Collection[FeederGroup]) -> dict[str, int]:
