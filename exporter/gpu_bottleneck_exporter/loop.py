@@ -75,11 +75,6 @@ class Loop:
         """Whether `stop` was called: a step that takes long must end."""
         return self._stopping.is_set()
 
-    @property
-    def woken(self) -> bool:
-        """Whether somebody called `wake` since the step began."""
-        return self._wanted.is_set()
-
     def rest(self, seconds: float) -> bool:
         """Rest within a step, whoever calls `wake`; whether to go on."""
         return not self._stopping.wait(max(seconds, 0.0))

@@ -85,7 +85,8 @@ def hold(ledger: Ledger, *pids: int, gpu: Identity = GPU, pod: Pod | None = None
     """List these processes, and no others, as holders of `gpu`."""
     listed = tuple(Process(pid, 2**30) for pid in pids)
     found = Processes(listed, pod=pod)
-    ledger.note(Tick(gpu, time.monotonic_ns(), readings={Processes: found}))
+    now_ns = time.monotonic_ns()
+    ledger.note(Tick(gpu, now_ns, readings={Processes: (now_ns, found)}))
 
 
 def spend(ledger: Ledger, seconds: float, gpu: Identity = GPU, end_ns: int | None = None) -> None:

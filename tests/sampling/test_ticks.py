@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import DriverError
-from gpu_bottleneck_exporter.driver.readings import Memory, Processes, Utilization
+from gpu_bottleneck_exporter.driver.readings import Memory, Power, Processes, Utilization
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
@@ -80,6 +80,14 @@ def test_its_holders_are_those_that_were_listed(read: Read) -> None:
     assert of_time(ticks).holders == frozenset({os.getpid()})
     assert any(tick.reading(Processes) for tick in ticks)
     assert any(tick.reading(Memory) for tick in ticks)
+
+
+def test_time_is_told_at_once_as_what_is_read_next_may_hang(read: Read) -> None:
+    ticks = read(held=True)
+    later = [tick for tick in ticks if tick.reading(Power)]
+    assert later
+    assert not any(tick.windows for tick in later)
+    assert all(tick.read_ns(Power) <= tick.at_ns for tick in later)
 
 
 def test_what_cannot_be_explained_is_unknown_and_told_all_the_same(read: Read) -> None:

@@ -21,11 +21,11 @@ class Tick:
 
     gpu: Identity
     at_ns: int
-    """Monotonic; when its first reading began."""
+    """Monotonic; when it was published."""
     holders: frozenset[int] | None = None
     """Pids of the processes that have the GPU; None: unknown."""
-    readings: Mapping[type[Reading], Reading] = field(default_factory=dict)
-    """What was due and could be read, by type."""
+    readings: Mapping[type[Reading], tuple[int, Reading]] = field(default_factory=dict)
+    """What was due and could be read, by type, each with its time: the next one may have hung."""
     windows: Sequence[Window] = ()
     """Of busy time; none until the driver's samples cover some time."""
     stalls: Mapping[str, int] = field(default_factory=dict)
@@ -40,8 +40,12 @@ class Tick:
 
     def reading(self, kind: type[R]) -> R | None:
         """The reading of type `kind`; None if none was due or it failed."""
-        found = self.readings.get(kind)
+        _, found = self.readings.get(kind, (0, None))
         return found if isinstance(found, kind) else None
+
+    def read_ns(self, kind: type[Reading]) -> int:
+        """When the reading of type `kind` was made. Raises KeyError if there is none."""
+        return self.readings[kind][0]
 
     def only(self, kinds: Collection[type[Reading]]) -> Tick:
         """It with the readings of these types, for who keeps it for long."""

@@ -187,7 +187,8 @@ class Ledger:
         self._epoll.poll(_PAUSE_SECONDS)
         with suppress(BlockingIOError):
             os.eventfd_read(self._woken)
-        self._keep(time.monotonic_ns(), stopping=False)
+        if not self._loop.stopping:  # else `_close` keeps all
+            self._keep(time.monotonic_ns(), stopping=False)
         return 0.0
 
     def _keep(self, now_ns: int, *, stopping: bool) -> None:
@@ -227,19 +228,21 @@ class Ledger:
             book = self._books.setdefault(uuid, GpuBook(tick.at_ns))
             with self._throttle.guarded(f"listing the processes of {uuid}"):
                 if (found := tick.reading(Processes)) and found.count is not None:
-                    self._list(book, tick.gpu, tick.at_ns, found)
+                    self._list(book, tick.gpu, tick.read_ns(Processes), found)
             with self._throttle.guarded(f"charging the time of {uuid}"):
                 if tick.windows:
                     book.spend(tick.windows, tick.stalls)
                 if power := tick.reading(Power):
-                    book.power(tick.at_ns, power.energy_joules)
+                    book.power(tick.read_ns(Power), power.energy_joules)
                 if memory := tick.reading(Memory):
                     shared = memory.of_machine or tick.gpu.coherent
                     used = None if shared else memory.used_bytes
-                    book.memory(tick.at_ns, used, memory.total_bytes)
+                    book.memory(tick.read_ns(Memory), used, memory.total_bytes)
         for uuid, (lines, mains) in self._lines.ended() if self._lines else ():
-            if lines.lines and uuid in self._books and (had := _whose(self._books[uuid], mains)):
-                had.idle_lines = lines
+            with self._throttle.guarded(f"keeping the lines of {uuid}"):
+                had = _whose(self._books[uuid], mains) if uuid in self._books else None
+                if had and lines.lines:
+                    had.idle_lines = lines
 
     def _list(self, book: GpuBook, gpu: Identity, at_ns: int, found: Processes) -> None:
         """Note who holds `gpu`."""

@@ -92,9 +92,9 @@ class Opened:
     """The least memory that was in use while nobody held it; None until that is certain."""
     used_bytes: int | None = None
     """In use when it was read last; None if somebody has held it since."""
-    readings: dict[type[Reading], Reading] = field(default_factory=dict)
+    readings: dict[type[Reading], tuple[int, Reading]] = field(default_factory=dict)
     windows: list[Window] = field(default_factory=list)
-    """What the current tick has read so far, and the time that it covers."""
+    """What was read and is not published yet, and the time that it covers."""
     carry: Carry = field(default_factory=dict)
     """What the split of idle time keeps from tick to tick."""
 
@@ -240,21 +240,29 @@ class GpuReader:
     def _tick(self, opened: Opened, collectors: Sequence[Collector]) -> None:
         """Read what is due and integrate it; then explain, split and publish it.
 
-        Whatever fails, what was read until then is published.
+        Time is published at once, as what is read next may hang. Whatever fails, what was read
+        until then is published.
         """
-        at_ns, opened.readings, opened.windows = time.monotonic_ns(), {}, []
+        opened.readings, opened.windows = {}, []
         try:
             for collector in collectors:
                 if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
                     self._collect(collector, opened)
+                if opened.windows:
+                    self._publish(opened)
         finally:
-            if self._watch is not None and opened.readings:
-                tick = self._explained(self._watch, opened, at_ns)
-                for note in (opened.ledger.note, *self._watch.subscribers):
-                    with self._throttle.guarded(f"noting a tick of {tick.gpu.uuid}"):
-                        note(tick)
+            self._publish(opened)
 
-    def _explained(self, watch: HostSampler, opened: Opened, at_ns: int) -> Tick:
+    def _publish(self, opened: Opened) -> None:
+        """Tell what was read since the last call."""
+        if self._watch is not None and opened.readings:
+            tick = self._explained(self._watch, opened)
+            for note in (opened.ledger.note, *self._watch.subscribers):
+                with self._throttle.guarded(f"noting a tick of {tick.gpu.uuid}"):
+                    note(tick)
+        opened.readings, opened.windows = {}, []
+
+    def _explained(self, watch: HostSampler, opened: Opened) -> Tick:
         """The tick, with its idle time by cause. Whatever fails, all of it is unknown."""
         gpu, now_ns, windows = opened.ledger.identity, time.monotonic_ns(), opened.windows
         holders, engine = opened.ledger.holders(now_ns), opened.ledger.engine_share(now_ns)
@@ -266,7 +274,7 @@ class GpuReader:
                 did = watch.explaining(gpu.uuid, start_ns, windows[-1].end_ns)
                 stalls = split(windows, known, did, opened.carry, engine)
         storage = by_file_system(stalls, did)
-        return Tick(gpu, at_ns, holders, opened.readings, windows, stalls, storage)
+        return Tick(gpu, now_ns, holders, opened.readings, windows, stalls, storage)
 
     def _raise_if_silent(self, now_ns: int) -> None:
         """Raise the driver's error if the GPU has answered nothing within the deadline."""
@@ -380,7 +388,7 @@ class GpuReader:
 
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         now_ns = time.monotonic_ns()
-        opened.readings[type(reading)] = reading
+        opened.readings[type(reading)] = now_ns, reading
         opened.windows += opened.ledger.add(now_ns, fresh_ns, reading)
         if isinstance(reading, Utilization):
             self._has_ring = bool(reading.gpu)

@@ -141,7 +141,7 @@ class Sampler:
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
         """Stop all threads that do not hang in the driver; the driver stays open."""
-        loops = (*self._watches, *self._workers, self._loop, self._event_loop)
+        loops = (*self._workers, self._loop, self._event_loop, *self._watches)
         for loop in loops:
             loop.stop(0.0)
         if self._watch is not None:

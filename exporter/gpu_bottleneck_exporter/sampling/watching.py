@@ -13,6 +13,7 @@ from functools import partial
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
 from gpu_bottleneck_exporter.accounting.tick import Subscriber, Tick
+from gpu_bottleneck_exporter.driver.readings import Processes
 from gpu_bottleneck_exporter.feeders.family import Holders
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
@@ -139,8 +140,8 @@ class HostSampler:
         self._step, self._fresh_ns = PASS_SECONDS, 0
         self._mains_only = True
         self._inspecting = Every(COUNT_SECONDS)
-        self._wanted = False
-        """Set by whoever waits for a snapshot."""
+        self._asked_ns = 0
+        """When somebody last asked for a snapshot."""
         self._published = threading.Condition()
         self._published_ns = 0
         self._looking_for_children = Every(LOOK_FOR_CHILDREN_SECONDS)
@@ -194,6 +195,8 @@ class HostSampler:
             self._hung[uuid], self._reading = self._loop.thread, ("", now_ns)
             self._let_rest(uuid, _HANG_NS / 1e9)
             self._waited = 0.0
+            # It may hang in a discovery, which is then to be made once more.
+            self._stale, self._discover_from = True, 0.0
             self._loop.replace()
 
     def _hangs(self, uuid: str) -> bool:
@@ -227,7 +230,8 @@ class HostSampler:
 
     def note(self, tick: Tick) -> None:
         """Note who has a GPU, and what it did. For any thread."""
-        self.hold(tick.gpu.uuid, tick.holders, tick.gpu.parent_uuid)
+        if tick.windows or tick.reading(Processes):
+            self.hold(tick.gpu.uuid, tick.holders, tick.gpu.parent_uuid)
         if tick.windows and (feed := self._feeds.get(tick.gpu.uuid)):
             feed.note(tick)
 
@@ -249,7 +253,7 @@ class HostSampler:
         asked_ns = time.monotonic_ns()
         if self._loop.alive and asked_ns - self._published_ns >= COUNT_SECONDS * 1e9:
             with self._published:
-                self._wanted = True
+                self._asked_ns = asked_ns
                 self._loop.wake()
                 self._published.wait_for(lambda: self._published_ns > asked_ns, REFRESH_SECONDS)
 
@@ -284,7 +288,7 @@ class HostSampler:
                 unseen = not feed.mains and feed.holders.pids != frozenset()
                 gpu.feeding = None if unseen else feeding
         with self._published:
-            self._published_ns = time.monotonic_ns()
+            self._published_ns = now  # of what is shown, however long it took
             self._published.notify_all()
 
     @contextmanager
@@ -309,8 +313,8 @@ class HostSampler:
         began, jitter = _cpu_seconds(), random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
         now = min(self._next_pass, time.monotonic())  # somebody may want a snapshot meanwhile
         age_ns = time.monotonic_ns() - self._published_ns
-        publishes = self._wanted or age_ns >= SNAPSHOT_SECONDS * 1e9
-        self._wanted = False
+        asked = self._asked_ns > self._published_ns
+        publishes = asked or age_ns >= SNAPSHOT_SECONDS * 1e9
         with self._isolated("watching the feeders"):
             self._stale |= self._pass(now, jitter, publishes=publishes)
             if publishes:

@@ -197,7 +197,8 @@ class GpuWorker(Loop):
         if self._up_since and time.monotonic() - self._up_since > _STAYS_SECONDS:
             self._retry = Backoff()
         self._up_since = None
-        return self._retry.pause()
+        self.rest(self._retry.pause())  # whoever wants it sooner
+        return 0.0
 
     def _read_open(self) -> None:
         """Open the GPU, or open it anew if its MIG instances are others now; then read it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -57,7 +57,7 @@ OWNED_BY_C = 3
 
 
 def _rows() -> Iterator[tuple[int, bool, Layout]]:
-    text = (files(__package__) / "layouts.csv").read_text(encoding="ascii")
+    text = Path(__file__).with_name("layouts.csv").read_text(encoding="ascii")
     for row in csv.DictReader(text.splitlines()):
         known = {name: int(offset) for name, offset in row.items() if offset}
         minor, free = known.pop("minor"), known.pop("free_threaded")
