@@ -151,8 +151,8 @@ def test_a_watch_without_room_takes_nobody_for_gone(
         assert feed is not None
         member = feed.workers[worker]
         until(lambda: len(feed.history._passes) > 0, "a first pass")
-        with all_in_use():
-            until(faults, "that it is told")
+        with all_in_use() as take:
+            until(lambda: take() or faults(), "that it is told")
             last_ns = feed.history._passes[-1].at_ns
             time.sleep(1.0)
         until(lambda: feed.history._passes[-1].at_ns > last_ns, "more passes")

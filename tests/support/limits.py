@@ -6,25 +6,32 @@ import contextlib
 import gc
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
 @contextlib.contextmanager
-def all_in_use(but: int = 0) -> Iterator[None]:
-    """Keep all descriptors open that this process may have, `but` so many."""
+def all_in_use(but: int = 0) -> Iterator[Callable[[], None]]:
+    """Keep all descriptors open that this process may have, `but` so many.
+
+    The block gets a function that takes those which others have closed since.
+    """
     gc.collect()  # or what it closes meanwhile makes room
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
-    taken = []
-    try:
+    taken = list[int]()
+
+    def take() -> None:
         with contextlib.suppress(OSError):
             while True:
                 taken.append(os.open("/dev/null", os.O_RDONLY))
+
+    try:
+        take()
         for _ in range(but):
             os.close(taken.pop())
-        yield
+        yield take
     finally:
         for descriptor in taken:
             os.close(descriptor)
