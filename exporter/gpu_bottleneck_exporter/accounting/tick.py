@@ -1,4 +1,4 @@
-"""One tick of one GPU: what was read, who had it, and what it did. It is published once."""
+"""One tick of one GPU: what was read, who had it, and what it did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ R = TypeVar("R", bound=Reading)
 class Tick:
     """A tick of a GPU or MIG instance. All times are integer nanoseconds.
 
-    The idle time of `windows` is that of `stalls`, exactly.
+    The idle time of `windows` is that of `stalls`, exactly. What is read after them is told by a
+    tick of its own, without windows: the next call of the driver may hang.
     """
 
     gpu: Identity

@@ -112,7 +112,7 @@ def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
 
 
 def lasting(alerts: Alerts, polls: Mapping[str, int]) -> Alerts:
-    """Those that fire, or that have been there for `_PENDING_POLLS` of the last polls."""
+    """Those that fire, or have been there for `_PENDING_POLLS` in a row; `polls`: for how many."""
     return {
         alert: (state, description)
         for alert, (state, description) in alerts.items()
