@@ -47,8 +47,8 @@ MOST_BYTES = 8 * 2**20
 """Of one answer; older jobs are left off."""
 _PAUSE_SECONDS = 4.0
 """Between two looks at what GPUs noted, if no process came or went."""
-_MOST_TICKS = 8_192
-"""Of eight GPUs a quarter of an hour, if the disk hangs for so long."""
+_MOST_TICKS = 16_384
+"""Of eight GPUs, with two a second each, a quarter of an hour, if the disk hangs for so long."""
 _MOST_WAITING = 256
 """Jobs that wait for a full disk."""
 _LATE_SECONDS = 1.0
@@ -115,9 +115,11 @@ class Ledger:
 
     def note(self, tick: Tick) -> None:
         """Take it down, for any thread."""
+        charged = tick.only(_CHARGED)
         if len(self._ticks) == _MOST_TICKS and self._throttle.is_new("ticks", "lost"):
             log.warning("more than %d ticks wait for the disk: the oldest are lost", _MOST_TICKS)
-        self._ticks.append(tick.only(_CHARGED))
+        if charged.windows or charged.readings:
+            self._ticks.append(charged)
         if tick.reading(Processes):
             os.eventfd_write(self._woken, 1)
 
