@@ -25,6 +25,10 @@ def looks(*margins: float, crowded: bool = False) -> list[Look]:
         "others may be why": (looks(*[-0.2] * 9, crowded=True), None),
         "in spite of others": (looks(*[0.2] * 5, crowded=True), True),
         "without the others": (looks(*[0.2] * 9, crowded=True) + looks(*[-0.1] * 5), False),
+        "a hiccup": (looks(-1.4, *[0.2] * 10), None),
+        "a hiccup among many": (looks(-1.4, *[0.2] * 11), True),
+        "a hiccup that is most of it": (looks(-2.4, *[0.2] * 11), None),
+        "above zero in the mean alone": (looks(*[0.9, -0.1, 0.9] * 4), None),
     },
 )
 def test_a_verdict_takes_enough_looks_and_a_machine_of_ones_own(

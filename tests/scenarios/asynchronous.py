@@ -1,6 +1,8 @@
 """Batches by io_uring, kernel AIO and datagrams: loops of `scenarios.loops`.
 
-Python has none of the system calls: see `support.asynchronous`.
+Python has none of the system calls: who stages the loops has built the library of
+`support.asynchronous` in their folder before, as a loop that holds a GPU while it compiles is
+another kind of wait.
 """
 
 from __future__ import annotations
@@ -10,15 +12,15 @@ import ctypes
 import mmap
 import os
 import random
-import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from stacks.loops.common import HOST, MEBIBYTE, Load, awaited, port
+from fake_nvml.build import SONAME
+from stacks.loops.common import FOLDER, HOST, MEBIBYTE, Load, awaited, port
 from stacks.loops.sockets import connected
 from stacks.servers.sockets import REPLY, REQUEST
-from support.asynchronous import Wait, library
+from support.asynchronous import Wait
 
 _PAUSE_MS = 120
 _ANSWERS = 6
@@ -26,8 +28,7 @@ _ANSWERS = 6
 
 
 def _library() -> ctypes.CDLL:
-    with tempfile.TemporaryDirectory() as folder:
-        return ctypes.CDLL(f"{library(Path(folder))}")
+    return ctypes.CDLL(f"{FOLDER / SONAME}")
 
 
 def _ring(wait: Wait, *, poller: bool = False) -> ctypes.CDLL:

@@ -28,11 +28,12 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
-from scenarios import loops
+from scenarios import asynchronous, loops
 from scenarios.alerts import Listener
 from scenarios.cases import CPU_QUEUE, NEED_CPU, Case, Expected, Process
 from scenarios.cgroups import disk_of, limited
 from scenarios.diagnoses import Heard
+from support.asynchronous import library
 from support.command import end_session
 from support.judging import LONGEST_SECONDS, Look, Strangers, conclude, verdict
 from support.samplers import sampling
@@ -295,6 +296,8 @@ def _staged(cases: Sequence[Case], folder: Path) -> Iterator[tuple[Board, Path]]
         files = Path(cleanup.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         if size := max(case.data_bytes for case in cases):
             make_data(files / loops.DATA, size)
+        if any(p.loop in asynchronous.LOADS for case in cases for p in case.processes):
+            library(files)
         board = create(files / "board", gpus=[H100] * sum(case.gpus for case in cases))
         cleanup.callback(board.close)
         processes = [

@@ -4,6 +4,9 @@ One look gives margins: by how much each condition holds, negative where it does
 once all means are above zero by `_ERRORS` standard errors. It is wrong once one is below by as much
 in looks that no other program disturbed: a busy machine is no reason to fail.
 
+A single hiccup widens the interval for minutes. From `_MANY_LOOKS` on, it is therefore enough that
+all means are above zero and that three looks in four meet every condition.
+
 Each judgement adds a line to the file that JUDGED names, if set: `.ci/run` counts them.
 """
 
@@ -28,6 +31,9 @@ LONGEST_SECONDS = 60.0
 _LOOKS = 5
 _ERRORS = 4.0
 """Of five looks, three in a thousand are so far off on one side."""
+_MANY_LOOKS = 12
+"""About what a minute has; each lasts 1.5 to 5 s."""
+_MOST_LOOKS = 0.75
 _KERNEL_THREADS = 2
 """Their parent."""
 Result = TypeVar("Result")
@@ -65,6 +71,8 @@ def verdict(looks: Sequence[Look]) -> bool | None:
     if all(low >= 0 for low, _ in _intervals(looks)) and len(looks) >= _LOOKS:
         return True
     alone = [look for look in looks if not look.crowded]
+    if len(looks) >= _MANY_LOOKS and _hold_mostly(looks):
+        return True
     if any(high < 0 for _, high in _intervals(alone)):
         return False
     return None
@@ -99,6 +107,12 @@ def _intervals(looks: Sequence[Look]) -> Iterator[tuple[float, float]]:
         for margins in zip(*(look.margins for look in looks), strict=True):
             mean, error = fmean(margins), stdev(margins) / sqrt(len(margins))
             yield mean - _ERRORS * error, mean + _ERRORS * error
+
+
+def _hold_mostly(looks: Sequence[Look]) -> bool:
+    means = (fmean(margins) for margins in zip(*(look.margins for look in looks), strict=True))
+    right = sum(all(margin >= 0 for margin in look.margins) for look in looks)
+    return all(mean >= 0 for mean in means) and right >= _MOST_LOOKS * len(looks)
 
 
 def _note(line: str) -> None:
