@@ -407,6 +407,18 @@ def test_counters_read_soon_after_a_window_belong_to_it() -> None:
     assert later.of(Role.MAIN).seen == RUNS, "the last look holds on"
 
 
+def test_counters_hold_on_where_counts_are_further_apart_than_a_window() -> None:
+    history = History()
+    held = CgroupCounters(periods=40, throttled_periods=40)
+    history.add_second(Bucket(SECOND, SECOND, held=held))
+    history.add_pass(Bucket(5 * SECOND, parts={Role.MAIN: part(WAITS)}))
+    found = history.explaining(SECOND, 5 * SECOND + SECOND // 4)
+    assert found is not None
+    assert found.held == held
+    assert (later := history.explaining(4 * SECOND, 7 * SECOND))
+    assert later.held == CgroupCounters(), "but not for ever"
+
+
 def test_waits_for_threads_are_judged_over_seconds() -> None:
     history = History()
     for at_ns, seen, active in ((SECOND, {QUEUE: 6, SLEEP: 4}, 4), (2 * SECOND, {SLEEP: 10}, 0)):

@@ -304,7 +304,9 @@ class History:
         passes = passes or _between(self._passes, end_ns - _HOLDS_NS, end_ns)[:1]
         if not passes:
             return None
+        # So may counts be: without one in the window, it would know of no quota and no reads.
         seconds = _between(self._seconds, end_ns - WINDOW_NS, end_ns + _HOLDS_NS)
+        seconds = seconds or _between(self._seconds, end_ns - WINDOW_NS - _HOLDS_NS, end_ns)[:1]
         counted_ns = seconds[0].at_ns if seconds else end_ns - WINDOW_NS
         found = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
         before = found.of(Role.MAIN)
