@@ -62,6 +62,9 @@ class Activity(Enum):
         """Whether it sleeps, and nobody waits for that."""
         self.waits_as = _PUBLISHED_AS.get(name, name)
         """What its time is published as (`gpu_feeder_wait_seconds_total`), if it is a wait."""
+        self.runs = name in {"run", "program"}
+        self.on_files = name in {"disk", "memory"}
+        """Whether a file is read or written, or room for its pages awaited."""
         self.waits = name not in {"run", "gone"}
 
     __hash__ = object.__hash__

@@ -26,24 +26,6 @@ from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, SELDOM_NS, SHOR
 
 LAUNCHES = ("pt_autograd_",)
 """Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
-_NOT_ASLEEP = frozenset({Wait.RUN, Wait.DISK, Wait.PROGRAM, Wait.MEMORY, Wait.DRIVER, Wait.GONE})
-_ON_DESCRIPTORS = frozenset(
-    {Wait.SOCKET, Wait.POLL, Wait.ACCEPT, Wait.PIPE, Wait.RING, Wait.UNKNOWN}
-)
-_SUBMITTED = frozenset({Wait.RING, Wait.AIO})
-"""Sleeps until the kernel has done what the process submitted."""
-_CERTAIN = frozenset({Wait.PIPE, Wait.UNKNOWN})
-"""Where the system call tells the descriptors, if there are any."""
-_SERVES_IN = frozenset({Wait.ACCEPT, Wait.POLL, Wait.LOCK, Wait.SOCKET, Wait.RING})
-"""What a server's first thread sleeps in: for the next client, or for its serving threads."""
-_FOR_THREADS = frozenset({Wait.LOCK, Wait.POLL, Wait.PIPE})
-"""What a first thread sleeps in until another one has something for it."""
-_REQUESTS = frozenset({Verdict.REQUEST, Verdict.UPLOAD})
-_OF_CLIENTS = _REQUESTS | {Verdict.SERVED}
-_DUE = frozenset({Verdict.ANSWER, Verdict.STUCK, Verdict.UPLOAD})
-_TASKS = frozenset({Verdict.TASK})
-_MORE = frozenset({Verdict.DATAGRAMS, Verdict.DATAGRAM_STEPS})
-"""The same for who waits for nothing else."""
 _DEEPEST = 2
 """Children of children are looked at, and no further."""
 _TARGETS = {
@@ -191,7 +173,7 @@ class DeepProbe:
 
         A look that is still fresh, with the first thread in the same wait, is returned again.
         """
-        if wait in _NOT_ASLEEP:
+        if not wait.asleep:
             self.awaits, self.peer, self.lacks_tasks = frozenset(), False, False
             self._ask_for_requests(now_ns, wait)
             return shallow(self._pid, wait)
@@ -213,7 +195,7 @@ class DeepProbe:
         elif not self.listens:
             return
         verdicts = self.tcp.inspect((), whole=True)
-        self.asked = not _REQUESTS.isdisjoint(verdicts.values())
+        self.asked = any(one.asks for one in verdicts.values())
         self.serving = self.listens and not self.asked
 
     def _probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
@@ -230,7 +212,7 @@ class DeepProbe:
         if first == (_STANDARD_INPUT,):
             seen.reason = "input"
         verdicts = self._verdicts(now_ns, wait, first, threads, around)
-        clients = tuple(fd for fd, verdict in verdicts.items() if verdict in _OF_CLIENTS)
+        clients = tuple(fd for fd, verdict in verdicts.items() if verdict.of_client)
         on_threads = [thread.descriptors for thread in threads]
         self._note_awaited([first, clients, *on_threads])
         self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
@@ -239,20 +221,19 @@ class DeepProbe:
         if seen.first is Activity.DISK:
             seen.in_file = self._pid, self._pid
         self._follow_requests(now_ns, verdicts, around)
-        due = _DUE | _MORE if wait in _FOR_THREADS else _DUE
         for thread in threads:
-            self._judge_thread(now_ns, seen, thread, verdicts, due)
+            self._judge_thread(now_ns, seen, thread, verdicts, datagrams=wait.for_threads)
         # Where a thread is active, it waits for that one, and not for what others read.
-        behind = on_threads if first == () and wait in _FOR_THREADS and not seen.active else ()
+        behind = on_threads if first == () and wait.for_threads and not seen.active else ()
         if wait is Wait.CHILD:
             behind = [child_token(awaited_child(self._call.read()))]
         self.awaits = frozenset(chain.from_iterable(_numbers(on) for on in (first, *behind)))
         if not seen.first.active and not seen.active:
             self._judge_children(seen, now_ns, around)
-        self.asked = not _REQUESTS.isdisjoint(verdicts.values())
-        self.serving = seen.serves = self.listens and wait in _SERVES_IN and not self.asked
+        self.asked = any(one.asks for one in verdicts.values())
+        self.serving = seen.serves = self.listens and wait.serves and not self.asked
         self.peer = seen.peer = self._waits_for_peer(first, clients, verdicts, around)
-        self.lacks_tasks = any(_is_due(on, verdicts, _TASKS) for on in (first, *on_threads))
+        self.lacks_tasks = any(_lacks_task(on, verdicts) for on in (first, *on_threads))
         return seen
 
     def _waits_for_peer(
@@ -284,11 +265,11 @@ class DeepProbe:
 
     def _descriptors(self, wait: Wait) -> Descriptors:
         """The descriptors that the first thread waits on."""
-        if wait not in _ON_DESCRIPTORS or (self.tcp is None and wait is not Wait.RING):
+        if not wait.on_descriptors or (self.tcp is None and wait is not Wait.RING):
             return ()
         call = self._call.read()
         found = waits_on(self._pid, call)
-        return () if wait in _CERTAIN and call and found is None else found
+        return () if call and found is None and not wait.on_any else found
 
     def _verdicts(
         self, now_ns: int, wait: Wait, on: Descriptors, threads: list[Thread], around: Surroundings
@@ -315,7 +296,7 @@ class DeepProbe:
     def _judge_first(self, seen: Seen, wait: Wait, on: Descriptors, verdicts: Verdicts) -> None:
         if self.tcp is None or self.tcp.refused:
             return  # there is no more to see than its wait channel
-        if _is_due(on, verdicts, _DUE | _MORE) and wait is not Wait.PIPE:
+        if _is_due(on, verdicts, datagrams=True) and wait is not Wait.PIPE:
             seen.first = Activity.NETWORK
         elif seen.first in (Activity.NETWORK, Activity.UNKNOWN):
             # A sleeping task that is still on the run queue of a crowded CPU has no wait channel.
@@ -323,7 +304,7 @@ class DeepProbe:
 
     def _submits(self, wait: Wait, on: Descriptors) -> bool:
         """Whether it may be a ring or kernel AIO in which a thread waits."""
-        return wait in _SUBMITTED or (wait is Wait.POLL and self.rings.polled(on))
+        return wait.submitted or (wait is Wait.POLL and self.rings.polled(on))
 
     def _submitted(
         self, now_ns: int, wait: Wait, on: Descriptors, verdicts: Verdicts
@@ -343,31 +324,23 @@ class DeepProbe:
             sees = self.tcp is not None and not self.tcp.refused
             # Where each of its sockets is waited for, it waits for nothing else.
             sole = self.rings.polls >= len(verdicts)
-            on, any_due = (tuple(verdicts), _DUE | _MORE) if sole else (None, _DUE)
-            due = not sees or _is_due(on, verdicts, any_due)
+            due = not sees or _is_due(tuple(verdicts) if sole else None, verdicts, datagrams=sole)
             return Activity.NETWORK if due else Activity.SLEEP
         return _TARGETS[target] if target else None
 
     def _judge_thread(
-        self,
-        now_ns: int,
-        seen: Seen,
-        thread: Thread,
-        verdicts: Verdicts,
-        due: frozenset[Verdict],
+        self, now_ns: int, seen: Seen, thread: Thread, verdicts: Verdicts, *, datagrams: bool
     ) -> None:
-        if not thread.moves:
-            due = due - _MORE
-        submitted = None
-        if thread.moves or thread.wait in _SUBMITTED:
+        datagrams, submitted = datagrams and thread.moves, None
+        if thread.moves or thread.wait.submitted:
             submitted = self._submitted(now_ns, thread.wait, thread.descriptors, verdicts)
-        if thread.wait in _NOT_ASLEEP:
+        if not thread.wait.asleep:
             activity = ACTIVITY_OF[thread.wait]
         elif submitted:
             if not submitted.active:
                 return
             activity = submitted
-        elif thread.descriptors != () and _is_due(thread.descriptors, verdicts, due):
+        elif _is_due(thread.descriptors, verdicts, datagrams=datagrams):
             activity = Activity.NETWORK
         else:
             return
@@ -380,7 +353,7 @@ class DeepProbe:
             seen.first = activity
 
     def _follow_requests(self, now_ns: int, verdicts: Verdicts, around: Surroundings) -> None:
-        if around.may_serve and not _REQUESTS.isdisjoint(verdicts.values()):
+        if around.may_serve and any(one.asks for one in verdicts.values()):
             self._asked_ns = now_ns
         # So long a request makes a server work.
         asked = self._asked_ns is not None and now_ns - self._asked_ns < SHORTLY_NS
@@ -431,13 +404,20 @@ def _numbers(on: Descriptors) -> Collection[int | None]:
     return (None,) if on is None else on
 
 
-def _is_due(on: Descriptors, verdicts: Verdicts, due: frozenset[Verdict]) -> bool:
-    """Whether one of `due` is said of a descriptor `on` which it waits; None: of any that owes."""
-    if on is None:
-        found = {*verdicts.values()}
-        if due is _TASKS:
-            return Verdict.TASK in found
-        if Verdict.REQUEST in found:
-            return Verdict.ANSWER in found
-        return not found.isdisjoint(_DUE | (due & {Verdict.DATAGRAM_STEPS}))
-    return any(verdicts.get(number) in due for number in on)
+def _lacks_task(on: Descriptors, verdicts: Verdicts) -> bool:
+    """Whether no task is due of a descriptor `on` which it waits; None: of any."""
+    return Verdict.TASK in (verdicts.values() if on is None else map(verdicts.get, on))
+
+
+def _is_due(on: Descriptors, verdicts: Verdicts, *, datagrams: bool) -> bool:
+    """Whether a descriptor `on` which it waits owes something; None: any of the process's.
+
+    `datagrams`: count them, too, as it waits for nothing else.
+    """
+    if on is not None:
+        said = filter(None, map(verdicts.get, on))
+        return any(one.due or (datagrams and one.datagrams) for one in said)
+    found = {*verdicts.values()}
+    if Verdict.REQUEST in found:
+        return Verdict.ANSWER in found
+    return any(one.due or (datagrams and one is Verdict.DATAGRAM_STEPS) for one in found)

@@ -26,9 +26,7 @@ _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
 _HARDLY_RUN = 0.1
 """Of a core: threads that use no more load nothing."""
-_COMPILES = frozenset({Wait.RUN, Wait.DISK, Wait.CHILD})
 """Itself, or a program that it started."""
-_READS = frozenset({Activity.DISK, Activity.MEMORY})
 """Where a server without a request waits for its own files all the same."""
 _AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})
 """Where a worker does not wait for its next task, even if nobody owes it an answer."""
@@ -185,7 +183,9 @@ class StateSampler:
             return Activity.REQUESTS
         if not seen.first.rests or seen.active:
             return seen.first
-        if any(one.reader.wait() in _COMPILES for one in self._family.compilers):
+        if any(
+            one.reader.wait() in (Wait.RUN, Wait.DISK, Wait.CHILD) for one in self._family.compilers
+        ):
             return Activity.RUN
         add_up(reasons, {seen.reason: 1})
         return seen.first
@@ -206,7 +206,7 @@ class StateSampler:
             return False
         # A server that spins, or that reports to its cluster, waits for no answer.
         polls = seen.whole is Activity.RUN and self._is_unused
-        return rests or polls or (main.works.for_clients and seen.whole not in _READS)
+        return rests or polls or (main.works.for_clients and not seen.whole.on_files)
 
     @property
     def _is_unused(self) -> bool:

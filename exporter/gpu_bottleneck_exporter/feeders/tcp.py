@@ -75,6 +75,14 @@ class Verdict(Enum):
     STUCK = "stuck"
     """The other side takes slowly what it is sent."""
 
+    def __init__(self, name: str) -> None:
+        self.due = name in {"answer", "stuck", "upload"}
+        """Whether the other side is waited for."""
+        self.datagrams = name in {"datagrams", "datagram_steps"}
+        """The same for who waits for nothing else."""
+        self.asks = name in {"request", "upload"}
+        self.of_client = self.asks or name == "served"
+
     __hash__ = object.__hash__
 
 

@@ -32,10 +32,6 @@ _ALONE = 3
 """Link count of the task folder of a single-threaded process: its own two and the thread's."""
 MOST_UNASKED = 8 * MOST_THREADS
 """Entries that wait for a reader: those of eight scans, so of seven seconds."""
-_BY_CHANNEL = frozenset({Wait.UNKNOWN, Wait.DISK})
-"""Where the state letter does not say enough."""
-_ASKS_FOR = frozenset({Wait.SOCKET, Wait.POLL, Wait.PIPE, Wait.RING, Wait.UNKNOWN})
-_MAY_BE_ANY = frozenset({Wait.SOCKET, Wait.POLL, Wait.RING})
 POLLERS = ("iou-sqp-",)
 """Names of the kernel's threads that poll the rings of a process for it (SQPOLL, Linux 5.12)."""
 
@@ -123,13 +119,13 @@ class Thread:
         self.wait, self.descriptors, self.moves = wait_of(letter, None), (), True
         if self.name.startswith(POLLERS) and self.wait is not Wait.GONE:
             self.wait = Wait.OTHER  # spins while there is nothing to do
-        if self.wait in _BY_CHANNEL:
+        if self.wait in (Wait.UNKNOWN, Wait.DISK):  # the state letter does not say enough
             self.wait = wait_of(letter, self._channel.read(), self._call.read)
-            if self.wait in _ASKS_FOR:
+            if self.wait.on_descriptors and self.wait is not Wait.ACCEPT:
                 on = None if self._pid is None else waits_on(self.tid, self._call.read())
                 # Since Linux 6.12 a task may fall asleep without leaving a crowded CPU's run
                 # queue at once; it has no wait channel then, but its system call is known.
-                self.descriptors = () if on is None and self.wait not in _MAY_BE_ANY else on
+                self.descriptors = () if on is None and not self.wait.on_any else on
         return self.wait
 
 

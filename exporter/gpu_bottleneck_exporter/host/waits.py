@@ -59,6 +59,20 @@ class Wait(Enum):
     """Asleep, but we may not read in what."""
     GONE = "gone"
 
+    def __init__(self, name: str) -> None:
+        self.asleep = name not in {"run", "disk", "program", "memory", "driver", "gone"}
+        """Whether the wait leaves open for what: a deep probe may tell."""
+        self.submitted = name in {"ring", "aio"}
+        """Whether it ends once the kernel has done what the process submitted."""
+        self.for_threads = name in {"lock", "poll", "pipe"}
+        """Whether a first thread sleeps so until another one has something for it."""
+        self.serves = name in {"accept", "poll", "lock", "socket", "ring"}
+        """Whether a server's first thread sleeps so: for a client, or for its serving threads."""
+        self.on_any = name in {"socket", "poll", "accept", "ring"}
+        """Whether it is on a descriptor: on any of them, if the system call does not name it."""
+        self.on_descriptors = self.on_any or name in {"pipe", "unknown"}
+        """Whether the system call may name the descriptors."""
+
     __hash__ = object.__hash__
     """Enum's own __hash__ runs in Python, which is slow at each look."""
 

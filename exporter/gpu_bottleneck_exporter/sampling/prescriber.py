@@ -38,7 +38,6 @@ _SATURATED = 0.9
 _BYTES_PER_MEGABIT = 125_000
 _DIGITS = re.compile(r"\d+")
 _BUSY = "busy"
-_FILES = (Activity.DISK, Activity.MEMORY)
 """What larger memory or faster storage would shorten."""
 _AT_WORK = (*(one for one in Activity if one.active), Activity.TIMER)
 
@@ -163,7 +162,7 @@ class Prescriber:
             main_queue=min(
                 (main.queue_ns + main.launch_queue_ns) / elapsed / max(plain.mains, 1), 1.0
             ),
-            main_disk=sum(states.get(one, 0) for one in _FILES) / samples,
+            main_disk=sum(states.get(one, 0) for one in Activity if one.on_files) / samples,
             main_network=states.get(Activity.NETWORK, 0) / samples,
             main_writes=(main.written_bytes or 0) > max(main.read_bytes or 0, much),
             main_reads=main.read_chars > much,

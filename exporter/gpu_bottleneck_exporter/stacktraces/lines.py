@@ -37,9 +37,9 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _MOST_LINES = 1000
 """Of one GPU; a job may make up more. Those of further ones are not counted."""
 _MOST_TOLD = 5
-_RUNS = frozenset({Activity.RUN, Activity.PROGRAM})
+_RUNS = frozenset(one for one in Activity if one.runs)
 _RESTS = frozenset(a for a in Activity if a.rests)
-_READS = frozenset({Activity.DISK, Activity.MEMORY})
+_READS = frozenset(one for one in Activity if one.on_files)
 _ALL = frozenset(Activity)
 _ANY, _MAIN, _HELPERS = frozenset({True, False}), frozenset({True}), frozenset({False})
 _MAIN_RESTS = ((_MAIN, _RESTS), (_MAIN, _ALL))
