@@ -66,6 +66,21 @@ def test_what_reads_stacks_needs_no_more_than_the_host() -> None:
     assert {part(module) for module in reached} == {"errors", "host", "stacktraces"}
 
 
+def test_no_object_is_set_through_another() -> None:
+    """What steers an object is an argument, or a method's: `self.a.b = c` hides who changes it.
+
+    Structures of C and connections of sqlite3 have nothing but attributes.
+    """
+    foreign = {"self.record.", "self._count.value", "self._file.text_factory"}
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                text = ast.unparse(node)
+                through = text.startswith("self.") and isinstance(node.value, ast.Attribute)
+                told = f"{path}:{node.lineno}: {text}"
+                assert not through or text.startswith(tuple(foreign)), told
+
+
 def test_no_test_is_imported_by_another() -> None:
     of_a_test = re.compile(r"^ *from (\S*\.)?test_\S* import ", re.MULTILINE)
     for path in Path(__file__).parent.rglob("*.py"):

@@ -90,9 +90,16 @@ def test_only_those_that_move_are_asked_again() -> None:
     with watching("named('rests', locked); named('burns', burn)") as (_, watched):
         watched.await_("burns", Wait.RUN)
         until(lambda: watched.scan() and len(watched.threads.moving) == 1, "one that rests")
-        watched.threads.used.clear()
-        until(lambda: watched.scan() and sum(u.cpu_ns for u in watched.threads.used), "CPU time")
-        assert {used.name for used in watched.threads.used} == {"burns"}
+        watched.threads.drain_used()
+        moved = list[Used]()
+
+        def burns() -> bool:
+            watched.scan()
+            moved.extend(watched.threads.drain_used())
+            return any(used.cpu_ns for used in moved)
+
+        until(burns, "CPU time")
+        assert {used.name for used in moved} == {"burns"}
         assert watched.look()["rests"].wait is Wait.LOCK
 
 
@@ -109,10 +116,9 @@ named("copies", copies); named("burns", burn)
 
         def both_used(much_ns: int) -> bool:
             watched.scan()
-            for used in watched.threads.used:
+            for used in watched.threads.drain_used():
                 cpu_ns[used.name] += used.cpu_ns
                 system_ns[used.name] += used.system_ns
-            watched.threads.used.clear()
             return min(cpu_ns["copies"], cpu_ns["burns"]) > much_ns
 
         until(lambda: both_used(300_000_000), "CPU time of both")
@@ -129,8 +135,7 @@ def test_delays_by_block_io_are_counted_where_the_kernel_does(tmp_path: Path) ->
         lay(tmp_path, {f"7/task/8/{name}": text for name, text in task.items()})
         (tmp_path / "7/task/7").mkdir(exist_ok=True)
         threads.look(at * SCAN_NS)
-        seen += threads.used
-        threads.used.clear()
+        seen += threads.drain_used()
     threads.close()
     assert [used.disk_ns // TICK_NS for used in seen] == [0, 0, 30, 30], "as of the look before"
 
@@ -175,7 +180,7 @@ def test_what_nobody_takes_is_not_kept_for_ever() -> None:
 
         def scan() -> int:
             watched.scan()
-            lengths.append(len(watched.threads.used))
+            lengths.append(len(watched.threads._used))
             return lengths[-1]
 
         until(lambda: scan() > 20, "entries of two scans, on a busy machine, too")

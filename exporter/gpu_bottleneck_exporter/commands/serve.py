@@ -35,7 +35,7 @@ from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.server import WebServer
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _ALLOCATIONS = 5_000
 """Net allocations between two runs of the cycle collector; Python's default is 700.
@@ -166,7 +166,7 @@ def serve(
     sampler = Sampler(open_driver, enabled(settings), settings, end, [ledger.note])
     content = ExporterContent(sampler, settings, ledger)
     server = WebServer(content, listener, settings.telemetry_path, web_config=web_config)
-    nothing = partial(logger.info, "Nothing to reload: there is no --web.config.file.")
+    nothing = partial(log.info, "Nothing to reload: there is no --web.config.file.")
     reread = web_config.reload if web_config else nothing
     signal.signal(signal.SIGHUP, lambda *_: reread())
     for number in ending:

@@ -22,9 +22,6 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.threads import Used
 
-_HARDLY_MOVED = 0.0005
-"""Of a core: a first thread that drives a GPU uses more."""
-
 
 class CounterReader:
     """Used by the watching thread only."""
@@ -69,7 +66,7 @@ class CounterReader:
         }
         if busy >= IDLES:  # one that hardly works tells nothing of who drives it
             for main, did in mains.items():
-                main.leader_rests = did.leader_cpu_ns < _HARDLY_MOVED * second.elapsed_ns
+                main.note_launches(did, second.elapsed_ns)
         if deep:
             for worker, did in workers.items():
                 self.handovers.note(worker.pid, did.write_calls)
@@ -126,11 +123,9 @@ class CounterReader:
         """Add the CPU time of ended children that was not counted while they lived.
 
         When a worker ends, the kernel adds the CPU time of its whole life to its parent's counter
-        of ended children. What was counted before must not count twice; halved each second, as a
-        parent may reap late, or never.
+        of ended children. What was counted before must not count twice.
         """
-        known = min(self._family.ended_ns, used[Role.MAIN].children_ns)
-        self._family.ended_ns = (self._family.ended_ns - known) // 2
+        known = self._family.take_ended(used[Role.MAIN].children_ns)
         for role, counters in used.items():
             if counters.children_ns:
                 children_ns = counters.children_ns - (known if role == Role.MAIN else 0)
@@ -150,9 +145,8 @@ def _count(processes: Iterable[Process]) -> tuple[dict[Process, Counters], bool]
 
 
 def _accounted(process: Process, did: Counters, now_ns: int, piped: int = 0) -> Counters:
-    if now_ns >= process.hides_io_until_ns:
-        return did
-    return did.accounted(piped, process.unaccounted_bytes)
+    hides_io = process.hides_io(now_ns)
+    return did.accounted(piped, process.unaccounted_bytes) if hides_io else did
 
 
 def _held_back(group: Cgroup, before: CgroupCounters) -> CgroupCounters:

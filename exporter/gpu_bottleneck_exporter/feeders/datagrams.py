@@ -32,8 +32,6 @@ class Arrivals:
 
     def __init__(self, proc: Path, pid: int) -> None:
         """`proc`: our own procfs."""
-        self.others_run = False
-        """Whether other threads than the first were scheduled lately; set before a look."""
         self._files = [KeptFile(f"{proc}/{pid}/net/{name}") for name in ("snmp", "snmp6")]
         self._schedstat = KeptFile(f"{proc}/{pid}/schedstat")
         self._before: tuple[int, int] | None = None
@@ -52,14 +50,17 @@ class Arrivals:
         for file in (*self._files, self._schedstat):
             file.close()
 
-    def look(self, worked_ns: int) -> None:
-        """Count again; the GPU last worked at monotonic `worked_ns`."""
+    def look(self, worked_ns: int, *, others_run: bool) -> None:
+        """Count again; the GPU last worked at monotonic `worked_ns`.
+
+        `others_run`: whether other threads than the first were scheduled lately.
+        """
         ran = parse_schedstat(self._schedstat.read())
         before, self._before = self._before, (self._taken(), ran[2] if ran else 0)
         self._came = False
         if before is not None:
             came, ran_since = (now != then for now, then in zip(self._before, before, strict=True))
-            if ran_since or self.others_run:
+            if ran_since or others_run:
                 self._running += _WEIGHT * (came - self._running)
                 self._came = came and self._takes
             else:

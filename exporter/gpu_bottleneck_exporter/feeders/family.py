@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders.crowd import WHOLE, SamplingBudget, chosen
-from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
 from gpu_bottleneck_exporter.feeders.helpers import HelperFinder, Waits
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.programs import loads_nothing
@@ -59,7 +58,7 @@ class Family:
         """Workers of which nothing is known but that they are there."""
         self.whole = True
         """Whether these and the workers are all."""
-        self.ended_ns = 0
+        self._ended_ns = 0
         """CPU time of workers that ended and that no parent's counters have told of yet."""
         self._proc = proc
         self._timeouts = timeouts
@@ -168,8 +167,7 @@ class Family:
                 if stat_of(self._proc, pid) is None:
                     continue
                 self.related[pid] = Process(self._proc, pid, self._timeouts)
-            one = self.related[pid]
-            one.stranger = None if pid in kin else one.stranger or StrangerRecord()
+            self.related[pid].join(kin=pid in kin)
 
     def forget_related(self) -> None:
         """Drop kin and strangers, to be sought again."""
@@ -180,6 +178,15 @@ class Family:
     def kin(self) -> set[int]:
         """Related processes that are no strangers."""
         return {pid for pid, one in self.related.items() if one.stranger is None}
+
+    def take_ended(self, children_ns: int) -> int:
+        """How much of `children_ns`, which parents tell of ended children, has been counted before.
+
+        The rest is halved at each call, as a parent may reap late, or never.
+        """
+        known = min(self._ended_ns, children_ns)
+        self._ended_ns = (self._ended_ns - known) // 2
+        return known
 
     def in_the_job(self, idle: float) -> list[Process]:
         """The kin, with strangers whose work, not the network, is what is waited for."""
@@ -198,7 +205,7 @@ class Family:
             process = processes.pop(pid)
             if processes is self.workers:
                 # Its parent's counters will tell of this time once more.
-                self.ended_ns += process.used_ns
+                self._ended_ns += process.used_ns
             process.close()
         new = pids - processes.keys()
         for pid in new:

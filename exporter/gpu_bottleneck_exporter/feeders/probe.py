@@ -157,8 +157,7 @@ class DeepProbe:
 
     def drain_used(self) -> list[Used]:
         """What threads used since the last call."""
-        used, self.threads.used = self.threads.used, []
-        return used
+        return self.threads.drain_used()
 
     def drain_awaited(self) -> set[int | None]:
         """Descriptors that it waited on since the last call, and those of its clients.
@@ -194,7 +193,7 @@ class DeepProbe:
             self.tcp.sockets.forget()
         elif not self.listens:
             return
-        verdicts = self.tcp.inspect((), whole=True)
+        verdicts = self.tcp.inspect((), whole=True, others_run=bool(self.threads.moving))
         self.asked = any(one.asks for one in verdicts.values())
         self.serving = self.listens and not self.asked
 
@@ -255,7 +254,7 @@ class DeepProbe:
         """
         if self.tcp and (self._inspecting.is_due(now_ns, SHORTLY_NS) or now):
             self.tcp.sockets.forget()
-            self.tcp.inspect((), whole=True)
+            self.tcp.inspect((), whole=True, others_run=bool(self.threads.moving))
 
     def _note_awaited(self, found: Iterable[Descriptors]) -> None:
         if len(self._awaited) > MOST_UNASKED:  # no search for strangers wants them
@@ -277,11 +276,11 @@ class DeepProbe:
         if self.tcp is None:
             return {}
         held = on or () if around.holds else ()
-        self.tcp.arrivals.others_run = bool(self.threads.moving)
+        moving = bool(self.threads.moving)
         # The connections of a holder matter more than those of others.
         if self._inspecting.is_due(now_ns, SHORTLY_NS if around.holds else SELDOM_NS):
             self.tcp.sockets.forget()
-            return self.tcp.inspect((), around.ours, held, whole=True)
+            return self.tcp.inspect((), around.ours, held, whole=True, others_run=moving)
         wanted = set(on or ()) if wait is not Wait.PIPE else set()
         whole = on is None or self._submits(wait, on) or bool(self.tcp.ports)
         for thread in threads:
@@ -290,7 +289,7 @@ class DeepProbe:
             elif thread.wait is not Wait.PIPE:
                 wanted.update(thread.descriptors)
         if whole or wanted:
-            return self.tcp.inspect(wanted, around.ours, held, whole=whole)
+            return self.tcp.inspect(wanted, around.ours, held, whole=whole, others_run=moving)
         return {}
 
     def _judge_first(self, seen: Seen, wait: Wait, on: Descriptors, verdicts: Verdicts) -> None:

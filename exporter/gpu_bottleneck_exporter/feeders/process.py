@@ -12,7 +12,10 @@ from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.schedule import SHORTLY_NS
+from gpu_bottleneck_exporter.schedule import LATELY_NS, SHORTLY_NS
+
+_HARDLY_MOVED = 0.0005
+"""Of a core: a first thread that drives a GPU uses more."""
 
 
 class Process:
@@ -44,8 +47,7 @@ class Process:
         """As last read."""
         self.may_hide_io = False
         """Whether the kernel may not have accounted for what it last read or wrote."""
-        self.hides_io_until_ns = 0
-        """Monotonic; it waited for files of which the kernel does not account for the I/O."""
+        self._hides_io_until_ns = 0
         self.gone = False
         """Whether the process had ended when its counters were last read."""
         self.count()
@@ -62,6 +64,22 @@ class Process:
         The GPU is idle for a share of `idle` of the time.
         """
         return self.stranger is None or self.stranger.counts(idle)
+
+    def note_launches(self, did: Counters, elapsed_ns: int) -> None:
+        """Note what it used in a tick of `elapsed_ns` in which its GPU worked."""
+        self.leader_rests = did.leader_cpu_ns < _HARDLY_MOVED * elapsed_ns
+
+    def join(self, *, kin: bool) -> None:
+        """Make it kin, or a stranger; one that is a stranger already keeps its record."""
+        self.stranger = None if kin else self.stranger or StrangerRecord()
+
+    def hides_io(self, now_ns: int) -> bool:
+        """Whether it lately waited for files of which the kernel does not account for the I/O."""
+        return now_ns < self._hides_io_until_ns
+
+    def note_hidden_io(self, now_ns: int) -> None:
+        """Note that it waits for such files."""
+        self._hides_io_until_ns = now_ns + LATELY_NS
 
     @property
     def denied(self) -> bool:

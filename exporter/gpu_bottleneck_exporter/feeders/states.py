@@ -262,9 +262,9 @@ class StateSampler:
         """Note that a process waits for files of which the kernel does not account for the I/O."""
         if not (process.may_hide_io and seen.in_file):
             return
-        is_due = now_ns + SHORTLY_NS > process.hides_io_until_ns
+        is_due = not process.hides_io(now_ns + SHORTLY_NS)
         if is_due and self._places.is_without_device(*seen.in_file, now_ns):
-            process.hides_io_until_ns = now_ns + LATELY_NS
+            process.note_hidden_io(now_ns)
 
     def _count_waits(self, role: str, bucket: Bucket) -> None:
         """Count waits since the last look: those sampled stand for all of the role."""

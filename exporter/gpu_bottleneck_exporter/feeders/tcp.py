@@ -328,10 +328,12 @@ class TcpTracker:
         held: Collection[int] = (),
         *,
         whole: bool = False,
+        others_run: bool = False,
     ) -> dict[int, Verdict]:
         """Verdicts by descriptor: of those in `numbers`, or of all if `whole`.
 
-        `held`: those on which the GPU's own thread waits.
+        `held`: those on which the GPU's own thread waits. `others_run`: whether other threads than
+        the first were scheduled lately, which may have taken its datagrams.
         """
         try:
             found = self.sockets.all(numbers) if whole else self.sockets.of([*numbers])
@@ -340,7 +342,7 @@ class TcpTracker:
             return {}
         self.refused = None
         if any(one.state == TcpState.DATAGRAMS for one in found):
-            self.arrivals.look(self._timeouts.worked_ns)
+            self.arrivals.look(self._timeouts.worked_ns, others_run=others_run)
         if whole:
             self.ports = frozenset(one.local.port for one in found if one.listens)
             self.ends = frozenset(_ends(one) for one in found if one.connects or one.listens)

@@ -137,8 +137,8 @@ class Threads:
         self._same_pids = same_pids
         self.complete = True
         """Whether the last scan covered all threads."""
-        self.used: list[Used] = []
-        """What moving threads used, up to the last scan; whoever reads it empties it."""
+        self._used: list[Used] = []
+        """What moving threads used, up to the last scan."""
         self.moving: frozenset[int] = frozenset()
         """Threads that moved between the last two scans."""
         self._pid = pid
@@ -175,9 +175,14 @@ class Threads:
             raise
         return [*self._threads.values()]
 
+    def drain_used(self) -> list[Used]:
+        """What moving threads used, from the last call up to the last scan."""
+        used, self._used = self._used, []
+        return used
+
     def _scan(self) -> None:
-        if len(self.used) > MOST_UNASKED:  # nobody reads it
-            self.used.clear()
+        if len(self._used) > MOST_UNASKED:  # nobody reads it
+            self._used.clear()
         moving = self._count(self._threads)
         for tid in self.moving.difference(moving):
             if tid in self._threads:
@@ -190,7 +195,7 @@ class Threads:
     def _count(self, tids: Iterable[int]) -> list[int]:
         """The `tids` that moved since they were last counted, and those never counted."""
         used = {tid: found for tid in tids if (found := self._threads[tid].moved())}
-        self.used += used.values()
+        self._used += used.values()
         return [*used]
 
     def _ask(self, tids: Collection[int]) -> list[Wait]:

@@ -56,7 +56,7 @@ class LocalNode:
         self._sampler = sampler
         self._processes = ProcessReader(sampler.procfs)
         self._history = History(window_seconds, max(window_seconds, KEPT_SECONDS))
-        self.judged_seconds = judged_seconds
+        self._judged_seconds = judged_seconds
 
     def start(self) -> None:
         """Record every 5 s, in a thread that ends with the program."""
@@ -74,6 +74,10 @@ class LocalNode:
         node = node_of(self._sampler, state, lately)
         return replace(node, gpus=tuple(map(self._completed, node.gpus, state.gpus)))
 
+    def settle(self) -> None:
+        """Judge GPUs only once they were seen for a first window: who watches can wait for it."""
+        self._judged_seconds = FIRST_SECONDS
+
     def _completed(self, gpu: model.Gpu, found: GpuSnapshot) -> model.Gpu:
         """`gpu` with its processes, and without a verdict that comes too early."""
         with _isolated(gpu):
@@ -83,7 +87,7 @@ class LocalNode:
             if advice and advice.knob == NUM_WORKERS:
                 advice = replace(advice, pytorch=self._processes.use_pytorch(processes))
             gpu = replace(gpu, process_list=processes, prescription=advice)
-        if gpu.verdict and (gpu.observed_seconds or 0.0) < self.judged_seconds:
+        if gpu.verdict and (gpu.observed_seconds or 0.0) < self._judged_seconds:
             return replace(gpu, **_UNJUDGED)
         return gpu
 

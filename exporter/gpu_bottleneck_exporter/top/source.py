@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.collectors import enabled
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.fetch import Server
-from gpu_bottleneck_exporter.nodeview.build import FIRST_SECONDS, LocalNode
+from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, node_in
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
@@ -46,7 +46,7 @@ class Local:
 
     def settle(self) -> None:
         """Give no verdict before the first window is full: who watches can wait for it."""
-        self._node.judged_seconds = FIRST_SECONDS
+        self._node.settle()
 
     def close(self) -> None:
         """Stop sampling."""
