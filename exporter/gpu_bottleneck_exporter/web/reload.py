@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import WebConfig, parse
 from gpu_bottleneck_exporter.web.tls import build
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 10.0
 """For reading the files, which takes milliseconds unless a file system hangs."""
@@ -62,7 +62,7 @@ class WebConfigFile:
         since = self._reading_since
         if since is not None and time.monotonic() - since > self._patience:
             self._reading_since = None  # told once
-            logger.error(
+            log.error(
                 "The last good web configuration stays in force: its files were not read within "
                 "%g s; is their file system hanging?",
                 self._patience,
@@ -100,10 +100,10 @@ class WebConfigFile:
                 raise self._fault("switching TLS on or off needs a restart")  # noqa: TRY301
         except Exception as error:  # noqa: BLE001 - whatever it is, checks go on
             if _stamps(self._seen) == self._seen:  # else it changed meanwhile: retried next time
-                logger.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
+                log.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
             return
         self._active = active
-        logger.info("Reloaded the web configuration: %s.", active.summary)
+        log.info("Reloaded the web configuration: %s.", active.summary)
 
     def _read(self) -> WebConfig:
         # Stamped before reading: a file that changes meanwhile is reread next time.

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from gpu_bottleneck_exporter.exposition.accept import weights
 from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, STACKS_PATH
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
@@ -142,7 +142,7 @@ class Routes:
             return page(allows_gzip(accept_encoding), accept, query)
         except Exception:
             # One page that fails must not affect the others.
-            logger.exception("The page %s failed.", path)
+            log.exception("The page %s failed.", path)
             return plain(500, "This page failed; see the exporter's log.")
 
 

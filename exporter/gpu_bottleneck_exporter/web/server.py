@@ -27,7 +27,7 @@ from gpu_bottleneck_exporter.web.routes import Answer, Content, Routes, plain
 from gpu_bottleneck_exporter.web.tls import admits
 from gpu_bottleneck_exporter.web.users import Logins
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 HEAD_BYTES = 16 * 1024
 """Of a request: Prometheus sends half a KiB, browsers with cookies of other sites a few."""
@@ -107,7 +107,7 @@ class WebServer:
         """Those that are open now."""
         self._changed = threading.Condition()
         """Guards `connections`; notified when one ends, or has only its client to wait for."""
-        self._throttle = LogThrottle(logger)
+        self._throttle = LogThrottle(log)
 
     @property
     def active(self) -> WebConfig:
@@ -198,7 +198,7 @@ class WebServer:
 
     def _complain(self, error: Exception) -> None:
         if not self.stopping and self._throttle.is_new("accept", f"{error}"):
-            logger.error("Cannot accept a connection: %s.", error)
+            log.error("Cannot accept a connection: %s.", error)
         time.sleep(_SHORTAGE_SECONDS)
 
     def _end(self) -> None:
@@ -229,13 +229,17 @@ class Phase(enum.Enum):
 class _Reader(io.BufferedReader):
     """Reads requests; the lines of a head may have so many bytes together."""
 
-    left = HEAD_BYTES
+    _left = HEAD_BYTES
+
+    def begin_head(self) -> None:
+        """Expect the head of the next request."""
+        self._left = HEAD_BYTES
 
     def readline(self, size: int | None = -1) -> bytes:
         del size  # http.server's own limits are larger
-        line = super().readline(self.left + 1)
-        self.left -= len(line)
-        if self.left < 0:
+        line = super().readline(self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
             raise http.client.LineTooLong("head")
         return line
 
@@ -247,7 +251,8 @@ class Connection(BaseHTTPRequestHandler):
 
     Attributes:
         phase: Who is waiting for whom.
-        since: When it was accepted or its last request was complete, in monotonic seconds.
+        since: When it was accepted, or its last request complete, or the answer to that ready, in
+            monotonic seconds.
         deadline: When the client must have done what it is waited for.
         gone: Whether the server has hung up.
     """
@@ -273,7 +278,7 @@ class Connection(BaseHTTPRequestHandler):
         except OSError:
             pass  # the client has gone, is too slow, or does not speak TLS as it should
         except Exception:
-            logger.exception("An answer failed after its beginning.")
+            log.exception("An answer failed after its beginning.")
         finally:
             if self.phase is Phase.SENDING or (self.gone and not self._server.stopping):
                 # Else the kernel would keep for minutes what the client does not take.
@@ -319,7 +324,7 @@ class Connection(BaseHTTPRequestHandler):
             if self._server.stopping or not self._reader.peek(1):
                 return
             self._allow(self._server.limits.head)
-        self._reader.left = HEAD_BYTES
+        self._reader.begin_head()
         try:
             self.raw_requestline = self._reader.readline()
         except http.client.LineTooLong:
@@ -398,6 +403,8 @@ class Connection(BaseHTTPRequestHandler):
         }
         lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
+        if self.phase is Phase.EXPORTER:  # whose time is not the client's
+            self.since = time.monotonic()
         self.phase, left = Phase.SENDING, self._server.limits.response
         head = "\r\n".join((*lines, "", "")).encode("latin-1")
         for part in chain([head], () if self.command == "HEAD" else parts):
