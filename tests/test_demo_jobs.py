@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from gpu_bottleneck_exporter.demo.jobs import JOBS
-from gpu_bottleneck_exporter.feeders.programs import has_terminal
+from gpu_bottleneck_exporter.host.programs import has_terminal
 from support.command import ANY_PORT, COMMAND
 from support.terminal import terminal
 from support.waiting import PATIENCE_SECONDS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import CPU_QUEUE, UNKNOWN
-from gpu_bottleneck_exporter.feeders.affinity import Pinned, pinned_workers
+from gpu_bottleneck_exporter.feeders.group import Pinned, pinned_workers
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.programs import program

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders.datagrams import Arrivals
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
-from gpu_bottleneck_exporter.feeders.tcp import TcpTracker, Verdict
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, Arrivals, TcpTracker, Verdict
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
 from gpu_bottleneck_exporter.schedule import LATELY_MS

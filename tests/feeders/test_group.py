@@ -10,12 +10,12 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role, less, plus
 from gpu_bottleneck_exporter.accounting.stall import PEER, STORAGE, UNKNOWN
-from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
-from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
+from gpu_bottleneck_exporter.feeders.tree import ProcessTree
+from gpu_bottleneck_exporter.feeders.usage import free_bytes, private_bytes
 from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroups, MemoryLevel, cgroup_of
 from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.host.process import TICK_NS

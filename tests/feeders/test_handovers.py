@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_bottleneck_exporter.feeders.handovers import Handovers
+from gpu_bottleneck_exporter.feeders.usage import Handovers
 
 
 def test_who_hands_nothing_over_is_no_worker() -> None:

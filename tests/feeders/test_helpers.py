@@ -17,8 +17,8 @@ from gpu_bottleneck_exporter.accounting.stall import (
     split,
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
-from gpu_bottleneck_exporter.feeders.helpers import MIN_LOOKS, HelperFinder, Waits
 from gpu_bottleneck_exporter.feeders.probe import child_token
+from gpu_bottleneck_exporter.feeders.tree import MIN_LOOKS, HelperFinder, Waits
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.programs import Program, descriptors, program

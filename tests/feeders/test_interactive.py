@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.feeders.programs import has_terminal, runs_notebook
+from gpu_bottleneck_exporter.host.programs import has_terminal, runs_notebook
 
 KERNEL = "/root/.local/share/jupyter/runtime/kernel-6f1c.json"
 SESSION = ["-f", KERNEL]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.kin import MOST_KIN, KinFinder
+from gpu_bottleneck_exporter.feeders.related import MOST_KIN, KinFinder
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import Sockets
 from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
@@ -202,7 +202,7 @@ os.set_inheritable(written, True)
 holder = os.fork()
 if holder == 0:
     locked()
-us = "from gpu_bottleneck_exporter.feeders.kin import KinFinder as Finder;"
+us = "from gpu_bottleneck_exporter.feeders.related import KinFinder as Finder;"
 us += f"print(*Finder(pathlib.Path('/proc'), [{holder}]).of({holder}, ()))"
 us = [sys.executable, "-c", f"import pathlib; {us}"]
 ready("kin", subprocess.run(us, close_fds=False, stdout=-1, text=True, check=True).stdout.strip())

@@ -11,10 +11,10 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders import evidence
-from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import GROUP, job_keys
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.host.sockets import Ends

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders import timeouts
+from gpu_bottleneck_exporter.feeders import tcp
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, descriptors, program
@@ -78,7 +78,7 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(timeouts, "PATIENCE_MS", LONGEST_MS)
+    monkeypatch.setattr(tcp, "PATIENCE_MS", LONGEST_MS)
     before, default = descriptors(), AnswerTimeouts(LONGEST_MS)
     made: list[Watched] = []
 

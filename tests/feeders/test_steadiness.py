@@ -8,7 +8,7 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP, CPU_QUEUE, CPU_QUOTA, NETWORK, STORAGE
-from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
+from gpu_bottleneck_exporter.feeders.group import Steadiness
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 from support.rows import rows
 

@@ -15,14 +15,14 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
-from gpu_bottleneck_exporter.feeders.family import ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.habits import StrangerRecord
-from gpu_bottleneck_exporter.feeders.programs import compiles, loads_nothing
-from gpu_bottleneck_exporter.feeders.strangers import MOST_STRANGERS, StrangerFinder
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.process import StrangerRecord
+from gpu_bottleneck_exporter.feeders.related import MOST_STRANGERS, StrangerFinder
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.programs import compiles, loads_nothing
 from support.programs import Program, descriptors, program
 from support.rights import with_a_network_of_its_own
 from support.rows import rows

@@ -9,9 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
-from gpu_bottleneck_exporter.feeders.tcp import Course, TcpTracker, Verdict, awaits_answer, judge
-from gpu_bottleneck_exporter.feeders.timeouts import PATIENCE_MS, AnswerTimeouts
+from gpu_bottleneck_exporter.accounting.stall import NO_ACCIDENT
+from gpu_bottleneck_exporter.feeders.tcp import (
+    PATIENCE_MS,
+    AnswerTimeouts,
+    Course,
+    TcpTracker,
+    Verdict,
+    awaits_answer,
+    judge,
+)
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
 from gpu_bottleneck_exporter.schedule import LATELY_MS

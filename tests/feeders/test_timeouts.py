@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 
-from gpu_bottleneck_exporter.feeders.timeouts import PATIENCE_MS, AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import PATIENCE_MS, AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from support.rows import rows

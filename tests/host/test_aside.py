@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders import memory
+from gpu_bottleneck_exporter.feeders import usage
 from gpu_bottleneck_exporter.host import aside as module
 from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.files import read
@@ -202,14 +202,14 @@ def test_the_cpu_time_of_a_call_that_was_abandoned_counts(beside: Aside) -> None
 def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a thread of the process holds the lock of its memory for ever."""
     gate = threading.Event()
-    monkeypatch.setattr(memory, "aside", Aside(patience_seconds=0.05))
+    monkeypatch.setattr(usage, "aside", Aside(patience_seconds=0.05))
     with program("ready(); told()") as one:
-        exact = memory.private_bytes(PROC, one.pid)
+        exact = usage.private_bytes(PROC, one.pid)
         hangs = "smaps_rollup"
         monkeypatch.setattr(
-            memory, "read", lambda path: gate.wait() if hangs in path else read(path)
+            usage, "read", lambda path: gate.wait() if hangs in path else read(path)
         )
-        bound = memory.private_bytes(PROC, one.pid)
+        bound = usage.private_bytes(PROC, one.pid)
         gate.set()
         assert exact
         assert bound, "from what is resident"

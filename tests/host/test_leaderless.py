@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders.memory import private_bytes
 from gpu_bottleneck_exporter.feeders.probe import Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.usage import private_bytes
 from gpu_bottleneck_exporter.host.cgroup import hierarchy
 from gpu_bottleneck_exporter.host.environment import variables
 from gpu_bottleneck_exporter.host.process import (

@@ -15,7 +15,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.threads import Threads
 from gpu_bottleneck_exporter.host.waits import Wait

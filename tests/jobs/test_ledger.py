@@ -24,9 +24,9 @@ from gpu_bottleneck_exporter.accounting.stall import HOST_CODE
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.readings import Identity, Pod
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.feeders.programs import program_name
 from gpu_bottleneck_exporter.host.files import NoRoomError
 from gpu_bottleneck_exporter.host.process import Started, stat_of
+from gpu_bottleneck_exporter.host.programs import program_name
 from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger, name_of
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job
 from gpu_bottleneck_exporter.jobs.store import Row, Store

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.programs import display_name
+from gpu_bottleneck_exporter.host.programs import display_name
 from gpu_bottleneck_exporter.nodeview.model import Process
 from gpu_bottleneck_exporter.nodeview.processes import MOST_LISTED, ProcessReader
 from support.programs import program

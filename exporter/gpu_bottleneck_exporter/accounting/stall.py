@@ -40,6 +40,10 @@ HARDLY = 0.05
 """So little of what it is a share of counts as nothing."""
 IDLES = HARDLY
 """Idle share of a tick from which there is something to explain."""
+NO_ACCIDENT = 3
+"""So many looks, or answers that are alike, tell what a process is or a server does."""
+WEIGHT = 0.1
+"""Of a later look: what was seen ten looks ago hardly counts."""
 _MOST_CARRIED_NS = 1e9
 """So much is wrong at most when a main that does I/O while its GPU works falls asleep."""
 _BY_CHANCE = 3

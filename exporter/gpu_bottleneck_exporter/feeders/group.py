@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, History, Role
@@ -15,6 +18,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     IDLES,
     MOSTLY,
     NETWORK,
+    NO_ACCIDENT,
     PEER,
     REQUESTS,
     STORAGE,
@@ -23,10 +27,6 @@ from gpu_bottleneck_exporter.accounting.stall import (
 )
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.feeders import evidence
-from gpu_bottleneck_exporter.feeders.affinity import Pinned, pinned_workers
-from gpu_bottleneck_exporter.feeders.counting import CounterReader
-from gpu_bottleneck_exporter.feeders.family import Family, Holders, ProcessTree
-from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
 from gpu_bottleneck_exporter.feeders.job import JobFacts, facts_of
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
@@ -38,14 +38,110 @@ from gpu_bottleneck_exporter.feeders.states import (
     StateSampler,
     ends_of,
 )
-from gpu_bottleneck_exporter.feeders.steadiness import Steadiness
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
-from gpu_bottleneck_exporter.feeders.traffic import SocketTraffic
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tree import Family, Holders, ProcessTree
+from gpu_bottleneck_exporter.feeders.usage import CounterReader, SocketTraffic
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.process import Started, control_groups
+from gpu_bottleneck_exporter.host.files import MOST_LISTED, numbered, read
+from gpu_bottleneck_exporter.host.process import Started, allowed_cpus, control_groups
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.schedule import LATELY_NS, RefreshSchedule
 from gpu_bottleneck_exporter.workload.owners import Groups
+
+_LASTS, _OVER = 0.9, 0.8
+"""Of the last `LATELY_NS`: of ticks of 1 s, one that differs is an accident, and three in a row end
+what was."""
+_BUSY = "busy"
+
+
+class Steadiness:
+    """Whether one GPU goes on as before; its reader notes ticks, the watching thread asks."""
+
+    def __init__(self) -> None:
+        self._what: str | None = None
+        self._now = 0.0
+        """The share of the last tick that it explains, and of the last ticks on average."""
+        self._share = 0.0
+        self._lasted_ns = 0
+
+    def __bool__(self) -> bool:
+        """Whether the last ticks were alike."""
+        return self._lasted_ns >= LATELY_NS and self._share >= _LASTS and self._now >= MOSTLY
+
+    def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
+        """Note how a tick was split: busy time, and idle time by cause."""
+        elapsed_ns = active_ns + sum(stalls.values())
+        shares = _shares(active_ns, elapsed_ns, stalls)
+        self._now = shares.get(self._what or "", 0.0)
+        self._share += (self._now - self._share) * min(elapsed_ns / LATELY_NS, 1.0)
+        self._lasted_ns += elapsed_ns
+        if self._share < _OVER:
+            self._what = max(shares, key=lambda name: shares[name], default=None)
+            self._now, self._share, self._lasted_ns = 0.0, 1.0, 0
+
+    def restart(self) -> None:
+        """Other processes feed it now."""
+        self._lasted_ns = 0
+
+
+def _shares(active_ns: int, elapsed_ns: int, stalls: Mapping[str, int]) -> dict[str, float]:
+    """What a tick went by: one that is busy all the time, or each cause of its idle time."""
+    if active_ns >= (1 - IDLES) * elapsed_ns:  # what is so little is no wait
+        return {_BUSY: 1.0}
+    return {cause: ns / (elapsed_ns - active_ns) for cause, ns in stalls.items()}
+
+
+_MAX_THREADS = 32
+"""Threads of a main whose affinity is read: OpenMP gives each of a pool its own."""
+
+
+class Pinned(NamedTuple):
+    """Workers that share fewer CPUs than they are, although their job has more."""
+
+    pinned: int
+    workers: int
+    """Of which the affinity is known."""
+    cpus: frozenset[int]
+
+    @property
+    def are_most(self) -> bool:
+        """Whether most of the workers are pinned."""
+        return self.pinned > self.workers / 2
+
+    def __str__(self) -> str:
+        """`all 8 workers may run on CPU 0 only`."""
+        count = "all" if self.pinned == self.workers else f"{self.pinned} of"
+        cpus = ", ".join(map(str, _ranges(sorted(self.cpus))))
+        return f"{count} {self.workers} workers may run on CPU {cpus} only"
+
+
+def pinned_workers(proc: Path, mains: Iterable[int], workers: Collection[int]) -> Pinned | None:
+    """Those of `workers` that are pinned; None without any."""
+    masks = Counter(filter(None, (_allowed(f"{proc}/{pid}") for pid in workers)))
+    if len(masks) == masks.total():
+        return None  # each has its own
+    of_job = frozenset[int]().union(*(_of_threads(proc, pid) for pid in mains))
+    held = {mask: n for mask, n in masks.items() if n > len(mask) < len(of_job)}
+    cpus = frozenset[int]().union(*held)
+    return Pinned(sum(held.values()), masks.total(), cpus) if held else None
+
+
+def _of_threads(proc: Path, pid: int) -> frozenset[int]:
+    folder = f"{proc}/{pid}/task"
+    tids = islice(numbered(folder, MOST_LISTED), _MAX_THREADS)
+    return frozenset[int]().union(*(_allowed(f"{folder}/{tid}") for tid in tids))
+
+
+def _allowed(folder: str) -> frozenset[int]:
+    return allowed_cpus(read(f"{folder}/status") or "")
+
+
+def _ranges(cpus: list[int]) -> Iterator[str]:
+    """`0-3`, `8`."""
+    ends = [n for n, cpu in enumerate(cpus) if cpus[n + 1 : n + 2] != [cpu + 1]]
+    for first, last in zip([0, *(n + 1 for n in ends)], ends, strict=False):
+        yield f"{cpus[first]}" if first == last else f"{cpus[first]}-{cpus[last]}"
+
 
 _CAUSES = {Target.FILES: STORAGE, Target.SOCKETS: NETWORK, Target.UNKNOWN: UNKNOWN}
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.programs import has_terminal, runs_notebook
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, Part, read, read_part
 from gpu_bottleneck_exporter.host.machine import network_bytes
@@ -22,6 +21,7 @@ from gpu_bottleneck_exporter.host.process import (
     stat_text,
     user_id,
 )
+from gpu_bottleneck_exporter.host.programs import has_terminal, runs_notebook
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, shared_memory_of
 from gpu_bottleneck_exporter.workload.owners import Groups
 from gpu_bottleneck_exporter.workload.ranks import COLLECTIVE, rendezvous

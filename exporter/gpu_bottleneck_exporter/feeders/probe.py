@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
-from gpu_bottleneck_exporter.feeders.programs import is_compiler
 from gpu_bottleneck_exporter.feeders.rings import RingTracker, Target
-from gpu_bottleneck_exporter.feeders.tcp import TcpTracker, Verdict
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, TcpTracker, Verdict
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
+from gpu_bottleneck_exporter.host.programs import is_compiler
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.threads import MOST_UNASKED, Thread, Threads, Used
 from gpu_bottleneck_exporter.host.waits import Wait, awaited_child, waits_on

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role, add_up
-from gpu_bottleneck_exporter.feeders.crowd import DeeplyProbed, RoundRobin
 from gpu_bottleneck_exporter.feeders.evidence import POLLS
-from gpu_bottleneck_exporter.feeders.family import Family
 from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
 from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.tree import DeeplyProbed, Family, RoundRobin
 from gpu_bottleneck_exporter.host.mounts import Places
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait

@@ -8,17 +8,263 @@ queue or a broker that brings tasks is waited for without an answer being due.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.feeders.datagrams import Arrivals
-from gpu_bottleneck_exporter.feeders.habits import NO_ACCIDENT
-from gpu_bottleneck_exporter.feeders.timeouts import ENOUGH, PATIENCE_MS, REMEMBERED, AnswerTimeouts
-from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
+from gpu_bottleneck_exporter.accounting.stall import MOSTLY, NO_ACCIDENT, WEIGHT
+from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED, KeptFile
+from gpu_bottleneck_exporter.host.process import parse_schedstat
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
-from gpu_bottleneck_exporter.schedule import SHORTLY_NS, STEADY_NS
+from gpu_bottleneck_exporter.schedule import LATELY_MS, SHORTLY_NS, STEADY_NS
+
+_STEP_NS = 900_000_000
+"""Least time between two looks at whether the GPU worked: it is read once a second."""
+_WEIGHT = 0.05
+"""Weight of the newest look in both shares: they must not differ by chance."""
+_QUIET = 0.02
+"""Share of the looks between which only others took datagrams, below which there are no others."""
+_CLEAR = 0.2
+"""Least difference of both shares where there are others: four standard errors."""
+
+
+class Arrivals:
+    """Datagrams that process `pid` took, from look to look. Not thread-safe."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        """`proc`: our own procfs."""
+        self._files = [KeptFile(f"{proc}/{pid}/net/{name}") for name in ("snmp", "snmp6")]
+        self._schedstat = KeptFile(f"{proc}/{pid}/schedstat")
+        self._before: tuple[int, int] | None = None
+        """Datagrams, and times that the first thread ran, at the last look."""
+        self._running, self._resting = 0.0, 0.0
+        """Shares of recent looks since which datagrams were taken: where the process ran meanwhile,
+        and where it did not, so that others took them."""
+        self._came = self._came_since = False
+        self._came_ns: int | None = None
+        self._step_ns = 0
+        """When the GPU had worked as of the last step."""
+        self._steps, self._fed = 0, 0.0
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for file in (*self._files, self._schedstat):
+            file.close()
+
+    def look(self, worked_ns: int, *, others_run: bool) -> None:
+        """Count again; the GPU last worked at monotonic `worked_ns`.
+
+        `others_run`: whether other threads than the first were scheduled lately.
+        """
+        ran = parse_schedstat(self._schedstat.read())
+        before, self._before = self._before, (self._taken(), ran[2] if ran else 0)
+        self._came = False
+        if before is not None:
+            came, ran_since = (now != then for now, then in zip(self._before, before, strict=True))
+            if ran_since or others_run:
+                self._running += _WEIGHT * (came - self._running)
+                self._came = came and self._takes
+            else:
+                self._resting += _WEIGHT * (came - self._resting)
+        self._came_since |= self._came
+        if self._came:
+            self._came_ns = time.monotonic_ns()
+        if worked_ns - self._step_ns >= _STEP_NS:
+            self._steps += 1
+            weight = max(WEIGHT, 1 / self._steps)
+            self._fed += (self._came_since - self._fed) * weight
+            self._step_ns, self._came_since = worked_ns, False
+
+    def came(self, now: Connection) -> bool:
+        """Whether a datagram was taken since the last look, maybe from socket `now`."""
+        return self._came and now.received_bytes > 0
+
+    def waits_since(self, now: Connection) -> int | None:
+        """Milliseconds since a datagram was taken, if socket `now` has none.
+
+        None if it waits for none: one is there and is not taken, or it never received any.
+        """
+        if now.unread_bytes or not now.received_bytes or self._came_ns is None:
+            return None
+        return (time.monotonic_ns() - self._came_ns) // 1_000_000
+
+    @property
+    def _takes(self) -> bool:
+        """Whether what is taken while the process runs is its own."""
+        clear = self._running - self._resting > _CLEAR and self._running > 2 * self._resting
+        return clear or self._resting < _QUIET
+
+    @property
+    def feed_steps(self) -> bool:
+        """Whether datagrams came before the GPU worked, most of the time."""
+        return self._steps >= NO_ACCIDENT and self._fed > MOSTLY
+
+    def _taken(self) -> int:
+        """Datagrams that processes of the network namespace took."""
+        snmp, snmp6 = ((file.read() or b"") for file in self._files)
+        taken = 0
+        with suppress(ValueError, IndexError):
+            taken += int(snmp.rpartition(b"\nUdp: ")[2].split(None, 1)[0])
+        with suppress(ValueError, IndexError):
+            taken += int(snmp6.partition(b"Udp6InDatagrams")[2].split(None, 1)[0])
+        return taken
+
+
+PATIENCE_MS = 3_000
+"""A request older than this is no slow answer, unless answers that took longer were seen.
+
+A worker that polls its job queue, a long poll, or a wait for a dead peer may last for ever and
+are no slow answers. Object stores answer within about a second.
+"""
+_GROWTH = 2
+"""How many times as long as known answers the next one may take."""
+ENOUGH, REMEMBERED = 2, 8
+"""So many answers that fed the GPU tell how long they take, and so many parts in a row make a
+stream, as a single answer between two looks resembles one; of more, so many are remembered."""
+_TASK_BYTES = range(16, 4096)
+"""Mean size of tasks: fewer bytes are an acknowledgement, as a task has a name and a payload; more
+are data."""
+_MIN_TASK_WAIT_MS = 250
+"""Wait from which a small answer is a task: services answer a small request sooner."""
+
+
+class _Fed(NamedTuple):
+    """What came from one remote address before the GPU worked once."""
+
+    longest_ms: int
+    """Wait for the slowest answer."""
+    messages: int
+    received: int
+    """Bytes."""
+    asked: bool
+    """Whether something was sent before: a request, or the reply to a task."""
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What came from one remote address."""
+
+    at_ns: int = 0
+    """When the last one came (monotonic)."""
+    longest_ms: int = 0
+    """What the slowest one took since the GPU last worked."""
+    messages: int = 0
+    received: int = 0
+    asked: bool = False
+    fed: deque[_Fed] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    """The same of earlier times: the GPU worked after each."""
+
+    def settle(self, worked_ns: int) -> None:
+        """The GPU last worked at `worked_ns`."""
+        if self.at_ns and worked_ns > self.at_ns:
+            self.fed.append(_Fed(self.longest_ms, self.messages, self.received, self.asked))
+            self.at_ns = self.longest_ms = self.messages = self.received = 0
+            self.asked = False
+
+    @property
+    def are_tasks(self) -> bool:
+        """Whether each message is work for the GPU, rather than a part of its data."""
+        if len(self.fed) < ENOUGH or 2 * sum(fed.asked for fed in self.fed) <= len(self.fed):
+            return False
+        messages, received = sum(f.messages for f in self.fed), sum(f.received for f in self.fed)
+        slow = sorted(fed.longest_ms for fed in self.fed)[-ENOUGH] >= _MIN_TASK_WAIT_MS
+        return slow and received // messages in _TASK_BYTES
+
+
+class AnswerTimeouts:
+    """Oldest age of a request by remote address; grows with slow answers that fed the GPU."""
+
+    def __init__(self, longest_ms: int) -> None:
+        """`longest_ms`: at most."""
+        self.longest_ms = longest_ms
+        self.worked_ns = time.monotonic_ns()
+        """When the GPU last worked as far as anybody saw (monotonic)."""
+        self.polled: set[Endpoint] = set()
+        """Remotes that are polled and mostly have nothing new, until they send data."""
+        self._of: dict[Endpoint, _Answers] = {}
+
+    def note_work(self, now_ns: int) -> None:
+        """Note that the GPU has worked."""
+        self.worked_ns = now_ns
+
+    def longest_for(self, remote: Endpoint) -> int:
+        """Oldest age of a request to `remote`, in ms."""
+        fed = self._fed(remote)
+        # The second slowest: one that was slow by chance, or a job after a long poll, teaches
+        # nothing.
+        longest = sorted(answers.longest_ms for answers in fed)
+        slow = _GROWTH * longest[-ENOUGH] if len(fed) >= ENOUGH else 0
+        return min(max(slow, PATIENCE_MS), self.longest_ms)
+
+    def feeds(self, remote: Endpoint) -> bool:
+        """Whether what comes from `remote` feeds the GPU, which worked lately."""
+        if len(self._fed(remote)) < ENOUGH:
+            return False
+        # What came while the GPU has not worked for so long does not feed it, however quick it is.
+        return not self._idles(max(self.longest_for(remote), LATELY_MS))
+
+    def are_vain(self, remote: Endpoint, answers: int) -> bool:
+        """Whether so many late answers from `remote`, without much data, do not feed the GPU.
+
+        It has not worked for long, and never took as many to work, or half as many.
+        """
+        before = max((fed.messages for fed in self._fed(remote)), default=0)
+        return answers >= max(2 * before, NO_ACCIDENT) and self._idles(LATELY_MS)
+
+    def brings_tasks(self, remote: Endpoint) -> bool:
+        """Whether messages from `remote` are tasks: each makes the GPU work."""
+        return bool(self._fed(remote)) and self._of[remote].are_tasks
+
+    def note_answer(
+        self,
+        remote: Endpoint,
+        took_ms: int,
+        ago_ms: int = 0,
+        size: int = 0,
+        *,
+        asked: bool = True,
+    ) -> bool:
+        """An answer of `size` bytes came from `remote` after at least `took_ms`.
+
+        It may feed the GPU. `asked`: something was sent before. It came `ago_ms` ago: a GPU
+        that rested for long is looked at seldom, and may have worked.
+
+        Returns whether the one before fed it: whether the GPU worked since.
+        """
+        known = len(self._fed(remote))
+        if remote not in self._of and len(self._of) >= MOST_REMEMBERED:
+            self._of.clear()
+        answers = self._of.setdefault(remote, _Answers())
+        fed = not answers.at_ns and known > 0
+        if took_ms <= self.longest_ms:
+            answers.longest_ms = max(answers.longest_ms, took_ms)
+            answers.messages += 1
+            answers.received += size
+            answers.asked |= asked
+            answers.at_ns = time.monotonic_ns() - ago_ms * 1_000_000
+        return fed
+
+    def note_polled(self, remote: Endpoint) -> None:
+        """Nothing came from `remote` for so long that it is polled, unless it feeds the GPU."""
+        if len(self.polled) >= MOST_REMEMBERED:
+            self.polled.clear()
+        if not self.feeds(remote):
+            self.polled.add(remote)
+
+    def _idles(self, for_ms: int) -> bool:
+        return time.monotonic_ns() - self.worked_ns > for_ms * 1_000_000
+
+    def _fed(self, remote: Endpoint) -> deque[_Fed]:
+        answers = self._of.get(remote)
+        if answers is None:
+            return deque()
+        answers.settle(self.worked_ns)
+        return answers.fed
+
 
 _SIGNAL_BYTES = 64
 """Answers of fewer bytes carry no data, unless they feed the GPU: pings, "nothing new", "yes"."""

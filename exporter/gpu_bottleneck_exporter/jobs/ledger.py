@@ -19,10 +19,10 @@ from dataclasses import asdict, replace
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Processes
 from gpu_bottleneck_exporter.errors import printable
-from gpu_bottleneck_exporter.feeders.programs import program_name
 from gpu_bottleneck_exporter.host.descriptors import open_pidfd
 from gpu_bottleneck_exporter.host.files import NoRoomError
 from gpu_bottleneck_exporter.host.process import Started, monotonic_start_ns, stat_of
+from gpu_bottleneck_exporter.host.programs import program_name
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Stay
 from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, end_of, moved

@@ -7,9 +7,9 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.programs import program_name
 from gpu_bottleneck_exporter.host.files import listed, read
 from gpu_bottleneck_exporter.host.process import stat_of, user_id
+from gpu_bottleneck_exporter.host.programs import program_name
 from gpu_bottleneck_exporter.nodeview.model import Process
 from gpu_bottleneck_exporter.workload.users import UserNames
 

@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 
-from gpu_bottleneck_exporter.feeders.crowd import share_of
-from gpu_bottleneck_exporter.feeders.family import Holders, ProcessTree
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.kin import KinFinder
+from gpu_bottleneck_exporter.feeders.related import KinFinder, StrangerFinder
 from gpu_bottleneck_exporter.feeders.states import UNCONNECTED, JobConnections, ends_of
-from gpu_bottleneck_exporter.feeders.strangers import StrangerFinder
-from gpu_bottleneck_exporter.feeders.timeouts import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tree import Holders, ProcessTree, share_of
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import ourselves, stat_of, trees
 from gpu_bottleneck_exporter.host.sockets import Ends, same_pids

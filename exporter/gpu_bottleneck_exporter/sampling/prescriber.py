@@ -15,8 +15,8 @@ from gpu_bottleneck_exporter.accounting.bucket import SECONDS_KEPT_NS, Bucket, R
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
-from gpu_bottleneck_exporter.feeders.memory import free_bytes, private_bytes
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.feeders.usage import free_bytes, private_bytes
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.host.process import Started

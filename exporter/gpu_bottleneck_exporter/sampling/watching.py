@@ -14,11 +14,11 @@ from functools import partial
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
 from gpu_bottleneck_exporter.accounting.tick import Subscriber, Tick
 from gpu_bottleneck_exporter.driver.readings import Processes
-from gpu_bottleneck_exporter.feeders.family import Holders
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.feeders.states import UNCONNECTED
+from gpu_bottleneck_exporter.feeders.tree import Holders
 from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads, waited_seconds
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files

@@ -1,9 +1,12 @@
-"""What the feeders of one GPU used, second by second."""
+"""What the feeders of one GPU used, second by second: CPU time, file data, memory, traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import reduce
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial, reduce
+from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.bucket import (
     Bucket,
@@ -14,13 +17,138 @@ from gpu_bottleneck_exporter.accounting.bucket import (
     less,
     plus,
 )
-from gpu_bottleneck_exporter.accounting.stall import IDLES
-from gpu_bottleneck_exporter.feeders.family import Family
-from gpu_bottleneck_exporter.feeders.handovers import Handovers
+from gpu_bottleneck_exporter.accounting.stall import HARDLY, IDLES
 from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.host.cgroup import Cgroup
+from gpu_bottleneck_exporter.feeders.tree import Family
+from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
+from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED, numbers, read
+from gpu_bottleneck_exporter.host.process import living_thread
 from gpu_bottleneck_exporter.host.threads import Used
+from gpu_bottleneck_exporter.schedule import SHORTLY_NS, Every
+
+_MOST_LOOKS = 320
+"""Over all workers: more than a minute of eight that are read every other second. Of more, those
+before count half."""
+_KNOWN_LOOKS = 5
+"""Until a worker is judged: a batch may take longer than from one look to the next."""
+
+
+class Handovers:
+    """Write calls of the workers of one GPU, while it waits for them."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[int] = Counter()
+        self._looks: Counter[int] = Counter()
+
+    def note(self, worker: int, calls: int) -> None:
+        """Note the `calls` of a worker since it was last noted."""
+        self._calls[worker] += calls
+        self._looks[worker] += 1
+        if self._looks.total() > _MOST_LOOKS:
+            self._calls, self._looks = _halved(self._calls), _halved(self._looks)
+
+    def forget(self) -> None:
+        """Drop all: other workers feed the GPU now."""
+        self._calls.clear()
+        self._looks.clear()
+
+    def idlers(self) -> int:
+        """Number of processes that write so seldom that they cannot hand batches over."""
+        # Of the calls of the one that writes most.
+        least = HARDLY * max(self._calls.values(), default=0)
+        known = (one for one, looks in self._looks.items() if looks >= _KNOWN_LOOKS)
+        return sum(self._calls[one] < least for one in known)
+
+
+def _halved(counts: Counter[int]) -> Counter[int]:
+    return Counter({one: number // 2 for one, number in counts.items()})
+
+
+class SocketTraffic:
+    """The bytes that a job's connections moved while its GPU idled. Not thread-safe.
+
+    A connection that processes share counts once, and one that was closed keeps what it counted.
+    """
+
+    def __init__(self) -> None:
+        self._known = False
+        self._moved_bytes = 0
+        self._last: dict[int, int] | None = None
+        """Bytes by socket, as last seen; None: the next look is the first to count from."""
+        self._looking = Every(SHORTLY_NS)
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """Bytes received and sent since the start; None if not all connections are known."""
+        return self._moved_bytes if self._known else None
+
+    def advance(self, processes: Collection[Process], now_ns: int, *, whole: bool) -> None:
+        """Take what was seen of `processes`; `whole`: they are all of the job."""
+        if not self._looking.is_due(now_ns):
+            return
+        looks = [_moved(process) for process in processes]
+        self._known = whole and bool(looks) and None not in looks
+        now: dict[int, int] = {}
+        for moved in filter(None, looks):
+            for cookie, total_bytes in moved.items():
+                now[cookie] = max(total_bytes, now.get(cookie, 0))
+        if self._known and self._last is None:
+            self._last = now
+        elif self._known and self._last is not None:
+            before = self._last
+            self._moved_bytes += sum(
+                max(total_bytes - before.get(cookie, 0), 0) for cookie, total_bytes in now.items()
+            )
+            self._last = {**before, **now} if len(before) < MOST_REMEMBERED else now
+
+    def pause(self) -> None:
+        """Leave out what is moved until the next look: the GPU works, and nothing is looked at."""
+        self._last = None
+
+
+def _moved(process: Process) -> Mapping[int, int] | None:
+    tcp = process.deep.tcp if process.deep else None
+    return tcp.moved if tcp else None
+
+
+_PRIVATE = re.compile(r"^Private_\w+:\s+(\d+) kB$", re.MULTILINE)
+_WALKED_BYTES = 2 * 2**30
+"""Of a larger process the kernel takes long to add its pages up."""
+
+
+def private_bytes(proc: Path, pid: int) -> float | None:
+    """Memory that a process shares with no other (/proc/PID/smaps_rollup); None if unreadable.
+
+    Of a large one an upper bound: its resident memory without files and shared memory, which
+    counts pages that it still shares with the process it was forked from.
+    """
+    folder = f"{proc}/{living_thread(proc, pid)}"
+    fields = numbers(read(f"{folder}/statm") or "") or []
+    # Size, resident, shared; all are zero for a process that has ended.
+    if len(fields) < 3 or not fields[1]:  # noqa: PLR2004
+        return None
+    resident, shared = fields[1] * PAGE_BYTES, fields[2] * PAGE_BYTES
+    walk = partial(read, f"{folder}/smaps_rollup")
+    # Adding up takes the lock of its memory, which may be held for ever.
+    if resident <= _WALKED_BYTES and (text := aside.call(pid, walk)):
+        return float(sum(int(kib) for kib in _PRIVATE.findall(text)) * 1024)
+    return float(max(resident - shared, 0))
+
+
+def free_bytes(groups: frozenset[Cgroup], available: float | None) -> float | None:
+    """Memory that a job may still take: `available` on the machine, or less by its limits.
+
+    Page cache that is not in use is free (memory.stat's inactive_file, as the kubelet counts).
+    """
+    left = [] if available is None else [available]
+    for group in groups:
+        level = group.memory_level()
+        if level is not None and level.limit_bytes is not None:
+            cache = level.cache_bytes("inactive_file") or 0
+            left.append(float(max(level.limit_bytes - level.used_bytes + cache, 0)))
+    return min(left, default=None)
 
 
 class CounterReader:
