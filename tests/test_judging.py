@@ -28,6 +28,8 @@ def looks(*margins: float, crowded: bool = False) -> list[Look]:
         "a hiccup": (looks(-1.4, *[0.2] * 10), None),
         "a hiccup among many": (looks(-1.4, *[0.2] * 11), True),
         "a hiccup that is most of it": (looks(-2.4, *[0.2] * 11), None),
+        "two hiccups in a row": (looks(*[0.2] * 10, -0.4, -0.3), True),
+        "two hiccups": (looks(-0.4, *[0.2] * 10, -0.3), None),
         "above zero in the mean alone": (looks(*[0.9, -0.1, 0.9] * 4), None),
     },
 )

@@ -156,7 +156,7 @@ class Talk(Sockets):
 
     def look(self, *, held: bool = False) -> Verdict:
         awaited = (self.now.fd,) if held else ()
-        return self.tcp.inspect((), (), awaited, whole=True)[self.now.fd]
+        return self.tcp.inspect((), (), awaited, whole=True, others_run=False)[self.now.fd]
 
     def works_after_answers(self, count: int) -> None:
         """So many answers feed the GPU."""
@@ -541,11 +541,11 @@ def test_who_asks_its_job_or_itself_waits_for_no_network(
     talk.sends()
     talk.waits(100)
     assert talk.look() is ANSWER
-    assert talk.tcp.inspect((3,), {(STORE, OURS)}) == {3: Verdict.OURS}
-    assert talk.tcp.inspect((3,), {(OURS, STORE)}) == {3: ANSWER}
+    assert talk.tcp.inspect((3,), {(STORE, OURS)}, others_run=False) == {3: Verdict.OURS}
+    assert talk.tcp.inspect((3,), {(OURS, STORE)}, others_run=False) == {3: ANSWER}
     answering = replace(ASKS_US, fd=4, cookie=2)
     itself = Talk(monkeypatch, answering, now=ASKED)
-    assert itself.tcp.inspect((), whole=True)[3] is Verdict.OURS
+    assert itself.tcp.inspect((), whole=True, others_run=False)[3] is Verdict.OURS
     assert itself.tcp.ends == {(OURS, STORE), (STORE, OURS)}
 
 
@@ -566,9 +566,9 @@ def test_a_client_that_is_not_accepted_yet_waits_for_its_job(
     talk.now = replace(ASKED, local=here)
     server = Talk(monkeypatch, now=replace(LISTENING, local=listens))
     server.look()
-    assert (talk.tcp.inspect((3,), server.tcp.ends) == {3: Verdict.OURS}) is ours
+    assert (talk.tcp.inspect((3,), server.tcp.ends, others_run=False) == {3: Verdict.OURS}) is ours
     talk.now = replace(ASKED, cookie=2)
-    elsewhere = talk.tcp.inspect((3,), server.tcp.ends) == {3: Verdict.OURS}
+    elsewhere = talk.tcp.inspect((3,), server.tcp.ends, others_run=False) == {3: Verdict.OURS}
     assert elsewhere is (listens == STORE)
 
 

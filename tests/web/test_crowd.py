@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.flood import measure
+from gpu_bottleneck_exporter.web.server import Phase
 from support.command import ANY_PORT, serving
 from support.daemon import drain, get
 from support.waiting import PATIENCE_SECONDS, eventually
@@ -65,6 +66,24 @@ def test_who_waits_for_the_exporter_stays(serve: Serve, page: Page) -> None:
         running.connect()
     page.gate.set()
     assert scraper.recv(12) == b"HTTP/1.1 200"
+
+
+def test_an_answer_that_took_long_has_its_moment_too(serve: Serve, page: Page) -> None:
+    page.body = bytes(2**26)  # more than the kernel takes of it
+    running = serve(**PATIENT)
+    running.connect(GET)
+    eventually(lambda: [one for one in running.server.connections if one.phase is Phase.SENDING])
+    (one,) = running.server.connections
+    assert not one.may_go(one.ready - 0.001)
+    assert one.may_go(one.ready)
+
+
+def test_clients_that_ask_all_the_time_make_way_all_the_same(serve: Serve) -> None:
+    running = serve(**{**PATIENT, "stay": 600})
+    others = [resting(running) for _ in range(4)]
+    scrape(running.connect())
+    assert drain(others[0]) == b""
+    scrape(others[-1])
 
 
 def test_everybody_stays_for_a_moment(serve: Serve) -> None:

@@ -64,7 +64,7 @@ class Activity(Enum):
         """What its time is published as (`gpu_feeder_wait_seconds_total`), if it is a wait."""
         self.runs = name in {"run", "program"}
         self.on_files = name in {"disk", "memory"}
-        """Whether a file is read or written, or room for its pages awaited."""
+        """Whether larger memory or faster storage would shorten it."""
         self.waits = name not in {"run", "gone"}
 
     __hash__ = object.__hash__

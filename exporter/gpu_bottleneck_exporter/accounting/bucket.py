@@ -16,7 +16,7 @@ WINDOW_NS = 4_000_000_000
 time shows over seconds, not in one tick."""
 _HOLDS_NS = 1_500_000_000
 """What was seen of a feeder holds until the next look, but not for longer; for ratios, counters
-that were read so long after a window are near enough."""
+that were read so long after a window, or before it, are near enough."""
 _PASSES_KEPT_NS = 3 * WINDOW_NS
 """A GPU is read every few seconds at least, and its driver's ring holds 10 s."""
 SECONDS_KEPT_NS = 4 * WINDOW_NS
@@ -297,14 +297,14 @@ class History:
         """What explains idle time from `start_ns` to `end_ns`; None if nobody was looked at then.
 
         Mains: what they did in that time, as they are sampled at each pass. All else: over the
-        last `WINDOW_NS`.
+        last `WINDOW_NS`, or since the count before, if none falls into that.
         """
         # Looks may be further apart than ticks are long: then the last one holds on.
         passes = _between(self._passes, start_ns, end_ns)
         passes = passes or _between(self._passes, end_ns - _HOLDS_NS, end_ns)[:1]
         if not passes:
             return None
-        # So may counts be: without one in the window, it would know of no quota and no reads.
+        # So may counts be: without one, nothing would be known of quotas and reads.
         seconds = _between(self._seconds, end_ns - WINDOW_NS, end_ns + _HOLDS_NS)
         seconds = seconds or _between(self._seconds, end_ns - WINDOW_NS - _HOLDS_NS, end_ns)[:1]
         counted_ns = seconds[0].at_ns if seconds else end_ns - WINDOW_NS

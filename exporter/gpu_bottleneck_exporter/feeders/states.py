@@ -25,8 +25,6 @@ _EXPLAINED = 0.8
 """So many active workers at all times explain the waiting."""
 _HARDLY_RUN = 0.1
 """Of a core: threads that use no more load nothing."""
-"""Itself, or a program that it started."""
-"""Where a server without a request waits for its own files all the same."""
 _AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})
 """Where a worker does not wait for its next task, even if nobody owes it an answer."""
 

@@ -573,8 +573,8 @@ class TcpTracker:
         ours: Collection[Ends] = (),
         held: Collection[int] = (),
         *,
+        others_run: bool,
         whole: bool = False,
-        others_run: bool = False,
     ) -> dict[int, Verdict]:
         """Verdicts by descriptor: of those in `numbers`, or of all if `whole`.
 

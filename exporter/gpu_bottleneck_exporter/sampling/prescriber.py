@@ -38,7 +38,6 @@ _SATURATED = 0.9
 _BYTES_PER_MEGABIT = 125_000
 _DIGITS = re.compile(r"\d+")
 _BUSY = "busy"
-"""What larger memory or faster storage would shorten."""
 _AT_WORK = (*(one for one in Activity if one.active), Activity.TIMER)
 
 

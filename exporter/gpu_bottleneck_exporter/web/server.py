@@ -43,6 +43,8 @@ _SHARE_OF_FILES = 8
 _LOOK_SECONDS = 0.5
 """Between two looks whose time is up."""
 _PAUSE_SECONDS = 0.01
+_FULL_SECONDS = 1.0
+"""A new client waits for so long at most until one of those that ask all the time makes way."""
 """Between two looks whether somebody may make way: a fraction of `Limits.stay`."""
 _SHORTAGE_SECONDS = 0.1
 """After a failed accept the next one may fail at once: without a pause the loop would spin."""
@@ -176,12 +178,15 @@ class WebServer:
         """Have a place for one more: who has been without a complete request for longest goes.
 
         Whoever waits for the exporter stays, and everybody stays for a moment, or nobody would
-        have time for a handshake.
+        have time for a handshake, or for an answer that took the exporter long. Clients that ask
+        again within that moment would hold all places for ever: they do so for a second only.
         """
+        patient_until = time.monotonic() + _FULL_SECONDS
         with self._changed:
             while len(here := [one for one in self.connections if not one.gone]) >= self._places:
-                until = time.monotonic() - self.limits.stay
-                idle = [one for one in here if one.phase is not Phase.EXPORTER]
+                now = time.monotonic()
+                until = now - self.limits.stay if now < patient_until else now
+                idle = [one for one in here if one.may_go(until)]
                 if idle and (oldest := min(idle, key=lambda one: one.since)).since <= until:
                     oldest.hang_up()
                 elif self.stopping:
@@ -251,8 +256,8 @@ class Connection(BaseHTTPRequestHandler):
 
     Attributes:
         phase: Who is waiting for whom.
-        since: When it was accepted, or its last request complete, or the answer to that ready, in
-            monotonic seconds.
+        since: When it was accepted or its last request was complete, in monotonic seconds.
+        ready: When the last answer was, in monotonic seconds; 0 before the first.
         deadline: When the client must have done what it is waited for.
         gone: Whether the server has hung up.
     """
@@ -264,6 +269,7 @@ class Connection(BaseHTTPRequestHandler):
         # Not the constructor of http.server, which would serve the connection to its end.
         self.phase = Phase.CLIENT
         self.since = time.monotonic()
+        self.ready = 0.0
         self.gone = False
         self._socket = sock
         self._server = server
@@ -287,6 +293,11 @@ class Connection(BaseHTTPRequestHandler):
             self._server.answered()
             self._linger()
             self.close()
+
+    def may_go(self, until: float) -> bool:
+        """Whether it waits for nothing but an answer that was ready by `until`."""
+        begins = self.phase is Phase.SENDING and self.ready > until
+        return self.phase is not Phase.EXPORTER and not begins
 
     def hang_up(self) -> None:
         """Make `run` end soon, without waiting for the client; from any thread until `close`."""
@@ -403,8 +414,7 @@ class Connection(BaseHTTPRequestHandler):
         }
         lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        if self.phase is Phase.EXPORTER:  # whose time is not the client's
-            self.since = time.monotonic()
+        self.ready = time.monotonic()
         self.phase, left = Phase.SENDING, self._server.limits.response
         head = "\r\n".join((*lines, "", "")).encode("latin-1")
         for part in chain([head], () if self.command == "HEAD" else parts):
