@@ -120,7 +120,7 @@ def test_each_call_of_the_driver_layer_is_captured_with_its_arguments(
     judged(driver)
     monkeypatch.undo()
     path = tmp_path / "board.jsonl"
-    captured(board, libraries, path, seconds=1.0)
+    captured(board, libraries, path, seconds=3.0)
     lines = [line for line in lines_of(path) if "call" in line]
     recorded = {(line["call"], *(line["args"] if line["call"] in plain else ())) for line in lines}
     unrecorded = ("nvmlInit", "nvmlEventSet", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree")
@@ -143,7 +143,7 @@ def test_refusals_are_captured_and_replayed_as_they_were(
     for call, code in codes.items():
         board.gpus[0].fail(call, code)
     path = tmp_path / "board.jsonl"
-    captured(board, libraries, path, seconds=1.0)
+    captured(board, libraries, path, seconds=3.0)
     device = load(build(path, tmp_path / "replay")).open(0)[0]
     for read, code in ((device.memory, "999"), (device.activity, "(4)")):
         with pytest.raises(DriverError, match=re.escape(code)):
@@ -158,7 +158,7 @@ def test_a_capture_holds_nothing_that_identifies_a_gpu(
     board = make_board(gpus=[H100, A100], mig=[(0, 2)])
     board.gpus[0].hold(1, 2**20)
     path = tmp_path / "board.jsonl"
-    captured(board, libraries, path, seconds=1.0)
+    captured(board, libraries, path, seconds=3.0)
     text = path.read_text()
     for gpu in board.gpus:
         assert gpu.record.uuid.decode() not in text
@@ -191,7 +191,7 @@ def test_a_gpu_that_hangs_is_named_and_costs_only_itself(
     board.gpus[0].record.hang = 1
     path = tmp_path / "board.jsonl"
     try:
-        captured(board, libraries, path, seconds=1.0)
+        captured(board, libraries, path, seconds=3.0)
     finally:
         board.gpus[0].record.hang = 0
     (hung,) = [line for line in lines_of(path) if "hung_in" in line]
