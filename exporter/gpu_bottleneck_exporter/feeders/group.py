@@ -55,7 +55,12 @@ _BUSY = "busy"
 
 
 class Steadiness:
-    """Whether one GPU goes on as before; its reader notes ticks, the watching thread asks."""
+    """Whether one GPU goes on as before; its reader notes ticks, the watching thread asks.
+
+    What has been the same for long is looked at less often: a GPU that works all the time, where
+    there is nothing to explain, or one whose idle time has one cause. Where it has several, such as
+    a CPU limit and the workers that it holds back, all looks are needed to tell them apart.
+    """
 
     def __init__(self) -> None:
         self._what: str | None = None
@@ -96,7 +101,10 @@ _MAX_THREADS = 32
 
 
 class Pinned(NamedTuple):
-    """Workers that share fewer CPUs than they are, although their job has more."""
+    """Workers that share fewer CPUs than they are, although their job has more.
+
+    OpenMP, OpenCV and others set the affinity of the processes that use them.
+    """
 
     pinned: int
     workers: int

@@ -33,7 +33,12 @@ _CLEAR = 0.2
 
 
 class Arrivals:
-    """Datagrams that process `pid` took, from look to look. Not thread-safe."""
+    """Datagrams that process `pid` took, from look to look. Not thread-safe.
+
+    UDP has no state, no ages and no counters by socket: a socket shows what it has queued, and
+    whether it ever received anything. The network namespace counts datagrams as processes take
+    them; what it counts while the process did not run is taken by others.
+    """
 
     def __init__(self, proc: Path, pid: int) -> None:
         """`proc`: our own procfs."""
@@ -176,7 +181,13 @@ class _Answers:
 
 
 class AnswerTimeouts:
-    """Oldest age of a request by remote address; grows with slow answers that fed the GPU."""
+    """What a job's servers send it, data or tasks, and how late; by what the GPU worked on.
+
+    Data that holds the GPU up comes, the GPU works, and more is waited for. A task also makes the
+    GPU work, but a wait for the next one is for demand. Tasks are small, come after long waits, and
+    the process asks for each or replies to it. Polls that bring nothing new, pings and heartbeats
+    are followed by no work.
+    """
 
     def __init__(self, longest_ms: int) -> None:
         """`longest_ms`: at most."""

@@ -431,7 +431,10 @@ class ProcessTree(NamedTuple):
 
 
 class Family:
-    """The processes around a GPU as last discovered; those that stay keep their counters."""
+    """The processes that feed one GPU: its holders (mains), their workers, and related ones.
+
+    As last discovered; those that stay keep their counters.
+    """
 
     def __init__(self, proc: Path, timeouts: AnswerTimeouts | None) -> None:
         """`proc`: the host's."""

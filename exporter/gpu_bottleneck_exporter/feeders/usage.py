@@ -36,7 +36,11 @@ _KNOWN_LOOKS = 5
 
 
 class Handovers:
-    """Write calls of the workers of one GPU, while it waits for them."""
+    """Write calls of the workers of one GPU, while it waits for them.
+
+    A worker hands each batch over through a pipe, and loads with reads and receives: `syscw` of
+    /proc/PID/io follows how many batches it has finished. Loggers and trackers hand nothing over.
+    """
 
     def __init__(self) -> None:
         self._calls: Counter[int] = Counter()
@@ -69,7 +73,9 @@ def _halved(counts: Counter[int]) -> Counter[int]:
 class SocketTraffic:
     """The bytes that a job's connections moved while its GPU idled. Not thread-safe.
 
-    A connection that processes share counts once, and one that was closed keeps what it counted.
+    Reads nothing: it adds up what deep probes saw, where the network namespace, whose counters
+    would tell, is also that of others. A connection that processes share counts once, and one that
+    was closed keeps what it counted.
     """
 
     def __init__(self) -> None:
@@ -152,7 +158,7 @@ def free_bytes(groups: frozenset[Cgroup], available: float | None) -> float | No
 
 
 class CounterReader:
-    """Used by the watching thread only."""
+    """Reads the counters of all feeders once a second; used by the watching thread only."""
 
     def __init__(self, family: Family) -> None:
         self.handovers = Handovers()
