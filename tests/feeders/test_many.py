@@ -158,7 +158,8 @@ def test_a_watch_without_room_takes_nobody_for_gone(
         until(lambda: feed.history._passes[-1].at_ns > last_ns, "more passes")
         watch.hold("another", frozenset())  # a reason to discover
         until(lambda: watch.feed("another"), "a discovery")
-        assert feed.workers == {worker: member}
+        # A look without room may take it for a helper, whose counters go on, until the next one.
+        until(lambda: feed.workers == {worker: member}, "the same worker")
         assert feed.worker_starts == 0
     assert len(faults()) <= 6, "by what could not be done, not by pass"
 
