@@ -193,7 +193,7 @@ class DeepProbe:
         elif not self.listens:
             return
         verdicts = self.tcp.inspect((), whole=True, others_run=bool(self.threads.moving))
-        self.asked = any(one.asks for one in verdicts.values())
+        self.asked = _has_request(verdicts)
         self.serving = self.listens and not self.asked
 
     def _probe(self, now_ns: int, wait: Wait, around: Surroundings) -> Seen:
@@ -218,7 +218,8 @@ class DeepProbe:
         seen.first = self._submitted(now_ns, wait, first, verdicts) or seen.first
         if seen.first is Activity.DISK:
             seen.in_file = self._pid, self._pid
-        self._follow_requests(now_ns, verdicts, around)
+        self.asked = _has_request(verdicts)
+        self._follow_requests(now_ns, around)
         for thread in threads:
             self._judge_thread(now_ns, seen, thread, verdicts, datagrams=wait.for_threads)
         # Where a thread is active, it waits for that one, and not for what others read.
@@ -228,7 +229,6 @@ class DeepProbe:
         self.awaits = frozenset(chain.from_iterable(_numbers(on) for on in (first, *behind)))
         if not seen.first.active and not seen.active:
             self._judge_children(seen, now_ns, around)
-        self.asked = any(one.asks for one in verdicts.values())
         self.serving = seen.serves = self.listens and wait.serves and not self.asked
         self.peer = seen.peer = self._waits_for_peer(first, clients, verdicts, around)
         self.lacks_tasks = any(_lacks_task(on, verdicts) for on in (first, *on_threads))
@@ -350,8 +350,8 @@ class DeepProbe:
         elif launches and (not seen.first.active or activity is Activity.RUN):
             seen.first = activity
 
-    def _follow_requests(self, now_ns: int, verdicts: Verdicts, around: Surroundings) -> None:
-        if around.may_serve and any(one.asks for one in verdicts.values()):
+    def _follow_requests(self, now_ns: int, around: Surroundings) -> None:
+        if around.may_serve and self.asked:
             self._asked_ns = now_ns
         # So long a request makes a server work.
         asked = self._asked_ns is not None and now_ns - self._asked_ns < SHORTLY_NS
@@ -400,6 +400,11 @@ def child_token(pid: int | None) -> tuple[int]:
 
 def _numbers(on: Descriptors) -> Collection[int | None]:
     return (None,) if on is None else on
+
+
+def _has_request(verdicts: Verdicts) -> bool:
+    """Whether a client's request is open."""
+    return any(one.asks for one in verdicts.values())
 
 
 def _lacks_task(on: Descriptors, verdicts: Verdicts) -> bool:

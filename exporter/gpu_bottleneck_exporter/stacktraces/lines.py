@@ -106,7 +106,7 @@ def serves_others(wait: Wait, frames: Sequence[Frame]) -> bool:
     It waits in accept, or has run nothing but Python's own plumbing: multiprocessing's
     `resource_sharer`, an event loop of a library. Who asked stands where its own code asked.
     """
-    if ACTIVITY_OF[wait] in _RUNS or not frames:
+    if ACTIVITY_OF[wait].runs or not frames:
         return False
     accepts = frames[0].function == "accept" and _LIBRARY.search(frames[0].file)
     return bool(accepts) or all(_PLUMBING.search(one.file) for one in frames)
