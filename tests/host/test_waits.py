@@ -102,7 +102,7 @@ def test_a_state_letter_and_a_channel_make_a_wait() -> None:
         assert alone == {None if found in of_letters else found}
 
 
-MMAP, MSYNC, READ = (9, 26, 0) if platform.machine() == "x86_64" else (222, 227, 63)
+MMAP, MSYNC, READ, VFORK = (9, 26, 0, 58) if platform.machine() == "x86_64" else (222, 227, 63, 220)
 
 
 @by_number
@@ -115,9 +115,13 @@ MMAP, MSYNC, READ = (9, 26, 0) if platform.machine() == "x86_64" else (222, 227,
         "a file's": ("rwsem_down_read_slowpath", f"{READ} 0x3", Wait.DISK),
         "a file's, mapped": ("rwsem_down_write_slowpath", f"{MSYNC} 0x3", Wait.DISK),
         "unknown": ("rwsem_down_read_slowpath", "running", Wait.DISK),
+        "no channel, fork": ("0", f"{VFORK} 0x0", Wait.PROGRAM),
+        "no channel, a file's": ("0", f"{READ} 0x3", Wait.DISK),
+        "no channel, a page fault": ("0", "-1 0x7ffc 0x7f00", Wait.DISK),
+        "no channel, no call": ("0", "running", Wait.DISK),
     },
 )
-def test_the_call_says_whose_a_semaphore_is(channel: str, call: str, found: Wait) -> None:
+def test_the_call_says_more_than_the_channel(channel: str, call: str, found: Wait) -> None:
     assert wait_of("D", channel.encode(), call.encode) is found
 
 

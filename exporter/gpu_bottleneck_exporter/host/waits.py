@@ -181,11 +181,13 @@ _MAX_PID = 2**22
 _MOST_SELECTED = 1024
 """FD_SETSIZE."""
 _ON_MEMORY_MAP = {
-    "x86_64": {-1, 9, 10, 11, 12, 25, 27, 28, 56, 57, 58, 149, 150, 151, 329, 435},
-    "aarch64": {-1, 214, 215, 216, 220, 222, 226, 228, 229, 230, 232, 233, 288, 435},
-}.get(platform.machine(), {-1})
+    "x86_64": {9, 10, 11, 12, 25, 27, 28, 56, 57, 58, 149, 150, 151, 329, 435},
+    "aarch64": {214, 215, 216, 220, 222, 226, 228, 229, 230, 232, 233, 288, 435},
+}.get(platform.machine(), set[int]())
 """Numbers of system calls that lock the memory map: mmap, mprotect, munmap, brk, mremap, mincore,
-madvise, mlock and its kin, and fork, which copies it; -1: a page fault."""
+madvise, mlock and its kin, and fork, which copies it."""
+_PAGE_FAULT = -1
+"""In place of a call's number: the fault may wait for the memory map, or for a file."""
 _POLLFD = struct.Struct("=ihh")
 _libc = ctypes.CDLL(None, use_errno=True)
 _iovec = ctypes.c_size_t * 2
@@ -224,6 +226,8 @@ def _uninterruptible(channel: bytes, call: Callable[[], bytes | None]) -> Wait |
     if _DRIVERS_TOO.match(name):
         return Wait.DRIVER
     if _SEMAPHORE.match(name):
+        return Wait.PROGRAM if _number(call()) in {*_ON_MEMORY_MAP, _PAGE_FAULT} else None
+    if name == "0":  # still on the run queue of a crowded CPU (since Linux 6.12), or not told
         return Wait.PROGRAM if _number(call()) in _ON_MEMORY_MAP else None
     found = next((wait for wait, names in _UNINTERRUPTIBLE if name.startswith(names)), None)
     # The freezer of cgroup v1 leaves tasks in their channels since Linux 6.1, in state D.
