@@ -25,10 +25,14 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
 BUSY, STARVED, IN_TURNS, ASLEEP = "busy", "starved", "in turns", "asleep"
+CROWD, MIXED = "a crowd", "of two causes"
 WAKE_SECONDS = 0.05
 _AHEAD_NS = 2_000_000_000
 _TURN_SECONDS, _WORK_SECONDS = 0.5, 0.2
 _FORKED_SECONDS = 0.05
+_PAUSES = {ASLEEP: 60.0, CROWD: _TURN_SECONDS}
+_BURNT = 0.05
+"""Share of the time in which a main computes, where a turn has two causes."""
 
 
 class Node(NamedTuple):
@@ -74,7 +78,7 @@ def _feed(parent: str, path: str, told: str, number: str) -> None:
         gpu.hold(os.getpid(), 2**30)
     turn = time.monotonic()
     while True:
-        in_turn = node.doing == IN_TURNS and time.monotonic() >= turn
+        in_turn = node.doing in (IN_TURNS, CROWD, MIXED) and time.monotonic() >= turn
         turn += _TURN_SECONDS * in_turn
         for gpu in gpus:
             if in_turn:
@@ -86,18 +90,28 @@ def _feed(parent: str, path: str, told: str, number: str) -> None:
         if node.forks:
             _come_and_go()
             time.sleep(1 / node.forks)
+        elif node.doing == MIXED:
+            _burn(_BURNT * _TURN_SECONDS)
+            time.sleep(max(turn - time.monotonic(), 0.0))
         else:
-            time.sleep(60 if node.doing == ASLEEP else WAKE_SECONDS)
+            time.sleep(_PAUSES.get(node.doing, WAKE_SECONDS))
+
+
+def _burn(seconds: float) -> None:
+    """Use so much CPU time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 def _worker(doing: str) -> Connection | None:
     """Start one, and return the pipe to wake it by; one that sleeps has none, and is small."""
     parent = os.getpid()
-    if doing == ASLEEP:
+    if doing in (ASLEEP, CROWD):
         if os.fork() == 0:
             die_with_parent(parent)
-            time.sleep(3600)
-            os._exit(0)
+            while True:
+                time.sleep(3600 if doing == ASLEEP else WAKE_SECONDS)
         return None
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()

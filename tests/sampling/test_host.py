@@ -262,7 +262,7 @@ def test_a_gpu_that_is_no_more_is_forgotten(watch: HostSampler, start: Start) ->
 def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
     watch: HostSampler, start: Start
 ) -> None:
-    feeds = {name: held_by(watch, start().pid, uuid=name) for name in ("steady", "lively")}
+    feeds = {name: held_by(watch, start().pid, uuid=name) for name in ("lasting", "new")}
 
     def between_looks(name: str) -> float:
         times = [one.at_ns for one in list(feeds[name].history._passes)[-9:]]
@@ -270,14 +270,13 @@ def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
         return median(spans) if len(spans) == 8 else 0.0
 
     for _ in range(20):
-        note_split(watch, "steady", 0, {ASLEEP: 1_000_000_000})
-        note_split(watch, "lively", 0, {ASLEEP: 500_000_000, STORAGE: 500_000_000})
-    until(lambda: between_looks("steady") > 2 * between_looks("lively") > 0, "fewer looks")
-    note_split(watch, "steady", 0, {STORAGE: 1_000_000_000})
-    until(lambda: between_looks("steady") < 1.5 * between_looks("lively"), "more looks")
+        note_split(watch, "lasting", 0, {ASLEEP: 1_000_000_000})
+    until(lambda: between_looks("lasting") > 2 * between_looks("new") > 0, "fewer looks")
+    note_split(watch, "lasting", 0, {STORAGE: 4_000_000_000})
+    until(lambda: between_looks("lasting") < 1.5 * between_looks("new"), "more looks")
 
 
-def test_counters_of_steady_feeders_are_read_though_less_often(
+def test_counters_of_what_lasts_are_read_though_less_often(
     watch: HostSampler, start: Start
 ) -> None:
     feed = held_by(watch, start().pid)

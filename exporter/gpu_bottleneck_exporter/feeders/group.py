@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, History, Role
+from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, History, Role
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
@@ -45,55 +45,113 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MOST_LISTED, numbered, read
 from gpu_bottleneck_exporter.host.process import Started, allowed_cpus, control_groups
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.schedule import LATELY_NS, RefreshSchedule
+from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS, RefreshSchedule
 from gpu_bottleneck_exporter.workload.owners import Groups
 
-_LASTS, _OVER = 0.9, 0.8
-"""Of the last `LATELY_NS`: of ticks of 1 s, one that differs is an accident, and three in a row end
-what was."""
-_BUSY = "busy"
+_ERROR = 0.05
+"""Standard error of a share of the time over `_SCRAPED_SECONDS`: half of it over a minute."""
+_SCRAPED_SECONDS = 15.0
+"""The shortest time over which Prometheus is mostly asked for rates."""
+_DIFFERS = MOSTLY
+"""So much of the idle time went to other causes than before: the look is worth more again."""
 
 
-class Steadiness:
-    """Whether one GPU goes on as before; its reader notes ticks, the watching thread asks.
+class Pace:
+    """How often one GPU's feeders are looked at: as often as tells their waits apart.
 
-    What has been the same for long is looked at less often: a GPU that works all the time, where
-    there is nothing to explain, or one whose idle time has one cause. Where it has several, such as
-    a CPU limit and the workers that it holds back, all looks are needed to tell them apart.
+    Looks estimate shares: after n of them, the standard error of a share p is
+    sqrt(p (1 - p) / n). What the kernel counts, such as run time, takes none. So mains that always
+    sleep in the same way take few looks, and those that wait in two ways by turns take many.
+    Whatever changes is looked at as often as may be until it has lasted for `LATELY_NS`.
+
+    The GPU's reader notes ticks, the watching thread looks and asks.
     """
 
     def __init__(self) -> None:
-        self._what: str | None = None
-        self._now = 0.0
-        """The share of the last tick that it explains, and of the last ticks on average."""
-        self._share = 0.0
+        self._looks: dict[str, dict[Activity, float]] = {}
+        """By role and activity, older ones with less weight."""
+        self._usual: dict[str, float] = {}
+        """Shares of the idle time by cause, as they were for the last minute."""
+        self._lately: dict[str, float] = {}
+        """The same of the last seconds."""
+        self._idle = False
+        """Whether there is anything to explain."""
         self._lasted_ns = 0
 
-    def __bool__(self) -> bool:
-        """Whether the last ticks were alike."""
-        return self._lasted_ns >= LATELY_NS and self._share >= _LASTS and self._now >= MOSTLY
+    @property
+    def lasts(self) -> bool:
+        """Whether it goes on as before."""
+        return self._lasted_ns >= LATELY_NS
+
+    def pause(self, shortest: float, longest: float) -> float:
+        """Seconds until the next look."""
+        if not self.lasts:
+            return shortest
+        if not self._idle:
+            return longest
+        rate = max(map(_spread, [*self._looks.values()]), default=0.25) / _SCRAPED_SECONDS
+        return min(max(_ERROR**2 / rate, shortest), longest) if rate else longest
 
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """Note how a tick was split: busy time, and idle time by cause."""
-        elapsed_ns = active_ns + sum(stalls.values())
-        shares = _shares(active_ns, elapsed_ns, stalls)
-        self._now = shares.get(self._what or "", 0.0)
-        self._share += (self._now - self._share) * min(elapsed_ns / LATELY_NS, 1.0)
+        idle_ns = sum(stalls.values())
+        elapsed_ns = active_ns + idle_ns
         self._lasted_ns += elapsed_ns
-        if self._share < _OVER:
-            self._what = max(shares, key=lambda name: shares[name], default=None)
-            self._now, self._share, self._lasted_ns = 0.0, 1.0, 0
+        self._idle = idle_ns > IDLES * elapsed_ns  # what is so little is no wait
+        if self._idle:
+            shares = {cause: ns / idle_ns for cause, ns in stalls.items()}
+            self._lately = _nearer(self._lately, shares, elapsed_ns / WINDOW_NS)
+            if _distance(self._lately, self._usual) > _DIFFERS:
+                self._usual = self._lately
+                self.restart()
+            self._usual = _nearer(self._usual, shares, elapsed_ns / LONG_NS)
+
+    def note_looks(self, second: Bucket) -> None:
+        """Note what looks saw since the last call.
+
+        Of mains and workers, the kernel counts the run time: see `accounting.stall`.
+        """
+        keep = max(1 - second.elapsed_ns / LONG_NS, 0.0)
+        counted = bool(second.counted_ns) and not second.held.throttled_periods
+        for role, part in second.parts.items():
+            looks = self._looks.setdefault(role, {})
+            for activity in looks:
+                looks[activity] *= keep
+            for activity, number in part.seen.items():
+                exact = counted and activity is Activity.RUN and role in (Role.MAIN, Role.WORKER)
+                one = Activity.GONE if exact else activity
+                looks[one] = looks.get(one, 0.0) + number
 
     def restart(self) -> None:
-        """Other processes feed it now."""
+        """It is another one now: other processes, or other causes."""
         self._lasted_ns = 0
+        self._looks.clear()
 
 
-def _shares(active_ns: int, elapsed_ns: int, stalls: Mapping[str, int]) -> dict[str, float]:
-    """What a tick went by: one that is busy all the time, or each cause of its idle time."""
-    if active_ns >= (1 - IDLES) * elapsed_ns:  # what is so little is no wait
-        return {_BUSY: 1.0}
-    return {cause: ns / (elapsed_ns - active_ns) for cause, ns in stalls.items()}
+def _spread(looks: Mapping[Activity, float]) -> float:
+    """Variance of the share of what was seen most, by looks that say something.
+
+    As if it had been seen once more, and something else, too: of few looks little is known.
+    """
+    whole = sum(looks.values())
+    says = whole - looks.get(Activity.GONE, 0.0)
+    most = max((number for one, number in looks.items() if one is not Activity.GONE), default=0.0)
+    share = (most + 1) / (says + 2)
+    return share * (1 - share) * says / whole if whole else 0.0
+
+
+def _nearer(old: Mapping[str, float], new: Mapping[str, float], weight: float) -> dict[str, float]:
+    """Shares between `old` and `new`."""
+    weight = min(weight, 1.0) if old else 1.0
+    return {
+        name: old.get(name, 0.0) + (new.get(name, 0.0) - old.get(name, 0.0)) * weight
+        for name in {**old, **new}
+    }
+
+
+def _distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """How much of `one` went elsewhere in `other`, 0-1."""
+    return sum(max(share - other.get(name, 0.0), 0.0) for name, share in one.items())
 
 
 _MAX_THREADS = 32
@@ -177,7 +235,7 @@ class FeederGroup:
         self.states = StateSampler(proc, self.family)
         self.counters = CounterReader(self.family)
         self.history = History()
-        self.steady = Steadiness()
+        self.pace = Pace()
         self.holders = Holders()
         """As last discovered."""
         self.engaged = 0.0, 0
@@ -205,7 +263,7 @@ class FeederGroup:
         came, started = self.family.adopt(tree)
         self.worker_starts += started if started_before else 0
         if came or started:
-            self.steady.restart()
+            self.pace.restart()
             self.counters.handovers.forget()
         # A runtime may move a process into its control group after it started: ask again.
         texts = (control_groups(self._proc, pid) for pid in self.mains)
@@ -223,7 +281,7 @@ class FeederGroup:
         active_ns = tick.active_ns
         elapsed_ns = max(active_ns + sum(tick.stalls.values()), 1)
         self.engaged = engaged(active_ns, tick.stalls) / elapsed_ns, tick.at_ns
-        self.steady.note(active_ns, tick.stalls)
+        self.pace.note(active_ns, tick.stalls)
         self._busy = active_ns / elapsed_ns
         if active_ns and self._timeouts:
             self._timeouts.note_work(tick.at_ns)
@@ -270,6 +328,7 @@ class FeederGroup:
         if not self.workers:
             self._ask_for_whom_it_works(now_ns)
         self.history.add_second(second)
+        self.pace.note_looks(second)
         states = self.states
         states.conclude(second, deep=deep)
         if deep and self.facts.shares_network:

@@ -209,7 +209,11 @@ class GpuReader:
         ledger = self._opened[0].ledger
         feed = self._watch.feed(ledger.identity.uuid)
         # Who comes to a GPU that nobody holds must be noticed before he has left again.
-        if feed is None or not feed.steady or ledger.holders(time.monotonic_ns()) == frozenset():
+        if (
+            feed is None
+            or not feed.pace.lasts
+            or ledger.holders(time.monotonic_ns()) == frozenset()
+        ):
             return usual
         longest = min(STEADY_TICK_SECONDS, self._settings.deadline_seconds)
         return max(usual, min(_STEADY_TICKS * usual, longest))

@@ -22,7 +22,6 @@ from gpu_bottleneck_exporter.feeders.tree import Holders
 from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads, waited_seconds
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files
-from gpu_bottleneck_exporter.host.threads import SCAN_NS
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.sampling.discovery import (
@@ -54,11 +53,11 @@ LONGEST_PASS_SECONDS = HALF_AS_OFTEN * PASS_SECONDS
 """With more of them. Waking up is most of the cost, and must not grow with the GPUs."""
 COUNT_SECONDS = 1.0
 """As often as GPUs are read by default."""
-STEADY_PASS_SECONDS = SCAN_NS / 1e9
-"""Between two looks at the feeders of a GPU that goes on as before: four per tick."""
+LONGEST_PAUSE_SECONDS = COUNT_SECONDS
+"""Between two looks at the feeders of one GPU."""
 SNAPSHOT_SECONDS = WINDOW_NS / 1e9
-"""Between two snapshots that nobody asked for; also between two readings of the counters of a
-steady GPU's feeders."""
+"""Between two snapshots that nobody asked for; also between two readings of the counters of what
+goes on as before."""
 REFRESH_SECONDS = 0.5
 """A pass takes milliseconds: for whoever waits longer, what was known before must do."""
 LOOK_FOR_CHILDREN_SECONDS = 0.4
@@ -86,8 +85,10 @@ class _Watched:
     """What scrapes show; None while the feeders are out of sight."""
     peers: tuple[int, ...] = ()
     """Pids of the rank that was engaged most while it idled last."""
+    pause: float = PASS_SECONDS
+    """Seconds between two looks at the feeders."""
     sample_from: float = 0.0
-    """Monotonic seconds before which the feeders of a steady GPU are not sampled again."""
+    """Monotonic seconds before which the feeders are not sampled again."""
     rests_until: float = 0.0
     """Monotonic seconds before which its feeders, which blocked a pass, are not sampled."""
 
@@ -95,9 +96,9 @@ class _Watched:
 class HostSampler:
     """Samples mains at each pass, workers at every other one, and counters once a second.
 
-    Passes are `PASS_SECONDS` apart; feeders of steady GPUs are sampled less often, mains and
-    workers together. The same thread drives the host's readings (`sampling.hostreader`) and the
-    owners (`workload.owners`), which belong to the same processes.
+    Passes are `PASS_SECONDS` apart; what goes on as before is sampled as `feeders.group.Pace`
+    says, mains and workers together. The same thread drives the host's readings
+    (`sampling.hostreader`) and the owners (`workload.owners`), which belong to the same processes.
     """
 
     def __init__(
@@ -320,7 +321,7 @@ class HostSampler:
             if publishes:
                 self._publish()
         rest = _REST * (_cpu_seconds() - began)
-        pause = min(map(self._pause, self._feeds.values()), default=self._step)
+        pause = min((one.pause for one in self._gpus.values()), default=self._step)
         every = STEADY_DISCOVERY_SECONDS if pause > self._step else DISCOVERY_SECONDS
         self._stale |= self._discovering.is_due(time.monotonic(), every)
         if self._changed or (self._stale and time.monotonic() >= self._discover_from):
@@ -336,10 +337,6 @@ class HostSampler:
         for feed in self._feeds.values():
             feed.close()
         self._cgroups.keep(())
-
-    def _pause(self, feed: FeederGroup) -> float:
-        """Seconds between two looks at feeders."""
-        return STEADY_PASS_SECONDS if feed.steady else self._step
 
     def _pass(self, now: float, jitter: float, *, publishes: bool) -> bool:
         """Sample and count feeders that are due. Returns whether trees must be rediscovered.
@@ -361,11 +358,13 @@ class HostSampler:
                 self._cgroups.look()
         for uuid, feed in awake.items():
             what, gpu = f"watching the feeders of {uuid}", self._gpus[uuid]
-            lively, began_ns = not feed.steady, time.monotonic_ns()
+            began_ns = time.monotonic_ns()
+            gpu.pause = feed.pace.pause(self._step, LONGEST_PAUSE_SECONDS)
+            lively = gpu.pause <= self._step
             self._reading = uuid, began_ns
             try:
                 if lively or now >= gpu.sample_from:
-                    gpu.sample_from = now + jitter * self._pause(feed) - self._step / 2
+                    gpu.sample_from = now + jitter * gpu.pause - self._step / 2
                     mains_only = lively and self._mains_only
                     stale |= not feed.sample(
                         time.monotonic_ns(),
@@ -408,7 +407,7 @@ class HostSampler:
     def _is_to_count(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
         """Whether its counters are to be read: what lasts much less than a second tells little."""
         seconds = (now_ns - (feed.last_tick_ns or 0)) / 1e9
-        due = not feed.steady and seconds >= COUNT_SECONDS - self._step / 2
+        due = not feed.pace.lasts and seconds >= COUNT_SECONDS - self._step / 2
         return due or (publishes and seconds >= COUNT_SECONDS / 2)
 
     def _discover(self) -> None:

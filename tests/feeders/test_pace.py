@@ -1,0 +1,163 @@
+"""How often feeders are looked at: as often as tells their waits apart, and more after a change."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Part, Role
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, CPU_QUOTA, NETWORK, STORAGE
+from gpu_bottleneck_exporter.feeders.group import Pace
+from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
+from support.rows import rows
+
+SECOND_NS = 1_000_000_000
+LONG = LATELY_NS // SECOND_NS + 1
+Split = tuple[float, Mapping[str, float]]
+"""A tick: share of busy time, and of idle time by cause."""
+BUSY: Split = (1.0, {})
+SEVERAL: Split = (0.5, {NETWORK: 0.3, ASLEEP: 0.2})
+SHORTEST, LONGEST = 0.1, 1.0
+
+
+def after(*stretches: tuple[int, Split], tick_ns: int = SECOND_NS) -> Pace:
+    found = Pace()
+    for ticks, (busy, stalls) in stretches:
+        for _ in range(ticks):
+            idle = {cause: int(share * tick_ns) for cause, share in stalls.items()}
+            found.note(int(busy * tick_ns), idle)
+    return found
+
+
+def all_on(cause: str) -> Split:
+    return 0.0, {cause: 1.0}
+
+
+def long(cause: str) -> tuple[int, Split]:
+    return 2 * LONG, all_on(cause)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        BUSY,
+        (0.97, {STORAGE: 0.03}),
+        all_on(ASLEEP),
+        all_on(stall.UNALLOCATED),
+        (0.5, {STORAGE: 0.5}),
+        (0.0, {STORAGE: 0.6, ASLEEP: 0.4}),
+        (0.9, {CPU_QUOTA: 0.05, stall.WORKER_CPU: 0.05}),
+    ],
+)
+def test_what_has_been_the_same_for_long_lasts(split: Split) -> None:
+    assert not after().lasts
+    assert not after((LONG // 2, split)).lasts
+    assert after((2 * LONG, split)).lasts
+    assert after((10 * LONG, split), tick_ns=SECOND_NS // 5).lasts
+
+
+@rows(
+    "lasts, stretches",
+    {
+        "seconds of another cause": (False, [long(ASLEEP), (3, all_on(STORAGE))]),
+        "a long tick of another": (False, [long(ASLEEP), (1, (0.0, {STORAGE: 4.0}))]),
+        "a look that differs": (True, [long(ASLEEP), (1, all_on(STORAGE))]),
+        "seconds of several": (False, [long(STORAGE), (9, SEVERAL)]),
+        "the first wait of a busy one": (False, [(2 * LONG, BUSY), (1, all_on(STORAGE))]),
+        "busy meanwhile": (True, [long(ASLEEP), (2 * LONG, BUSY), (1, all_on(ASLEEP))]),
+        "in turns": (True, [*[(1, BUSY), (1, all_on(ASLEEP))] * LONG]),
+        "nothing known": (True, [(2 * LONG, (0.0, {stall.UNKNOWN: 1.0}))]),
+    },
+)
+def test_other_causes_are_news(stretches: list[tuple[int, Split]], *, lasts: bool) -> None:
+    assert after(*stretches).lasts is lasts
+
+
+def test_other_processes_are_news() -> None:
+    found = after(long(ASLEEP))
+    found.restart()
+    assert not found.lasts
+
+
+def looked(
+    seen: Mapping[str, Sequence[Activity]],
+    pace: Pace,
+    *,
+    counted: bool = True,
+    held: CgroupCounters | None = None,
+) -> float:
+    """The pause that looks come to that go by it, where what is seen is drawn from `seen`."""
+    draws, pause = random.Random(1), SHORTEST  # noqa: S311
+    for _ in range(3 * LONG_NS // SECOND_NS):
+        second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS * counted)
+        second.held = held or second.held
+        for role, activities in seen.items():
+            part = second.parts[role] = Part()
+            for _ in range(round(1 / pause)):
+                part.note(draws.choice(activities))
+        pace.note_looks(second)
+        pause = pace.pause(SHORTEST, LONGEST)
+    return pause
+
+
+@rows(
+    "seen, counted, pause",
+    {
+        "one sleep": ({Role.MAIN: [Activity.SLEEP]}, True, LONGEST),
+        "nothing is known": ({}, True, 0.15),
+        "two by turns": ({Role.MAIN: [Activity.SLEEP, Activity.DISK]}, True, 0.15),
+        "one of ten differs": ({Role.MAIN: [Activity.SLEEP] * 9 + [Activity.DISK]}, True, 0.42),
+        "run time is counted": ({Role.MAIN: [Activity.SLEEP, Activity.RUN]}, True, LONGEST),
+        "or not": ({Role.MAIN: [Activity.SLEEP, Activity.RUN]}, False, 0.15),
+        "two sleeps of one that runs": (
+            {Role.MAIN: [Activity.SLEEP, Activity.DISK, *[Activity.RUN] * 18]},
+            True,
+            LONGEST,
+        ),
+        "workers by turns": (
+            {Role.MAIN: [Activity.QUEUE], Role.WORKER: [Activity.DISK, Activity.NETWORK]},
+            True,
+            0.15,
+        ),
+        "threads that run or read": (
+            {Role.MAIN: [Activity.QUEUE], Role.THREAD: [Activity.DISK, Activity.RUN]},
+            True,
+            0.15,
+        ),
+    },
+)
+def test_looks_are_as_far_apart_as_what_they_tell_apart_allows(
+    seen: Mapping[str, Sequence[Activity]], pause: float, *, counted: bool
+) -> None:
+    assert looked(seen, after(long(ASLEEP)), counted=counted) == pytest.approx(pause, rel=0.25)
+
+
+def test_while_a_quota_throttles_run_time_is_not_counted() -> None:
+    seen = {Role.MAIN: [Activity.SLEEP, Activity.RUN]}
+    held = CgroupCounters(periods=10, throttled_periods=5)
+    assert looked(seen, after(long(ASLEEP)), held=held) < 0.2
+
+
+def test_the_error_of_a_share_is_as_stated() -> None:
+    """Half of it over a minute, which is four times as long."""
+    seen = {Role.MAIN: [Activity.SLEEP, Activity.SLEEP, Activity.DISK]}
+    pause = looked(seen, after(long(ASLEEP)))
+    error = math.sqrt(1 / 3 * 2 / 3 / (15 / pause))
+    assert error == pytest.approx(0.05, rel=0.1)
+    assert math.sqrt(1 / 3 * 2 / 3 / (60 / pause)) == pytest.approx(0.025, rel=0.1)
+
+
+def test_a_change_takes_all_looks() -> None:
+    found = after(long(ASLEEP))
+    assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
+    found.note(0, {STORAGE: 4 * SECOND_NS})
+    assert found.pause(SHORTEST, LONGEST) == SHORTEST
+
+
+def test_a_busy_gpu_takes_few() -> None:
+    assert after((2 * LONG, BUSY)).pause(SHORTEST, LONGEST) == LONGEST
