@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.jobs.model import STEPS, Timeline, Use
 
 SECOND = 1_000_000_000
 WINDOW = SECOND // 6
-BEGAN = 1000 * SECOND
+BEGAN = 1_760_000_000 * SECOND
 
 
 def at(moment: float) -> int:
@@ -179,6 +179,29 @@ def test_longer_pauses_are_added_up() -> None:
     gpu.run(700.0)
     assert use.pause_seconds == pytest.approx(2 * (200.0 - minute))
     assert use.observed_seconds == pytest.approx(700.0 - 2 * (200.0 - minute), abs=2.1)
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_clock_that_is_set_moves_times_and_changes_no_duration(step: int) -> None:
+    book, use = GpuBook(at(0)), model.Gpu(gpu="0", uuid="GPU-0", start_seconds=at(0) / SECOND)
+    book.power(at(0), 100.0)
+    stay = book.begin(use, 1, at(0), at(0))
+    book.spend([Window(at(160), 160 * SECOND, 0)], {ASLEEP: 160 * SECOND})
+    book.end(stay, at(160))
+    book.shift(step * SECOND)
+    use.shift(step)
+    book.power(at(160 + step), 260.0)
+    book.begin(use, 2, at(300 + step), at(300 + step))
+    book.power(at(300 + step), 400.0)
+    book.spend([Window(at(310 + step), 150 * SECOND, 0)], {ASLEEP: 150 * SECOND})
+    minute = CLAIMED_NS / SECOND
+    assert use.start_seconds == at(step) / SECOND
+    assert use.pause_seconds == pytest.approx(140 - minute)
+    assert use.observed_seconds == pytest.approx(310 - 140 + minute)
+    assert use.energy_joules == pytest.approx(160 + minute)
+    assert use.timeline
+    assert use.timeline.start_seconds == use.start_seconds
+    assert sum(use.timeline.spent_seconds[ASLEEP]) == pytest.approx(use.observed_seconds)
 
 
 def test_what_was_there_before_the_exporter_is_observed_from_then_on() -> None:

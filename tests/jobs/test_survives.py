@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, moved
+from gpu_bottleneck_exporter.jobs.model import DIGITS, Gpu, Job, Timeline
 from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview import model, wire
@@ -40,13 +40,13 @@ STALLS = st.dictionaries(st.sampled_from(WAITING_ON), st.integers(0, 10**10))
 
 def again(job: Job) -> Job:
     """`job` as a ledger has it that was restarted, and was told the same time."""
-    text = dumps(moved(wire.document(job), 0.0))
+    text = dumps(wire.document(job, DIGITS))
     with closing(Store("", 10, 1e9)) as store:
         store.write([Row(job.id, "somebody", 5.0, zlib.compress(text.encode()))], 6.0)
         rows = store.read()
     assert rows
     (row,) = rows
-    return wire.read(Job, moved(json.loads(row.text), 0.0))
+    return wire.read(Job, json.loads(row.text))
 
 
 def counted(windows: list[Window], stalls: dict[str, int], looks: list[Look]) -> IdleLines:
@@ -83,6 +83,37 @@ def test_a_job_with_empty_names_is_read_again() -> None:
     found = again(Job(id="a", gpus=[gpu])).gpus[0]
     assert (found.uuid, found.idle_lines) == ("", lines)
     assert [line.file for line in lines.lines] == [""]
+
+
+def test_a_stored_document_is_short() -> None:
+    line = Timeline(1.00049, spent_seconds={"busy": [0.12345]})
+    gpu = Gpu(gpu="0", uuid="u", start_seconds=1.23456, timeline=line, energy_joules=0.1 + 0.2)
+    none = {"observed_seconds": 0.0, "busy_seconds": 0.0, "stall_seconds": {}}
+    assert wire.document(Job(id="a").having([gpu]), DIGITS) == {
+        **none,
+        "id": "a",
+        "owner": {},
+        "claims": {},
+        "run": {},
+        "start_seconds": 1.235,
+        "end_seconds": None,
+        "gpus": [
+            {
+                **none,
+                "gpu": "0",
+                "uuid": "u",
+                "node": "",
+                "start_seconds": 1.235,
+                "end_seconds": None,
+                "energy_joules": 0.3,
+                "timeline": {
+                    "start_seconds": 1.0,
+                    "step_seconds": 1.0,
+                    "spent_seconds": {"busy": [0.123]},
+                },
+            }
+        ],
+    }
 
 
 LOOKED = Thread(Role.MAIN, Wait.RUN, [Frame("", "", 1)])

@@ -48,6 +48,12 @@ class Tick:
         """When the reading of type `kind` was made. Raises KeyError if there is none."""
         return self.readings[kind][0]
 
+    def shifted(self, by_ns: int) -> Tick:
+        """The tick with all times `by_ns` later: those of another clock."""
+        readings = {kind: (at_ns + by_ns, one) for kind, (at_ns, one) in self.readings.items()}
+        windows = [one._replace(end_ns=one.end_ns + by_ns) for one in self.windows]
+        return replace(self, at_ns=self.at_ns + by_ns, readings=readings, windows=windows)
+
     def only(self, kinds: Collection[type[Reading]]) -> Tick:
         """It with the readings of these types, for who keeps it for long."""
         kept = {kind: one for kind, one in self.readings.items() if kind in kinds}

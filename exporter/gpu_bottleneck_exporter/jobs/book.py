@@ -17,12 +17,14 @@ CLAIMED_NS = LONG_NS
 """So much time of nobody a job may claim that comes: its process was about to open the GPU."""
 _GAP_NS = 60_000_000
 """Windows that are less far apart touch: the driver's clock is mapped onto ours with an error."""
+_ROUNDING_NS = 1_000_000
+"""Rounding error of a stored time; a shorter pause is none."""
 _MOST_FREE = 512
 """Spans of nobody: more than `CLAIMED_NS` has at the shortest interval."""
 
 
 class Span(NamedTuple):
-    """A stretch of the GPU's time, in nanoseconds of the monotonic clock."""
+    """A stretch of the GPU's time, in Unix nanoseconds."""
 
     start_ns: float
     end_ns: float
@@ -49,7 +51,7 @@ class GpuBook:
     """Charges the time of one GPU to the jobs whose processes were there."""
 
     def __init__(self, since_ns: int) -> None:
-        """It is watched since monotonic `since_ns`."""
+        """It is watched since Unix time `since_ns`."""
         self.since_ns = since_ns
         self.until_ns = since_ns
         """The end of the last window."""
@@ -71,7 +73,7 @@ class GpuBook:
             others = [min(one.end_ns, at_ns) for one in self.stays if one.gpu is not gpu]
             watched = self.since_ns < at_ns - CLAIMED_NS
             start_ns = max([start_ns, *others, *([at_ns - CLAIMED_NS] if watched else [])])
-        if gpu.end_seconds is not None and start_ns > left_ns:
+        if gpu.end_seconds is not None and start_ns > left_ns + _ROUNDING_NS:
             gpu.pause_seconds = (gpu.pause_seconds or 0.0) + (start_ns - left_ns) / 1e9
         gpu.start_seconds, gpu.end_seconds = min(gpu.start_seconds, start_ns / 1e9), None
         gpu.timeline = gpu.timeline or Timeline(gpu.start_seconds)
@@ -111,6 +113,18 @@ class GpuBook:
             self._place(Span(start_ns, window.end_ns, use))
         self.until_ns = end_ns
         self._forget(end_ns)
+
+    def shift(self, by_ns: int) -> None:
+        """Move all times by `by_ns`: the wall clock was set."""
+        self.since_ns += by_ns
+        self.until_ns += by_ns
+        for stay in self.stays:
+            stay.start_ns += by_ns
+            stay.end_ns += by_ns
+        if self._energy:
+            self._energy = self._energy[0] + by_ns, self._energy[1]
+        free = [one._replace(start_ns=one[0] + by_ns, end_ns=one[1] + by_ns) for one in self._free]
+        self._free = deque(free, maxlen=_MOST_FREE)
 
     def power(self, at_ns: int, joules: float | None) -> None:
         """Charge what the counter `joules` has grown by, evenly over the time since then."""

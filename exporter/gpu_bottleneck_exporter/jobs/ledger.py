@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.host.process import Started, monotonic_start_ns, st
 from gpu_bottleneck_exporter.host.programs import program_name
 from gpu_bottleneck_exporter.host.sockets import same_pids
 from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Stay
-from gpu_bottleneck_exporter.jobs.model import VERSION, Gpu, Job, end_of, moved
+from gpu_bottleneck_exporter.jobs.model import DIGITS, VERSION, Gpu, Job, end_of
 from gpu_bottleneck_exporter.jobs.runs import is_later, run_of
 from gpu_bottleneck_exporter.jobs.store import MOST_ROW_BYTES, NEWEST, Row, Store
 from gpu_bottleneck_exporter.jsontext import dumps
@@ -53,6 +53,9 @@ _MOST_WAITING = 256
 """Jobs that wait for a full disk."""
 _LATE_SECONDS = 1.0
 """Before a job's end is noted, the next one may have started."""
+_STEP_NS = 100_000_000
+"""Smallest step of the wall clock that is followed: more than the error of reading two clocks, and
+less than the steps of NTP daemons and leap seconds."""
 _NAME_SECONDS = 1.0
 """Wait for a user's name, which is part of ids: on another node it may come at once."""
 _MOST_PIDFDS = 1024
@@ -70,7 +73,13 @@ _CHARGED = frozenset({Processes, Power, Memory})
 
 
 class Ledger:
-    """Charges what GPUs note to jobs, in a thread of its own: it may wait for a disk."""
+    """Charges what GPUs note to jobs, in a thread of its own: it may wait for a disk.
+
+    A tick's times become Unix times when it is drained: monotonic ones plus an offset that stays
+    the same until the wall clock is set. Then the times of jobs that run or ended less than a
+    minute ago move along: they are right by the new time, and no duration changes. What is only in
+    the store stays: the pause of a job that goes on from there is wrong by the step.
+    """
 
     _sampler: Sampler
     """From `start` on."""
@@ -98,6 +107,8 @@ class Ledger:
         self._epoll.register(self._woken, select.EPOLLIN)
         self._lock = threading.Lock()
         self._throttle = LogThrottle(log)
+        self._offset_ns = _wall_offset_ns()
+        """Unix time less monotonic time."""
         self._began_ns = time.monotonic_ns()
         self._saving_ended, self._saving_all = Every(SHORTLY_NS), Every(SELDOM_NS)
         self._loop = Loop("jobs", self._look, log=log, last=self._close)
@@ -130,7 +141,7 @@ class Ledger:
         """
         with self._lock:
             self._drain()
-            ends = {job.id: _until(job) for job in self._jobs.values()}
+            ends = {job.id: self._until(job) for job in self._jobs.values()}
         # Stored jobs that are not among these have ended before them.
         names = sorted((name for name in ends if ends[name] > since), key=lambda name: ends[name])
         yield f'{self._head()}, "jobs": ['.encode()
@@ -195,7 +206,7 @@ class Ledger:
 
     def _keep(self, now_ns: int, *, stopping: bool) -> None:
         with self._lock:
-            self._note_ends(now_ns)
+            self._note_ends()
             self._drain()
         if self._saving_ended.is_due(now_ns) or stopping:
             self._learn()
@@ -209,12 +220,26 @@ class Ledger:
         for fd in filter(None, self._pidfds):
             os.close(fd)
 
-    def _note_ends(self, now_ns: int) -> None:
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() + self._offset_ns
+
+    def _follow_clock(self) -> None:
+        """Move all times along if the wall clock was set."""
+        step_ns = _wall_offset_ns() - self._offset_ns
+        if abs(step_ns) >= _STEP_NS:
+            self._offset_ns += step_ns
+            for book in self._books.values():
+                book.shift(step_ns)
+            for job in self._jobs.values():
+                for gpu in job.gpus:
+                    gpu.shift(step_ns / 1e9)
+
+    def _note_ends(self) -> None:
         """Note which processes have ended; their GPUs are read at once, up to this moment."""
         # Asked under the lock: meanwhile, a descriptor's number may have become another's.
         for fd in self._pidfds.keys() & {fd for fd, _ in self._epoll.poll(0)}:
             book, stay = self._pidfds[fd]
-            self._end(book, stay, now_ns)
+            self._end(book, stay, self._now_ns())
             self._sampler.look((stay.gpu.uuid,), now=True)
 
     def _end(self, book: GpuBook, stay: Stay, at_ns: int) -> None:
@@ -224,8 +249,9 @@ class Ledger:
             os.close(stay.pidfd)
 
     def _drain(self) -> None:
+        self._follow_clock()
         while self._ticks:
-            tick = self._ticks.popleft()
+            tick = self._ticks.popleft().shifted(self._offset_ns)
             uuid = tick.gpu.uuid
             book = self._books.setdefault(uuid, GpuBook(tick.at_ns))
             with self._throttle.guarded(f"listing the processes of {uuid}"):
@@ -268,8 +294,8 @@ class Ledger:
         stat = stat_of(self._proc, pid)
         if stat is None or stat.ended:
             return False
-        started_ns, now_ns = monotonic_start_ns(stat.started_ticks), time.monotonic_ns()
-        owner, *_ = *self._owners.of([(pid, stat.started_ticks)], now_ns), NOBODY
+        started_ns = monotonic_start_ns(stat.started_ticks) + self._offset_ns
+        owner, *_ = *self._owners.of([(pid, stat.started_ticks)], time.monotonic_ns()), NOBODY
         if found.pod:
             owner = replace(owner, **found.pod._asdict())
         elif owner.pod_uid and owner.container_id:
@@ -299,7 +325,7 @@ class Ledger:
             with suppress(OSError, NoRoomError):
                 stay.pidfd = open_pidfd(pid)
                 if stay.pidfd is None:
-                    book.end(stay, now_ns)
+                    book.end(stay, self._now_ns())
                 else:
                     self._pidfds[stay.pidfd] = book, stay
                     self._epoll.register(stay.pidfd, select.EPOLLIN)
@@ -319,7 +345,7 @@ class Ledger:
         if name is None:
             alike = _id("user", user, owner.rendezvous or f"{session}")
             job, started = self._known(alike, started_ns, timed=True), started_ns / 1e9
-            name = f"{alike}-{max(int(started + _epoch()), 0)}"
+            name = f"{alike}-{max(int(started), 0)}"
             end = end_of(job.gpus) if job else started
             job = job if end is None or started < end - _LATE_SECONDS else None
         elif job and is_later(run, job.run):
@@ -337,7 +363,7 @@ class Ledger:
         """Keep an earlier run under an id of its own: its start in ms follows the number."""
         self._jobs.pop(job.id)
         start = min((gpu.start_seconds for gpu in job.gpus), default=0.0)
-        job.id = _NUMBERED.sub(rf"\g<0>.{1000 * (start + _epoch()):.0f}", job.id, count=1)
+        job.id = _NUMBERED.sub(rf"\g<0>.{1000 * start:.0f}", job.id, count=1)
         self._jobs[job.id] = job
         self._store.write((self._row(job, stored=True),), time.time())
         self._saving_all = Every(SELDOM_NS)  # until then, the store has this run under both ids
@@ -354,12 +380,13 @@ class Ledger:
             names = self._store.names(name, f"{name}-:" if timed else name)
             last = next((one for one in names or () if key(one) == name), "")
             rows = None if names is None else self._store.read(0.0, last, last)
-            if rows is None and time.monotonic_ns() - max(self._began_ns, started_ns) < CLAIMED_NS:
+            waits_ns = min(time.monotonic_ns() - self._began_ns, self._now_ns() - started_ns)
+            if rows is None and waits_ns < CLAIMED_NS:
                 raise OSError("the jobs that are stored cannot be read")
             for row in rows or ():
                 with self._throttle.guarded(f"continuing {row.id}"):
                     document = json.loads(row.text) | {"id": row.id}
-                    jobs = [wire.read(Job, moved(document, -_epoch()))]
+                    jobs = [wire.read(Job, document)]
                     self._jobs[row.id] = jobs[0]
         return jobs[-1] if jobs else None
 
@@ -389,10 +416,10 @@ class Ledger:
         written = not (running or rows - self._stored) or self._store.write(rows, time.time())
         if written:
             self._stored = rows
-        since_ns = time.monotonic_ns() - CLAIMED_NS
         with self._lock:
+            since_ns = self._now_ns() - CLAIMED_NS
             over = [job for job in jobs if (end_of(job.gpus) or math.inf) < since_ns / 1e9]
-            over.sort(key=_until)
+            over.sort(key=self._until)
             for job in over if written else over[:-_MOST_WAITING]:
                 del self._jobs[job.id]
                 self._throttle.forget(job.id)
@@ -407,30 +434,28 @@ class Ledger:
 
         Without what its own code has shaped, if that cannot be shown; empty if nothing can.
         """
-        now = time.monotonic()
+        now = self._now_ns() / 1e9
         ended = (replace(g, end_seconds=now) if g.end_seconds is None else g for g in job.gpus)
         shown = job.having(ended if stored else job.gpus)
         with self._throttle.guarded(f"describing {job.id}"):
-            return _packed(shown)
+            return _packed(shown, self._until(shown))
         with self._throttle.guarded(f"describing {job.id} in short"):
             shaped = {"idle_lines": None, "recommendation": None, "score": None}
             gpus = [replace(gpu, **shaped) for gpu in shown.gpus]
-            return _packed(replace(shown, gpus=gpus, claims={}, command=None))
+            return _packed(replace(shown, gpus=gpus, claims={}, command=None), self._until(shown))
         return _NO_ROW
 
+    def _until(self, job: Job) -> float:
+        """Unix time when it ended, or now, rounded as in its document."""
+        return round(end_of(job.gpus) or self._now_ns() / 1e9, 3)
 
-def _packed(job: Job) -> Row:
+
+def _packed(job: Job, until: float) -> Row:
     """The row of `job`. Raises ValueError if it is too large."""
-    shown = moved(wire.document(job), _epoch())
-    text = dumps(shown).encode()
+    text = dumps(wire.document(job, DIGITS)).encode()
     if len(text) > MOST_ROW_BYTES:
         raise ValueError(f"{len(text)} bytes are too many")
-    return Row(job.id, _account(job), _until(job), zlib.compress(text, 1))
-
-
-def _until(job: Job) -> float:
-    """Unix time when it ended, or now, rounded as `moved` does: what is stored stays the same."""
-    return round((end_of(job.gpus) or time.monotonic()) + _epoch(), 3)
+    return Row(job.id, _account(job), until, zlib.compress(text, 1))
 
 
 def _account(job: Job) -> str:
@@ -453,9 +478,9 @@ def _whose(book: GpuBook, mains: frozenset[Started]) -> Gpu | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _epoch() -> float:
-    """Unix time less monotonic time, in seconds."""
-    return time.time() - time.monotonic()
+def _wall_offset_ns() -> int:
+    """Unix time less monotonic time: the largest of three, as an interruption makes it less."""
+    return round(max(time.time() - time.monotonic() for _ in range(3)) * 1e9)
 
 
 def name_of(owner: Owner) -> str | None:

@@ -1,7 +1,6 @@
 """Jobs and what their GPUs did, as `/api/v1/jobs` describes them.
 
-Fields are the keys of the JSON; times are Unix seconds, or in the ledger those of the monotonic
-clock; amounts are GPU-seconds. None: unknown.
+Fields are the keys of the JSON; times are Unix seconds, amounts are GPU-seconds. None: unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import add
-from typing import Annotated, Any
+from typing import Annotated
 
 from gpu_bottleneck_exporter.accounting.stall import VIDEO_ENGINE
 from gpu_bottleneck_exporter.nodeview.model import parts_of
@@ -26,6 +25,11 @@ MOST_BYTES = 1e15
 Bytes = Annotated[float, (0.0, MOST_BYTES)]
 Seconds = Annotated[float, (0.0, MOST_SECONDS)]
 Time = Annotated[float, (-1e10, MOST_SECONDS)]
+DIGITS = 9
+"""Decimals of numbers in a document: see `nodeview.wire.document`."""
+_BRIEF = {"digits": 3}
+"""Metadata of times, and of timelines, which are most of a document."""
+_END = _BRIEF | {"null": True}
 
 
 @dataclass(slots=True, eq=False)
@@ -116,15 +120,15 @@ class Gpu(Use):
     node: str = ""
     model: str | None = None
     mig: str | None = None
-    start_seconds: Time
-    end_seconds: Time | None = None
+    start_seconds: Time = field(metadata=_BRIEF)
+    end_seconds: Time | None = field(default=None, metadata=_END)
     """None while a process of the job holds it."""
     pause_seconds: Seconds | None = None
     """Between start and end, without any process of the job."""
     energy_joules: Annotated[float, (0.0, 1e18)] | None = None
     memory_peak_bytes: Bytes | None = None
     memory_total_bytes: Bytes | None = None
-    timeline: Timeline | None = None
+    timeline: Timeline | None = field(default=None, metadata=_BRIEF)
     idle_lines: IdleLines | None = None
     """What the last looks at stacks found."""
     recommendation: Prescription | None = None
@@ -135,6 +139,14 @@ class Gpu(Use):
         if used_bytes is not None and used_bytes <= MOST_BYTES:
             self.memory_peak_bytes = max(self.memory_peak_bytes or 0, used_bytes)
 
+    def shift(self, seconds: float) -> None:
+        """Move all times by `seconds`, and round them: their clock was wrong."""
+        self.start_seconds = round(self.start_seconds + seconds, 3)
+        if self.end_seconds is not None:
+            self.end_seconds = round(self.end_seconds + seconds, 3)
+        if line := self.timeline:
+            self.timeline = replace(line, start_seconds=round(line.start_seconds + seconds, 3))
+
     @property
     def name(self) -> str:
         """`GPU 3 on node7`."""
@@ -144,25 +156,6 @@ class Gpu(Use):
     def names(self) -> tuple[str, str, str]:
         """What may be asked for: `node7/3`, its uuid, its index."""
         return f"{self.node}/{self.gpu}", self.uuid, self.gpu
-
-
-def moved(found: Any, seconds: float, digits: int = 9) -> Any:  # noqa: ANN401 - JSON
-    """What a document says of a job, with all times so much later, without what is unknown.
-
-    Numbers are rounded, those of a timeline to milliseconds, as they are most of it. Raises
-    OverflowError or RecursionError for what is no such document.
-    """
-    if isinstance(found, dict):
-        return {
-            name: round(value + seconds, 3)
-            if name in ("start_seconds", "end_seconds") and isinstance(value, int | float)
-            else moved(value, seconds, 3 if name == "timeline" else digits)
-            for name, value in found.items()
-            if value is not None or name == "end_seconds"
-        }
-    if isinstance(found, list):
-        return [moved(one, seconds, digits) for one in found]
-    return round(found, digits) if isinstance(found, float) else found
 
 
 def end_of(gpus: Sequence[Gpu]) -> float | None:
@@ -184,8 +177,8 @@ class Job(Use):
     """Variables of its environment: anybody can set them to anything."""
     run: dict[str, str] = field(default_factory=dict)
     """What identifies the run of a Slurm job: see `jobs.runs`."""
-    start_seconds: Time | None = None
-    end_seconds: Time | None = None
+    start_seconds: Time | None = field(default=None, metadata=_BRIEF)
+    end_seconds: Time | None = field(default=None, metadata=_END)
     """None while it runs, or if it is unknown."""
     gpus: list[Gpu] = field(default_factory=list)
     """Empty where they are not known one by one."""

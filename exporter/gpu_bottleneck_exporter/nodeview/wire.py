@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import islice
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
@@ -37,17 +38,26 @@ _DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
 """What JSON has beside the fields."""
 
 
-def document(found: object) -> Any:  # noqa: ANN401 - JSON
-    """`found`, of the model, as `jsontext.dumps` takes it."""
+def document(found: object, digits: int | None = None) -> Any:  # noqa: ANN401 - JSON
+    """`found`, of the model, as `jsontext.dumps` takes it.
+
+    With `digits`, it is short: numbers are rounded to that many decimals, or to those in a field's
+    metadata (`digits`), and fields without a value are left out, unless their metadata has `null`.
+    """
     if is_dataclass(found):
-        own = {one.name: getattr(found, one.name) for one in fields(found)}
-        own |= {name: derived(found) for name, derived in _DERIVED.get(type(found), {}).items()}
-        return {name: document(value) for name, value in own.items()}
+        own = [(one.name, getattr(found, one.name), one.metadata) for one in fields(found)]
+        derived = _DERIVED.get(type(found), {}).items()
+        own += [(name, value(found), MappingProxyType({})) for name, value in derived]
+        values = ((n, document(v, digits and m.get("digits", digits)), m) for n, v, m in own)
+        return {n: v for n, v, m in values if not (v is None and digits) or m.get("null")}
     if isinstance(found, Mapping):
-        pairs = ((document(k), document(v)) for k, v in islice(found.items(), MOST_ITEMS))
+        pairs = ((document(k), document(v, digits)) for k, v in islice(found.items(), MOST_ITEMS))
         return {name: value for name, value in pairs if value is not None}
     if isinstance(found, tuple | list):
-        return [one for one in map(document, found[:MOST_ITEMS]) if one is not None]
+        items = (document(one, digits) for one in found[:MOST_ITEMS])
+        return [one for one in items if one is not None]
+    if isinstance(found, float) and digits:
+        return round(found, digits)
     if isinstance(found, int) and abs(found) > MAX_INTEGER:
         return None
     return found[:MOST_CHARACTERS] if isinstance(found, str) else found

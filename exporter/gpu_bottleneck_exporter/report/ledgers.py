@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.fetch import Server, gather
-from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, VERSION, Job, moved
+from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, VERSION, Job
 from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, parsed, read
 from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
@@ -99,12 +99,13 @@ def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: f
 def _job(given: Any, node: str, behind: float) -> Job | None:  # noqa: ANN401 - JSON
     """The job that JSON describes; None if it is none."""
     try:
-        job = read(Job, moved(given, behind))
-    except (ValueError, OverflowError, RecursionError):
+        job = read(Job, given)
+    except ValueError:
         return None
     for gpu in job.gpus:
         gpu.node = node
-    return job if job.gpus else None
+        gpu.shift(behind)
+    return job.having(job.gpus) if job.gpus else None
 
 
 def joined(jobs: Iterable[Job]) -> Iterator[Job]:
