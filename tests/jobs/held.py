@@ -98,7 +98,7 @@ def spend(ledger: Ledger, seconds: float, gpu: Identity = GPU, end_ns: int | Non
 
 def find(ledger: Ledger, lines: IdleLines, *mains: Started, uuid: str = GPU.uuid) -> None:
     """Let a look at the stacks of these end, which had GPU `uuid`, and have found `lines`."""
-    looked = cast("Looked", ledger._sampler)
+    looked = cast("Looked", ledger._recorder._sampler)
     looked.lines.found.append((uuid, Findings(lines, frozenset(mains))))
 
 

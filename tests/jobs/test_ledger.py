@@ -27,8 +27,9 @@ from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.host.files import NoRoomError
 from gpu_bottleneck_exporter.host.process import Started, stat_of
 from gpu_bottleneck_exporter.host.programs import program_name
-from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger, name_of
+from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job
+from gpu_bottleneck_exporter.jobs.recorder import name_of
 from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Outlook
@@ -163,7 +164,7 @@ def test_each_user_who_claims_a_slurm_number_has_a_job_of_their_own(tmp_path: Pa
 def test_a_job_has_one_id_however_slowly_a_directory_names_its_user() -> None:
     """The first name of a user may take longer than the next one, and than on another node."""
     with keeping() as ledger, ExitStack() as stack:
-        users = ledger._owners._users
+        users = ledger._recorder._owners._users
         users._ours_are_the_hosts = True
         users._look_up = lambda uid: None if threading.Event().wait(0.2) else f"u{uid}"
         for _ in range(2):
@@ -196,7 +197,7 @@ def test_a_name_that_cannot_be_read_costs_one_attempt(monkeypatch: pytest.Monkey
             raise refusals.pop()
         return program_name(proc, pid)
 
-    monkeypatch.setattr("gpu_bottleneck_exporter.jobs.ledger.program_name", name)
+    monkeypatch.setattr("gpu_bottleneck_exporter.jobs.recorder.program_name", name)
     with keeping() as ledger, process() as one:
         hold(ledger, one.pid)
         assert jobs(ledger) == [], "no job without an end"
@@ -380,13 +381,13 @@ def test_a_full_disk_costs_the_jobs_that_ended_first(tmp_path: Path) -> None:
     ended = time.time() - 1000
     for n in range(300):
         gpu = Gpu(gpu="0", uuid="GPU-1", start_seconds=ended, end_seconds=ended + n)
-        ledger._jobs[f"{n}"] = Job(id=f"{n}", gpus=[gpu])
+        ledger._recorder.jobs[f"{n}"] = Job(id=f"{n}", gpus=[gpu])
     ledger._save(running=False)
-    assert [*ledger._jobs] == [f"{n}" for n in range(44, 300)]
+    assert [*ledger._recorder.jobs] == [f"{n}" for n in range(44, 300)]
     folder.unlink()
     folder.mkdir()
     ledger._save(running=False)
-    assert not ledger._jobs
+    assert not ledger._recorder.jobs
     assert [job["id"] for job in jobs(ledger)] == [f"{n}" for n in range(299, 43, -1)]
 
 
@@ -395,7 +396,7 @@ def test_a_slurm_job_that_root_proves_is_one_whatever_its_users() -> None:
     proven = Owner(slurm_job_id="7", user="ada", source="cgroup")
     claims = [Owner(slurm_job_id="7", user=user, source="claim") for user in ("eve", "ada")]
     first, second, *others = [
-        ledger._job(owner, 1, now, {})
+        ledger._recorder._job(owner, 1, now, {})
         for owner in (claims[0], proven, replace(proven, user="165536"), *claims)
     ]
     assert first is others[1]
@@ -424,14 +425,14 @@ def test_names_that_look_alike_are_not_the_same(tmp_path: Path) -> None:
     ]
     found = []
     for owner, session in owners:
-        found.append(ledger._job(owner, session, now, {}))
+        found.append(ledger._recorder._job(owner, session, now, {}))
         found[-1].gpus = [Gpu(gpu="0", uuid="GPU-1", start_seconds=now / 1e9)]
     assert len({job.id for job in found}) == len(owners)
-    assert [ledger._job(owner, session, now, {}) for owner, session in owners] == found
+    assert [ledger._recorder._job(owner, session, now, {}) for owner, session in owners] == found
     ledger._save(running=True)
     # After a restart, processes that started before go on with what was stored.
     for (owner, session), job in zip(owners, found, strict=True):
-        assert Ledger(settings)._job(owner, session, now, {}).id == job.id
+        assert Ledger(settings)._recorder._job(owner, session, now, {}).id == job.id
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -452,7 +453,7 @@ def test_a_container_whose_root_is_many_users_has_the_room_of_one(tmp_path: Path
     for uid in range(3):
         user, number = f"{1000 + uid}", f"{uid}"
         owner = Owner(container_id="c", slurm_job_id=number, user=user, source="claim")
-        gpus = ledger._job(owner, 1, now, {}).gpus
+        gpus = ledger._recorder._job(owner, 1, now, {}).gpus
         gpus.append(Gpu(gpu="0", uuid="GPU-1", start_seconds=now / 1e9))
     ledger._save(running=True)
     assert len({row.who for row in ledger._store.read() or ()}) == 1
@@ -592,7 +593,7 @@ def test_a_recommendation_is_for_the_processes_that_it_is_about(
         for mains, told in (((), 0), (two, 0), ((one,), 1)):
             about = frozenset(started(program.pid) for program in mains)
             sampler.outlook = Outlook(PRESCRIBED, SCORED, mains=about)
-            ledger._learn()
+            ledger._recorder.learn()
             advised = [job for job in jobs(ledger) if "recommendation" in job["gpus"][0]]
             assert [job["end_seconds"] is None for job in advised] == [False] * told
             assert all("score" in job["gpus"][0] for job in advised)
@@ -630,7 +631,7 @@ def test_a_job_that_has_ended_is_written_once() -> None:
             hold(ledger, one.pid)
             assert jobs(ledger)
         until(lambda: all(job["end_seconds"] for job in jobs(ledger)), "its end")
-        (job,) = ledger._jobs.values()
+        (job,) = ledger._recorder.jobs.values()
         assert len({ledger._row(job, stored=True) for _ in range(50)}) == 1
 
 
@@ -644,7 +645,7 @@ def test_one_job_is_found_without_the_bodies_of_others(tmp_path: Path) -> None:
     tracemalloc.start()
     assert ledger.document("slurm-7") is None
     assert ledger.document("slurm-7-5")
-    ledger._job(Owner(user="root"), 7, time.time_ns(), {})
+    ledger._recorder._job(Owner(user="root"), 7, time.time_ns(), {})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2 * 2**20
@@ -662,16 +663,16 @@ def test_a_slow_client_holds_no_whole_job(tmp_path: Path) -> None:
 
 def test_a_process_does_not_end_with_another_whose_descriptor_had_its_number() -> None:
     ledger = Ledger(Settings())
-    ledger._sampler = cast("Sampler", Looked())
+    ledger._recorder.start(cast("Sampler", Looked()))
     with process() as one, process() as two:
         hold(ledger, one.pid)
         assert jobs(ledger)
-        ((descriptor, _),) = ledger._pidfds.items()
+        ((descriptor, _),) = ledger._exits._callbacks.items()
         one.kill()
-        until(lambda: ledger._epoll.poll(0), "its end")
+        until(lambda: ledger._exits._epoll.poll(0), "its end")
         hold(ledger, two.pid)
         assert len(jobs(ledger)) == 2
-        assert [*ledger._pidfds] == [descriptor]
-        ledger._note_ends()
+        assert [*ledger._exits._callbacks] == [descriptor]
+        ledger._exits.notify()
         assert [job["end_seconds"] is None for job in jobs(ledger)] == [True, False]
-    ledger._note_ends()
+    ledger._exits.notify()

@@ -26,7 +26,7 @@ _LONGEST_NAME = 253
 _MAX_JOBS = 32_768
 """Jobs of one answer that are read: 8 MiB, the most that an exporter sends, have fewer."""
 _START = re.compile(r"^(slurm-[0-9A-Za-z]+)\.[0-9]+")
-"""The id of an earlier run up to its start: see `jobs.ledger`."""
+"""The id of an earlier run up to its start: see `jobs.recorder`."""
 _MOST_APART_SECONDS = 3600.0
 """Between two parts of a job: numbers of Slurm's begin again, and clusters have the same ones."""
 

@@ -1,0 +1,72 @@
+"""Notices the exit of processes, by a pidfd of each."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gpu_bottleneck_exporter.host.descriptors import open_pidfd
+from gpu_bottleneck_exporter.host.files import NoRoomError
+from gpu_bottleneck_exporter.host.sockets import same_pids
+
+_MAX_PIDFDS = 1024
+"""Processes that are watched at once; the exit of others is noticed at the next tick."""
+
+
+class ExitWatch:
+    """A callback for the exit of each process. Not thread-safe, except for `wait` and `wake`."""
+
+    def __init__(self, proc: Path) -> None:
+        """No process can be watched if `proc` is that of another PID namespace."""
+        self._same_pids = same_pids(proc)
+        self._callbacks: dict[int | None, Callable[[], None]] = {}
+        """By pidfd."""
+        self._epoll = select.epoll()
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._woken, select.EPOLLIN)
+
+    def watch(self, pid: int, exited: Callable[[], None]) -> int | None:
+        """The pidfd of a process after whose exit `notify` calls `exited`; None if there is none.
+
+        Calls `exited` at once if the process has exited.
+        """
+        pidfd = None
+        if self._same_pids and len(self._callbacks) < _MAX_PIDFDS:
+            with suppress(OSError, NoRoomError):
+                pidfd = open_pidfd(pid)
+                if pidfd is None:
+                    exited()
+                else:
+                    self._callbacks[pidfd] = exited
+                    self._epoll.register(pidfd, select.EPOLLIN)
+        return pidfd
+
+    def unwatch(self, pidfd: int | None) -> None:
+        """Close a pidfd that `watch` returned, unless it is closed."""
+        if self._callbacks.pop(pidfd, None) and pidfd:
+            os.close(pidfd)
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until a process exits, or until `wake`."""
+        self._epoll.poll(timeout_seconds)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._woken)
+
+    def wake(self) -> None:
+        """End `wait`, or the next one."""
+        os.eventfd_write(self._woken, 1)
+
+    def notify(self) -> None:
+        """Call back for each process that has exited."""
+        # Polled here, not in `wait`: since then, a pidfd's number may have become another's.
+        for pidfd in self._callbacks.keys() & {fd for fd, _ in self._epoll.poll(0)}:
+            self._callbacks[pidfd]()
+
+    def close(self) -> None:
+        """Close all descriptors but the one of `wake`, which may still be called."""
+        self._epoll.close()
+        for pidfd in [*self._callbacks]:
+            self.unwatch(pidfd)
