@@ -11,7 +11,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP, HOST_CODE, UNALLOCATED
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.jobs import model
-from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook
+from gpu_bottleneck_exporter.jobs.book import BACKFILL_NS, GpuBook
 from gpu_bottleneck_exporter.jobs.model import STEPS, Timeline, Use
 
 SECOND = 1_000_000_000
@@ -57,7 +57,7 @@ class Gpu:
         return use
 
     def go(self, use: model.Gpu, moment: float) -> None:
-        self.book.end(next(stay for stay in self.book.open() if stay.gpu is use), at(moment))
+        self.book.end(next(one for one in self.book.open() if one.gpu is use), at(moment))
 
 
 @pytest.mark.parametrize("tick", [0.2, 1.0, 4.0])
@@ -153,8 +153,8 @@ def test_an_old_process_claims_a_minute_at_most() -> None:
     gpu = Gpu()
     gpu.run(200.0, UNALLOCATED)
     use = gpu.come(-500.0, 200.0)
-    assert use.start_seconds == (at(200.0) - CLAIMED_NS) / SECOND
-    assert use.observed_seconds == pytest.approx(CLAIMED_NS / SECOND, abs=1.1)
+    assert use.start_seconds == (at(200.0) - BACKFILL_NS) / SECOND
+    assert use.observed_seconds == pytest.approx(BACKFILL_NS / SECOND, abs=1.1)
 
 
 def test_a_pause_between_two_processes_of_a_job_is_its_own() -> None:
@@ -170,7 +170,7 @@ def test_a_pause_between_two_processes_of_a_job_is_its_own() -> None:
 
 def test_longer_pauses_are_added_up() -> None:
     gpu = Gpu()
-    use, minute = gpu.come(0.0, 0.0), CLAIMED_NS / SECOND
+    use, minute = gpu.come(0.0, 0.0), BACKFILL_NS / SECOND
     for number in range(1, 3):
         gpu.run(300.0 * number - 200.0)
         gpu.go(use, 300.0 * number - 200.0)
@@ -185,16 +185,16 @@ def test_longer_pauses_are_added_up() -> None:
 def test_a_clock_that_is_set_moves_times_and_changes_no_duration(step: int) -> None:
     book, use = GpuBook(at(0)), model.Gpu(gpu="0", uuid="GPU-0", start_seconds=at(0) / SECOND)
     book.power(at(0), 100.0)
-    stay = book.begin(use, 1, at(0), at(0))
+    tenancy = book.begin(use, 1, at(0), at(0))
     book.spend([Window(at(160), 160 * SECOND, 0)], {ASLEEP: 160 * SECOND})
-    book.end(stay, at(160))
+    book.end(tenancy, at(160))
     book.shift(step * SECOND)
     use.shift(step)
     book.power(at(160 + step), 260.0)
     book.begin(use, 2, at(300 + step), at(300 + step))
     book.power(at(300 + step), 400.0)
     book.spend([Window(at(310 + step), 150 * SECOND, 0)], {ASLEEP: 150 * SECOND})
-    minute = CLAIMED_NS / SECOND
+    minute = BACKFILL_NS / SECOND
     assert use.start_seconds == at(step) / SECOND
     assert use.pause_seconds == pytest.approx(140 - minute)
     assert use.observed_seconds == pytest.approx(310 - 140 + minute)
@@ -270,4 +270,4 @@ def test_a_gpu_that_many_come_to_stays_small() -> None:
         use = gpu.come(pid * 0.2, pid * 0.2 + 0.1, pid=pid)
         gpu.go(use, pid * 0.2 + 0.15)
         gpu.run(pid * 0.2)
-    assert len(gpu.book.stays) <= 310
+    assert len(gpu.book.tenancies) <= 310

@@ -1,4 +1,4 @@
-"""Whose the time of one GPU is: pure arithmetic over its windows and the stays of its holders."""
+"""Attributes a GPU's time to jobs: pure arithmetic over its windows and its holders' tenancies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.jobs.model import Gpu, Timeline, Use
 from gpu_bottleneck_exporter.schedule import LONG_NS
 
-CLAIMED_NS = LONG_NS
-"""So much time of nobody a job may claim that comes: its process was about to open the GPU."""
+BACKFILL_NS = LONG_NS
+"""Unallocated time before a job's first sample that is attributed to it: it was starting."""
 _GAP_NS = 60_000_000
 """Windows that are less far apart touch: the driver's clock is mapped onto ours with an error."""
 _ROUNDING_NS = 1_000_000
 """Rounding error of a stored time; a shorter pause is none."""
 _MOST_FREE = 512
-"""Spans of nobody: more than `CLAIMED_NS` has at the shortest interval."""
+"""Spans of nobody: more than `BACKFILL_NS` has at the shortest interval."""
 
 
 class Span(NamedTuple):
@@ -33,8 +33,8 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Stay:
-    """A process on a GPU."""
+class Tenancy:
+    """The time from the first to the last sight of a process on a GPU."""
 
     gpu: Gpu
     """What its job has of it."""
@@ -42,25 +42,25 @@ class Stay:
     start_ns: float
     end_ns: float = math.inf
     pidfd: int | None = None
-    """Readable once the process has ended; the ledger closes it at the end of the stay."""
+    """Readable once the process has ended; closed at the end of the tenancy."""
     started_ticks: int | None = None
     """When the process started: its pid may be another's by now."""
 
 
 class GpuBook:
-    """Charges the time of one GPU to the jobs whose processes were there."""
+    """The tenancies of one GPU, whose time is charged to their jobs."""
 
     def __init__(self, since_ns: int) -> None:
         """It is watched since Unix time `since_ns`."""
         self.since_ns = since_ns
         self.until_ns = since_ns
         """The end of the last window."""
-        self.stays: list[Stay] = []
+        self.tenancies: list[Tenancy] = []
         """Those that have ended are kept as long as windows may come late."""
         self._energy: tuple[int, float] | None = None
         self._free: deque[Span] = deque(maxlen=_MOST_FREE)
 
-    def begin(self, gpu: Gpu, pid: int, started_ns: int, at_ns: int) -> Stay:
+    def begin(self, gpu: Gpu, pid: int, started_ns: int, at_ns: int) -> Tenancy:
         """Let a process, started at `started_ns`, hold the GPU; it was first seen at `at_ns`.
 
         What holds a GPU was about to open it since it started: until then, time that is nobody
@@ -70,33 +70,33 @@ class GpuBook:
         left_ns = started_ns if gpu.end_seconds is None else gpu.end_seconds * 1e9
         start_ns = min(started_ns, left_ns, at_ns)
         if at_ns > self.since_ns:  # those of the first look may all have been there before
-            others = [min(one.end_ns, at_ns) for one in self.stays if one.gpu is not gpu]
-            watched = self.since_ns < at_ns - CLAIMED_NS
-            start_ns = max([start_ns, *others, *([at_ns - CLAIMED_NS] if watched else [])])
+            others = [min(one.end_ns, at_ns) for one in self.tenancies if one.gpu is not gpu]
+            watched = self.since_ns < at_ns - BACKFILL_NS
+            start_ns = max([start_ns, *others, *([at_ns - BACKFILL_NS] if watched else [])])
         if gpu.end_seconds is not None and start_ns > left_ns + _ROUNDING_NS:
             gpu.pause_seconds = (gpu.pause_seconds or 0.0) + (start_ns - left_ns) / 1e9
         gpu.start_seconds, gpu.end_seconds = min(gpu.start_seconds, start_ns / 1e9), None
         gpu.timeline = gpu.timeline or Timeline(gpu.start_seconds)
-        stay = Stay(gpu, pid, start_ns)
-        self.stays.append(stay)
+        tenancy = Tenancy(gpu, pid, start_ns)
+        self.tenancies.append(tenancy)
         free, self._free = self._free, deque(maxlen=_MOST_FREE)
         for span in free:
             if span.end_ns > start_ns:
                 self._place(span)
             else:  # before it came
                 self._free.append(span)
-        return stay
+        return tenancy
 
-    def end(self, stay: Stay, at_ns: int) -> None:
+    def end(self, tenancy: Tenancy, at_ns: int) -> None:
         """Note that a process has left, unless that is known."""
-        stay.end_ns = min(stay.end_ns, max(stay.start_ns, at_ns))
-        end_ns = max(one.end_ns for one in self.stays if one.gpu is stay.gpu)
+        tenancy.end_ns = min(tenancy.end_ns, max(tenancy.start_ns, at_ns))
+        end_ns = max(one.end_ns for one in self.tenancies if one.gpu is tenancy.gpu)
         if end_ns < math.inf:
-            stay.gpu.end_seconds = end_ns / 1e9
+            tenancy.gpu.end_seconds = end_ns / 1e9
 
-    def open(self) -> list[Stay]:
-        """The stays of processes that are there."""
-        return [stay for stay in self.stays if stay.end_ns == math.inf]
+    def open(self) -> list[Tenancy]:
+        """The tenancies of processes that are there."""
+        return [tenancy for tenancy in self.tenancies if tenancy.end_ns == math.inf]
 
     def spend(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
         """Charge the windows of a tick, whose idle time was split into `stalls`."""
@@ -118,9 +118,9 @@ class GpuBook:
         """Move all times by `by_ns`: the wall clock was set."""
         self.since_ns += by_ns
         self.until_ns += by_ns
-        for stay in self.stays:
-            stay.start_ns += by_ns
-            stay.end_ns += by_ns
+        for tenancy in self.tenancies:
+            tenancy.start_ns += by_ns
+            tenancy.end_ns += by_ns
         if self._energy:
             self._energy = self._energy[0] + by_ns, self._energy[1]
         free = [one._replace(start_ns=one[0] + by_ns, end_ns=one[1] + by_ns) for one in self._free]
@@ -142,11 +142,11 @@ class GpuBook:
 
     def _present(self, start_ns: float, end_ns: float) -> list[Gpu]:
         """What those have who were there from `start_ns` to `end_ns`, each once."""
-        there = (one for one in self.stays if one.start_ns <= start_ns and end_ns <= one.end_ns)
+        there = (one for one in self.tenancies if one.start_ns <= start_ns and end_ns <= one.end_ns)
         return list(dict.fromkeys(one.gpu for one in there))
 
     def _borders(self, start_ns: float, end_ns: float) -> list[float]:
-        edges = {edge for stay in self.stays for edge in (stay.start_ns, stay.end_ns)}
+        edges = {edge for tenancy in self.tenancies for edge in (tenancy.start_ns, tenancy.end_ns)}
         return sorted(edge for edge in edges if start_ns < edge < end_ns)
 
     def _place(self, span: Span) -> None:
@@ -171,10 +171,10 @@ class GpuBook:
                 self._free.append(part)
 
     def _forget(self, now_ns: int) -> None:
-        horizon = now_ns - CLAIMED_NS
+        horizon = now_ns - BACKFILL_NS
         while self._free and self._free[0].end_ns < horizon:
             self._free.popleft()
-        self.stays = [stay for stay in self.stays if stay.end_ns >= horizon]
+        self.tenancies = [tenancy for tenancy in self.tenancies if tenancy.end_ns >= horizon]
 
 
 def _use(busy: float, stalls: Mapping[str, float], share: float) -> Use:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.driver.readings import Memory, Power, Processes
 from gpu_bottleneck_exporter.errors import printable
-from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS
+from gpu_bottleneck_exporter.jobs.book import BACKFILL_NS
 from gpu_bottleneck_exporter.jobs.exits import ExitWatch
 from gpu_bottleneck_exporter.jobs.model import DIGITS, VERSION, Job, end_of
 from gpu_bottleneck_exporter.jobs.recorder import NUMBERED, JobRecorder
@@ -189,7 +189,7 @@ class Ledger:
         if written:
             self._stored = rows
         with self._lock:
-            since_ns = self._recorder.now_ns() - CLAIMED_NS
+            since_ns = self._recorder.now_ns() - BACKFILL_NS
             over = [job for job in jobs if (end_of(job.gpus) or math.inf) < since_ns / 1e9]
             over.sort(key=self._until)
             self._recorder.forget(over if written else over[:-_MOST_WAITING])

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Processes
 from gpu_bottleneck_exporter.host.process import Started, monotonic_start_ns, stat_of
 from gpu_bottleneck_exporter.host.programs import program_name
-from gpu_bottleneck_exporter.jobs.book import CLAIMED_NS, GpuBook, Stay
+from gpu_bottleneck_exporter.jobs.book import BACKFILL_NS, GpuBook, Tenancy
 from gpu_bottleneck_exporter.jobs.exits import ExitWatch
 from gpu_bottleneck_exporter.jobs.model import Gpu, Job, end_of
 from gpu_bottleneck_exporter.jobs.runs import is_later, run_of
@@ -47,10 +47,10 @@ _ID_CHARACTERS = 80
 class JobRecorder:
     """The recorder of this machine's jobs, from ticks and exits of processes. Not thread-safe.
 
-    A tick's times become Unix times when it is recorded: monotonic ones plus an offset that stays
-    the same until the wall clock is set. Then the times of jobs that run or ended less than a
-    minute ago move along: they are right by the new time, and no duration changes. What is only in
-    the store stays: the pause of a job that goes on from there is wrong by the step.
+    A tick's times become Unix times when it is recorded: monotonic ones plus an offset that is kept
+    until the wall clock is set. Then the times of jobs that run or ended less than a minute ago
+    move along: they are right by the new time, and no duration changes. Jobs that are only in the
+    store keep their times: the pause of one that goes on from there is wrong by the step.
     """
 
     _sampler: Sampler
@@ -73,7 +73,7 @@ class JobRecorder:
         self._lines: LineWatch | None = None
         self._books: dict[str, GpuBook] = {}
         self.jobs: dict[str, Job] = {}
-        """Those that run, or ended less than `CLAIMED_NS` ago, by id."""
+        """Those that run, or ended less than `BACKFILL_NS` ago, by id."""
         self._offset_ns = _wall_offset_ns()
         """Unix time less monotonic time."""
         self._began_ns = time.monotonic_ns()
@@ -121,31 +121,31 @@ class JobRecorder:
                 if had and lines.lines:
                     had.idle_lines = lines
 
-    def _end(self, book: GpuBook, stay: Stay, at_ns: int) -> None:
+    def _end(self, book: GpuBook, tenancy: Tenancy, at_ns: int) -> None:
         """Record that a process has left, and watch it no longer."""
-        book.end(stay, at_ns)
-        self._exits.unwatch(stay.pidfd)
+        book.end(tenancy, at_ns)
+        self._exits.unwatch(tenancy.pidfd)
 
-    def _exited(self, book: GpuBook, stay: Stay) -> None:
+    def _exited(self, book: GpuBook, tenancy: Tenancy) -> None:
         """Record that a process has exited, and let its GPU be read at once, up to this moment."""
-        self._end(book, stay, self.now_ns())
-        self._sampler.look((stay.gpu.uuid,), now=True)
+        self._end(book, tenancy, self.now_ns())
+        self._sampler.look((tenancy.gpu.uuid,), now=True)
 
     def _list(self, book: GpuBook, gpu: Identity, at_ns: int, found: Processes) -> None:
         """Note who holds `gpu`."""
         used = {one.pid: one.used_bytes for one in found.processes}
-        for stay in book.open():
-            if stay.pid not in used:
-                self._end(book, stay, at_ns)
-        here, known = ({stay.pid for stay in stays} for stays in (book.open(), book.stays))
+        for tenancy in book.open():
+            if tenancy.pid not in used:
+                self._end(book, tenancy, at_ns)
+        here, known = ({one.pid for one in them} for them in (book.open(), book.tenancies))
         for pid in used.keys() - here:
             came = False
             with self._throttle.guarded(f"recording the processes of {gpu.uuid}"):
                 came = self._begin(book, gpu, at_ns, pid, found)
             if not came and pid in known:  # the driver still lists it
                 self._sampler.look((gpu.uuid,), now=False)
-        for had in {stay.gpu for stay in book.open()}:
-            sizes = [used.get(stay.pid) for stay in book.open() if stay.gpu is had]
+        for had in {tenancy.gpu for tenancy in book.open()}:
+            sizes = [used.get(tenancy.pid) for tenancy in book.open() if tenancy.gpu is had]
             had.need(None if None in sizes else sum(filter(None, sizes)))
 
     def _begin(self, book: GpuBook, gpu: Identity, at_ns: int, pid: int, found: Processes) -> bool:
@@ -178,9 +178,9 @@ class JobRecorder:
                 start_seconds=at_ns / 1e9,
             )
             job.gpus.append(had)
-        stay = book.begin(had, pid, started_ns, at_ns)
-        stay.started_ticks = stat.started_ticks
-        stay.pidfd = self._exits.watch(pid, partial(self._exited, book, stay))
+        tenancy = book.begin(had, pid, started_ns, at_ns)
+        tenancy.started_ticks = stat.started_ticks
+        tenancy.pidfd = self._exits.watch(pid, partial(self._exited, book, tenancy))
         return True
 
     def _job(self, owner: Owner, session: int, started_ns: int, run: Mapping[str, str]) -> Job:
@@ -232,7 +232,7 @@ class JobRecorder:
             last = next((one for one in names or () if key(one) == name), "")
             rows = None if names is None else self._store.read(0.0, last, last)
             waits_ns = min(time.monotonic_ns() - self._began_ns, self.now_ns() - started_ns)
-            if rows is None and waits_ns < CLAIMED_NS:
+            if rows is None and waits_ns < BACKFILL_NS:
                 raise OSError("the jobs that are stored cannot be read")
             for row in rows or ():
                 with self._throttle.guarded(f"continuing {row.id}"):
@@ -258,14 +258,14 @@ class JobRecorder:
         for job in jobs:
             del self.jobs[job.id]
             self._throttle.forget(job.id)
-        since_ns = self.now_ns() - 2 * CLAIMED_NS
+        since_ns = self.now_ns() - 2 * BACKFILL_NS
         books = self._books.items()
         self._books = {uuid: one for uuid, one in books if one.open() or one.until_ns > since_ns}
 
 
 def _whose(book: GpuBook, mains: frozenset[Started]) -> Gpu | None:
     """What the job has of the GPU whose processes all `mains` are; None unless it is one job."""
-    gpus = {(stay.pid, stay.started_ticks): stay.gpu for stay in book.stays}
+    gpus = {(tenancy.pid, tenancy.started_ticks): tenancy.gpu for tenancy in book.tenancies}
     found = {gpus.get(main) for main in mains}
     return found.pop() if len(found) == 1 else None
 
