@@ -113,13 +113,13 @@ def parse(path: Path) -> WebConfig:
         "http_server_config": partial(_section, "http_server_config", _HTTP),
         "basic_auth_users": _users,
     }
-    try:
-        from gpu_bottleneck_exporter.web.yamlfile import load  # noqa: PLC0415 - with an extra
+    from gpu_bottleneck_exporter.web.yamlfile import load  # noqa: PLC0415 - takes memory
 
+    try:
         found = _section("the file", sections, load(path))
     except ImportError:
         raise SettingsError(
-            "PyYAML or bcrypt is missing: pip install 'gpu-bottleneck-exporter[web-config]'"
+            "bcrypt is missing: pip install 'gpu-bottleneck-exporter[web-config]'"
         ) from None
     return WebConfig(
         tls=found.get("tls_server_config"),

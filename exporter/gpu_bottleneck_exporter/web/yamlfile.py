@@ -1,6 +1,6 @@
 """A small YAML file as plain mappings, lists and strings; every fault is one sentence.
 
-PyYAML comes with an extra: import this module only where a file is read.
+PyYAML takes a MiB of memory: import this module only where a file is read.
 """
 
 from __future__ import annotations

@@ -31,10 +31,8 @@ def device_nodes(folder: Path, name: str) -> tuple[str, ...]:
 
 
 def _nodes(text: str, name: str) -> tuple[str, ...]:
-    try:
-        import yaml  # noqa: PLC0415 - comes with an extra, and takes a MiB
-    except ImportError:
-        return ()
+    import yaml  # noqa: PLC0415 - takes a MiB, and few nodes have such files
+
     # JSON is YAML, too. The base loader makes texts, lists and mappings of anything.
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
