@@ -1,16 +1,20 @@
-"""The rule pack as text: read, scaled in time, adapted to older engines, wrapped for Kubernetes.
+"""The rule pack as data: parsed, changed as options ask, written.
 
-All changes are made to the text, so that its comments, which say why, survive. They rely on the
-pack's style: block style, two spaces, one key per line. The tests parse the results.
+A file that no option changes is written as it is, with its comments, which say why. The others
+lose them; their first line names the original.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
 from importlib.resources import files as resources
-from itertools import count, pairwise
+from textwrap import indent
+from typing import Any
+
+import yaml
 
 from gpu_bottleneck_exporter.errors import SettingsError
 
@@ -29,57 +33,68 @@ ALERTS = ("alerts.yml", BUDGETS)
 OFF = "off"
 """In place of the severity of an alert that is left out."""
 SEVERITIES = ("critical", "warning", "info", OFF)
-EXTRAS = (JOBSTATS, OWNERS, BUDGETS)
-"""Files that come when asked for."""
 INPUTS = ("gpu-inputs", "gpu-inputs-host")
-MINIMUM_SCALE, MAXIMUM_SCALE = 0.01, 10_000.0
-"""Ten thousand times faster, a day takes nine seconds."""
+
+_ORIGINALS = "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules"
+_OWNER_LABEL = "label_team"
+"""Example in `OWNERS`."""
+_LOOKUP = "{{- $of :="
+"""Beginning of the part of a text that looks something up; nothing else follows."""
+_NAMESPACE = "{{ or $labels.workload_namespace $labels.namespace }}"
+_WIDTH = 10_000
+"""Columns, so that lines break only where their text does."""
 
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _MORE_UNITS = {**_UNITS, "w": 7 * _UNITS["d"], "y": 365 * _UNITS["d"]}
 _PART = re.compile(r"(\d+)(ms|[smhdwy])")
 _DURATION = r"(?:\d+(?:ms|[smhdwy]))+"
-
-_KEY = re.compile(rf"^( *(?:for|keep_firing_for|interval): )({_DURATION})(?=\s)", re.MULTILINE)
-_KEEP_FIRING = re.compile(r"^ *keep_firing_for: .*\n", re.MULTILINE)
-# An expression continues while lines are indented further than its key.
-_EXPRESSION = re.compile(r"^( *)expr:.*(?:\n\1 +.*)*", re.MULTILINE)
+# PromQL: ranges, steps and offsets. Two kinds of plain numbers are seconds too: predict_linear's
+# horizon and the time for which each value counts in a sum of seconds.
 _WINDOW = re.compile(rf"(?<=[\[:]){_DURATION}(?=[\]:])|(?<=offset )-?{_DURATION}")
-# Three kinds of plain numbers are seconds too: predict_linear's horizon, the time for which each
-# value counts in a sum of seconds, and recorded thresholds.
 _HORIZON = re.compile(r"(predict_linear\((?:[^()\[\]]|\[[^\]]*\])*, *)([\d.]+)(?= *\))")
 _COUNTS_FOR = re.compile(r"\b60(?= \* sum by )")
-_SECONDS = re.compile(
-    r"^( *)(- record: gpu:threshold:\w*_seconds\n(?:\1  .*\n)*?\1  expr: vector\()([\d.]+)(?=\))",
-    re.MULTILINE,
-)
-_GROUPS = re.compile(r"^groups:\n", re.MULTILINE)
-# With the comment above it, up to the next one's.
-_INPUTS = re.compile(
-    rf"(?:^  #.*\n)*^  - name: (?:{'|'.join(INPUTS)})\n(?:    .*\n|\n)*", re.MULTILINE
-)
-# The end of a description, which is as far as it is indented.
-_PRESCRIBED = re.compile(r"^( *)\{\{- \$of := .*\n(?:\1.*\n)*", re.MULTILINE)
-_RUNBOOK = re.compile(r"^( *runbook_url: )\S+/(\w.*\.md)$", re.MULTILINE)
-_DASHBOARD = re.compile(r"^( *)dashboard_path: (?=/d/)", re.MULTILINE)
-_OWNER_LABEL = "label_team"
-_BUDGET = re.compile(r"^( *)- record: owner:budget:gpu_hours\n(?:\1  .*\n)*", re.MULTILINE)
-_GROUP = re.compile(
-    r"^( *- name: [\w-]+)(\n *interval: \w+\n *rules:\n)((?:      .*\n|\n(?=      ))*)",
-    re.MULTILINE,
-)
-# The beginning, with the comment above it and blank lines.
-_RULE = re.compile(r"^(?:(?:      #.*)?\n)*      - ", re.MULTILINE)
-_ALERT = re.compile(r"^( *)- alert: (\w+)\n(?:\1 +.*\n)*", re.MULTILINE)
-_SEVERITY = re.compile(r"(?<=severity: )\w+")
-_ITS_CAUSES = re.compile(r"\b(?:cause: (\w+)|symptom=\"(\w+)\")")
-_ORDER = re.compile(r"^ *- \{record: \"gpu:cause:order\", labels: \{([^}]*)\}", re.MULTILINE)
-_JOBS_LABELS = re.compile(r"^( *labels: \{.*\bresponder: job\b.*)\}$", re.MULTILINE)
+
+Fields = dict[str, Any]
+"""A rule, or a group of rules, by its keys in the file."""
+Pack = Mapping[str, Sequence[Fields]]
+"""Groups by file name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The changes to the pack; by default none, and no optional file is chosen."""
+
+    dialect: str = "exporter"
+    """One of `DIALECTS`: inputs from this exporter, DCGM, or both."""
+    jobstats: bool = False
+    owner_label: str | None = None
+    """Label of kube_pod_labels and kube_namespace_labels that names the owner."""
+    budgets: Mapping[str, float] = field(default_factory=dict)
+    """GPU-hours that each owner may lose in a month."""
+    severities: Mapping[str, str] = field(default_factory=dict)
+    """Severities of alerts by name; `OFF` leaves one out. GpuUnderused ignores the causes of those
+    that are no warning then."""
+    group_size: int | None = None
+    """Maximum number of rules of a group: NAME-2 continues NAME, and so on. A rule reads those of
+    an earlier group as of its last evaluation."""
+    scale: float = 1.0
+    """Divisor of all durations, except in names and descriptions."""
+    without_keep_firing: bool = False
+    """For Prometheus before 2.42 and older vmalert, which reject `keep_firing_for`."""
+    without_prescriptions: bool = False
+    """For `vmalert -replay`, which rejects descriptions that look something up."""
+    runbook_base: str | None = None
+    """URL of the folder of the runbooks."""
+    grafana_url: str | None = None
+    workload_namespace: bool = False
+    """Whether the label `namespace` of alerts of jobs is that of the job's pod, if it has one. The
+    operator's AlertmanagerConfig objects and kube-prometheus-stack's inhibition rules match this
+    label, which otherwise names the exporter's namespace."""
 
 
 def files() -> dict[str, str]:
     """The pack: text by file name."""
-    return {name: _packaged(name) for name in (*NAMES, DCGM, *EXTRAS)}
+    return {name: _packaged(name) for name in (*NAMES, DCGM, JOBSTATS, OWNERS, BUDGETS)}
 
 
 def routes() -> dict[str, str]:
@@ -92,154 +107,129 @@ def _packaged(name: str) -> str:
     return (folder / name).read_text(encoding="utf-8")
 
 
-def for_dialect(
-    pack: Mapping[str, str], dialect: str, extras: Container[str] = ()
-) -> dict[str, str]:
-    """The files for `dialect`, one of `DIALECTS`: with inputs from this exporter, DCGM, or both.
-
-    And those of `EXTRAS` that are in `extras`.
-    """
-    wanted = {DCGM: dialect != "exporter", **{name: name in extras for name in EXTRAS}}
-    chosen = {name: text for name, text in pack.items() if wanted.get(name, True)}
-    if dialect == "dcgm":
-        chosen["recording.yml"] = _INPUTS.sub("", pack["recording.yml"])
-    return chosen
-
-
-def scaled(text: str, factor: float) -> str:
-    """`text` with every duration divided by `factor`, except in names and descriptions.
-
-    Raises SettingsError for a factor out of range.
-    """
-    if not MINIMUM_SCALE <= factor <= MAXIMUM_SCALE:
-        raise SettingsError(
-            f"--for-scale must be {MINIMUM_SCALE:g} to {MAXIMUM_SCALE:g}, not {factor:g}"
-        )
-
-    def expression(match: re.Match[str]) -> str:
-        windows = _WINDOW.sub(lambda found: _divided(found[0], factor), match[0])
-        sums = _COUNTS_FOR.sub(lambda found: _quotient(found[0], factor), windows)
-        return _HORIZON.sub(lambda found: found[1] + _quotient(found[2], factor), sums)
-
-    text = _KEY.sub(lambda found: found[1] + _divided(found[2], factor), text)
-    text = _SECONDS.sub(lambda found: found[1] + found[2] + _quotient(found[3], factor), text)
-    return _EXPRESSION.sub(expression, text)
-
-
 def milliseconds(duration: str) -> int:
     """Milliseconds of a Prometheus duration such as `1m30s`, without its sign."""
     return sum(int(count) * _MORE_UNITS[unit] for count, unit in _PART.findall(duration))
 
 
-def without_keep_firing(text: str) -> str:
-    """`text` for Prometheus before 2.42 and older vmalert, which reject `keep_firing_for`."""
-    return _KEEP_FIRING.sub("", text)
+def parsed(texts: Mapping[str, str]) -> Pack:
+    """The groups of rule files."""
+    # Ten times as fast as Python's, unless PyYAML was built without libyaml.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return {name: yaml.load(text, loader)["groups"] for name, text in texts.items()}  # noqa: S506
 
 
-def without_prescriptions(text: str) -> str:
-    """`text` with descriptions that look nothing up, which `vmalert -replay` rejects."""
-    return _PRESCRIBED.sub("", text)
+def adapted(texts: Mapping[str, str], changes: Changes) -> dict[str, str]:
+    """The rule files that `changes` chooses of `texts`, changed. Raises as `changed` does."""
+    originals = parsed(texts)
+    return {
+        name: texts[name] if groups == originals[name] else _written(name, groups)
+        for name, groups in changed(originals, changes).items()
+    }
 
 
-def with_runbooks_at(text: str, base: str) -> str:
-    """`text` with runbook links below the URL `base`."""
-    return _RUNBOOK.sub(lambda found: f"{found[1]}{base.rstrip('/')}/{found[2]}", text)
+def changed(pack: Pack, changes: Changes) -> Pack:
+    """The files that `changes` chooses of `pack`, changed; `pack` itself stays as it is.
 
-
-def with_dashboards_at(text: str, base: str) -> str:
-    """`text` with links to dashboards of the Grafana at the URL `base` instead of paths."""
-    return _DASHBOARD.sub(lambda found: f"{found[1]}dashboard_url: {base.rstrip('/')}", text)
-
-
-def with_workload_namespace(text: str) -> str:
-    """`text` with label `namespace` on alerts of jobs: that of the job's pod, if it has one.
-
-    The operator's AlertmanagerConfig objects and kube-prometheus-stack's inhibition rules match
-    this label, which otherwise names the exporter's namespace.
+    Raises SettingsError for an alert that is not in these files.
     """
-    return _JOBS_LABELS.sub(
-        r'\1, namespace: "{{ or $labels.workload_namespace $labels.namespace }}"}', text
-    )
+    optional = {
+        DCGM: changes.dialect != "exporter",
+        JOBSTATS: changes.jobstats,
+        OWNERS: changes.owner_label,
+        BUDGETS: changes.budgets,
+    }
+    replaced = INPUTS if changes.dialect == "dcgm" else ()
+    chosen = {
+        name: [deepcopy(group) for group in groups if group["name"] not in replaced]
+        for name, groups in pack.items()
+        if optional.get(name, True)
+    }
+    _mark_untold(chosen, changes.severities)
+    return {
+        name: [part for group in groups for part in _changed_group(group, name, changes)]
+        for name, groups in chosen.items()
+    }
 
 
-def with_severities(pack: Mapping[str, str], severities: Mapping[str, str]) -> dict[str, str]:
-    """`pack` with these severities of alerts, by name; `OFF` leaves an alert out.
-
-    What is below a warning then is no warning of GpuUnderused either.
-    Raises SettingsError for an alert that is not in the pack.
-    """
-    alerts = [alert for text in pack.values() for alert in _ALERT.finditer(text)]
-    if unknown := sorted(severities.keys() - {alert[2] for alert in alerts}):
+def _mark_untold(pack: Pack, severities: Mapping[str, str]) -> None:
+    """Hide causes from GpuUnderused whose own alert becomes less than a warning."""
+    rules = [rule for groups in pack.values() for group in groups for rule in group["rules"]]
+    if unknown := sorted(severities.keys() - {rule.get("alert") for rule in rules}):
         raise SettingsError(f"--alert: unknown alert {unknown[0]}")
-    lowered = {name for name, severity in severities.items() if severity in {OFF, "info"}}
-    of_alerts = [_ITS_CAUSES.findall(alert[0]) for alert in alerts if alert[2] in lowered]
-    untold = {cause or symptom for causes in of_alerts for cause, symptom in causes}
-
-    def severity(alert: re.Match[str]) -> str:
-        wanted = severities.get(alert[2])
-        return "" if wanted == OFF else _SEVERITY.sub(wanted or r"\g<0>", alert[0], count=1)
-
-    def order(cause: re.Match[str]) -> str:
-        labels = dict(label.split(": ") for label in cause[1].split(", "))
-        if "hour" in labels or untold.isdisjoint({labels["cause"], labels.get("symptom", "")}):
-            return cause[0]
-        return cause[0].replace(cause[1], f"{cause[1]}, hour: untold")
-
-    return {name: _ORDER.sub(order, _ALERT.sub(severity, text)) for name, text in pack.items()}
+    lowered = [rule for rule in rules if severities.get(rule.get("alert", "")) in {OFF, "info"}]
+    causes = {alert["labels"].get("cause") for alert in lowered}
+    for rule in rules:
+        if rule.get("record") == "gpu:cause:order":
+            labels = rule["labels"]
+            symptom = f'symptom="{labels.get("symptom")}"'
+            if labels["cause"] in causes or any(symptom in alert["expr"] for alert in lowered):
+                labels.setdefault("hour", "untold")
 
 
-def with_groups_of(text: str, most: int) -> str:
-    """`text` with groups of at most `most` rules: NAME-2 goes on where NAME ends, and so forth.
-
-    A rule reads those of an earlier group as of its last evaluation.
-    """
-
-    def parts(group: re.Match[str]) -> str:
-        cuts = [rule.start() for rule in _RULE.finditer(group[3])][most::most]
-        chunks = (group[3][start:end] for start, end in pairwise([0, *cuts, len(group[3])]))
-        names = (group[1] + (f"-{number}" if number > 1 else "") for number in count(1))
-        return "".join(f"{name}{group[2]}{part}" for name, part in zip(names, chunks, strict=False))
-
-    return _GROUP.sub(parts, text)
-
-
-def with_owner_label(text: str, label: str) -> str:
-    """`text` with this label of kube_pod_labels and kube_namespace_labels for the owner."""
-    return text.replace(_OWNER_LABEL, label)
+def _changed_group(group: Fields, file: str, changes: Changes) -> Iterator[Fields]:
+    """The group with its rules changed, in parts of at most the size that is asked for."""
+    rules = [new for rule in group["rules"] for new in _replacements(rule, changes)]
+    for rule in rules:
+        if changes.owner_label:
+            rule["expr"] = rule["expr"].replace(_OWNER_LABEL, changes.owner_label)
+        if "alert" in rule:
+            _change_alert(rule, file, changes)
+    if changes.scale != 1:
+        for fields in (group, *rules):
+            _scale(fields, changes.scale)
+    size = changes.group_size or max(len(rules), 1)
+    for number, start in enumerate(range(0, len(rules), size), 1):
+        name = group["name"] + (f"-{number}" if number > 1 else "")
+        yield {**group, "name": name, "rules": rules[start : start + size]}
 
 
-def with_budgets(text: str, hours: Mapping[str, float]) -> str:
-    """`text` with the GPU-hours that each owner may lose in a month, in place of the example."""
-
-    def rules(example: re.Match[str]) -> str:
-        indent = example[1]
-        return "".join(
-            f"{indent}- record: owner:budget:gpu_hours\n"
-            f"{indent}  labels: {json.dumps({'workload_owner': owner})}\n"
-            f"{indent}  expr: vector({budget:.15g})\n"
-            for owner, budget in hours.items()
-        )
-
-    return _BUDGET.sub(rules, text)
+def _replacements(rule: Fields, changes: Changes) -> Iterator[Fields]:
+    """The rule; nothing for an alert that is off; for the example of a budget those asked for."""
+    if rule.get("record") == "owner:budget:gpu_hours":
+        for owner, hours in changes.budgets.items():
+            labels = {"workload_owner": owner}
+            yield {**rule, "labels": labels, "expr": f"vector({hours:.15g})"}
+    elif changes.severities.get(rule.get("alert", "")) != OFF:
+        yield rule
 
 
-def merged(files: Mapping[str, str]) -> str:
-    """One rule file with the groups of all `files`."""
-    return "groups:\n" + "\n".join(_section(name, text) for name, text in files.items())
+def _change_alert(alert: Fields, file: str, changes: Changes) -> None:
+    labels, annotations = alert["labels"], alert["annotations"]
+    labels["severity"] = changes.severities.get(alert["alert"], labels["severity"])
+    # What an owner loses is in no namespace.
+    if changes.workload_namespace and labels["responder"] == "job" and file != BUDGETS:
+        labels["namespace"] = _NAMESPACE
+    if changes.without_keep_firing:
+        alert.pop("keep_firing_for", None)
+    if changes.without_prescriptions:
+        for key, text in annotations.items():
+            annotations[key] = text.partition(_LOOKUP)[0].rstrip()
+    if changes.runbook_base is not None:
+        page = annotations["runbook_url"].rpartition("/")[2]
+        annotations["runbook_url"] = f"{changes.runbook_base.rstrip('/')}/{page}"
+    if changes.grafana_url is not None:
+        path = annotations.pop("dashboard_path")
+        annotations["dashboard_url"] = f"{changes.grafana_url.rstrip('/')}{path}"
 
 
-def as_prometheusrule(
-    files: Mapping[str, str], name: str, namespace: str | None, labels: Mapping[str, str]
-) -> str:
-    """One PrometheusRule object of the Prometheus Operator with the groups of all `files`."""
-    given = {"name": name, "namespace": namespace, "labels": labels}
-    lines = (
-        "apiVersion: monitoring.coreos.com/v1",
-        "kind: PrometheusRule",
-        f"metadata: {json.dumps({key: value for key, value in given.items() if value})}",
-        "spec:",
-    )
-    return "\n".join(lines) + "\n" + _indented(merged(files))
+def _scale(fields: Fields, factor: float) -> None:
+    """Divide the durations of a rule or of a group."""
+    for key in {"interval", "for", "keep_firing_for"} & fields.keys():
+        fields[key] = _divided(fields[key], factor)
+    name, expression = fields.get("record", ""), fields.get("expr", "")
+    if name.startswith("gpu:threshold:") and name.endswith("_seconds"):
+        number = expression.removeprefix("vector(").removesuffix(")")
+        fields["expr"] = f"vector({_quotient(number, factor)})"
+    elif expression:
+        fields["expr"] = _scaled(expression, factor)
+
+
+def _scaled(expression: str, factor: float) -> str:
+    """`expression` with every number that stands for a time divided by `factor`."""
+    expression = _WINDOW.sub(lambda found: _divided(found[0], factor), expression)
+    expression = _COUNTS_FOR.sub(lambda found: _quotient(found[0], factor), expression)
+    return _HORIZON.sub(lambda found: found[1] + _quotient(found[2], factor), expression)
 
 
 def _divided(duration: str, factor: float) -> str:
@@ -255,11 +245,48 @@ def _quotient(number: str, factor: float) -> str:
     return f"{float(number) / factor:.10g}"
 
 
-def _section(name: str, text: str) -> str:
-    """The groups of a file, with its introduction as a comment."""
-    head, groups = _GROUPS.split(text, maxsplit=1)
-    return _indented(f"# {name}\n{head}") + groups
+def merged(texts: Mapping[str, str]) -> str:
+    """One rule file with the groups of all `texts`, each after its file's introduction."""
+    sections = []
+    for name, text in texts.items():
+        introduction, _, groups = text.partition("\ngroups:\n")
+        sections.append(indent(f"# {name}\n{introduction}\n", "  ") + groups)
+    return "groups:\n" + "\n".join(sections)
 
 
-def _indented(text: str) -> str:
-    return re.sub(r"^(?=.)", "  ", text, flags=re.MULTILINE)
+def as_prometheusrule(
+    groups: Sequence[Fields], name: str, namespace: str | None, labels: Mapping[str, str]
+) -> str:
+    """A PrometheusRule object of the Prometheus Operator."""
+    given = {"name": name, "namespace": namespace, "labels": dict(labels)}
+    content = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {key: value for key, value in given.items() if value},
+        "spec": {"groups": groups},
+    }
+    return f"# With comments: {_ORIGINALS}\n{_dumped(content)}"
+
+
+def _written(name: str, groups: Sequence[Fields]) -> str:
+    """A rule file, indented like the originals as `merged` mixes them."""
+    head = f"# Changed by options; with comments: {_ORIGINALS}/{name}\n"
+    return f"{head}groups:\n{indent(_dumped(groups), '  ')}"
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """The dumper of rule files."""
+
+
+def _represented(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Break lines where `text` does; quote it if any YAML parser might take it for no string."""
+    plain = len(text) > 1 and (text[0].isalpha() or text[-1].isalpha())
+    style = "|" if "\n" in text else None if plain else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represented)
+
+
+def _dumped(content: object) -> str:
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)

@@ -122,6 +122,8 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
     from gpu_bottleneck_exporter.commands import rules as output  # noqa: PLC0415
 
+    wanted["severities"] = output.severities(wanted.pop("alerts"))
+    wanted["budgets"] = output.hours(wanted["budgets"])
     choice = output.Wanted(**wanted)
     if folder is not None:
         files.write(folder, output.rendered(choice), force=force)

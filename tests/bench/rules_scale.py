@@ -120,7 +120,7 @@ def measured(gpus: int) -> list[Found]:
 def config(folder: Path, nodes: int, port: int) -> Mapping[str, object]:
     """All nodes are paths on one server."""
     paths = []
-    for name, text in rulepack.for_dialect(rulepack.files(), "exporter").items():
+    for name, text in rulepack.adapted(rulepack.files(), rulepack.Changes()).items():
         paths.append(folder / name)
         paths[-1].write_text(text)
     address = {"source_labels": ["__address__"]}

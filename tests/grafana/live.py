@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_bottleneck_exporter.prescription.model import CPU_LIMIT, Outlook, Refusal
-from gpu_bottleneck_exporter.rulepack import BUDGETS, files, for_dialect, scaled, with_budgets
+from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 from rules import day
 from rules.fleet import JOB, Fleet, Gpu, add_gpu
 from rules.series import STALE, Labels, Series
@@ -106,9 +106,8 @@ def filled_prometheus(
     The durations of the rules are divided by `factor`; seconds between scrapes.
     """
     paths = []
-    for name, text in for_dialect(files(), "exporter", [BUDGETS]).items():
+    for name, quick in adapted(files(), Changes(budgets={"nlp": 40}, scale=factor)).items():
         paths.append(folder / name)
-        quick = scaled(with_budgets(text, {"nlp": 40}), factor)
         paths[-1].write_text(_EVERY.sub(r"\g<1>1s", quick))
     # The fleet's series have a job and an instance of their own.
     access = {key: {"honor_labels": True} for key in (JOB, DEMO)}

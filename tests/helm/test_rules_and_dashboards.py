@@ -34,8 +34,9 @@ SEVERITIES = {
 def source(severities: Mapping[str, str] | None = None) -> list[Object]:
     """The groups of the rule files."""
     pack = {name: (chart.ROOT / "rules" / name).read_text() for name in RULES}
-    texts = rulepack.with_severities(pack, severities or {}).values()
-    return [group for text in texts for group in yaml.safe_load(text)["groups"]]
+    changes = rulepack.Changes(severities=severities or {})
+    changed = rulepack.changed(rulepack.parsed(pack), changes)
+    return [group for groups in changed.values() for group in groups]
 
 
 def groups(found: chart.Rendered) -> list[Object]:
@@ -49,7 +50,7 @@ def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
 
 def test_owners_and_budgets_are_those_of_the_command() -> None:
     values = chart.case("budgets")["prometheusRule"]
-    budgets = tuple(f"{owner}={hours}" for owner, hours in sorted(values["budgets"].items()))
+    budgets = dict(sorted(values["budgets"].items()))
     wanted = Wanted(owner_label=values["ownerLabel"], budgets=budgets)
     expected = yaml.safe_load(printed(wanted))["groups"]
     actual = groups(rendered(chart.case("budgets")))

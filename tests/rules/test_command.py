@@ -21,7 +21,7 @@ from support.applied import MOST_APPLIED_BYTES, applied_bytes
 from support.command import run
 
 ROOT = Path(__file__).parents[2]
-PACK = rulepack.for_dialect(rulepack.files(), "exporter")
+PACK = rulepack.adapted(rulepack.files(), rulepack.Changes())
 
 
 def said(result: subprocess.CompletedProcess[str]) -> str:
@@ -38,9 +38,9 @@ def said(result: subprocess.CompletedProcess[str]) -> str:
         (("--for-scale", "20", "--no-keep-firing-for"), {"scale": 20, "without_keep_firing": True}),
         (("--jobstats",), {"jobstats": True}),
         (("--owner-label", "label_ray_io_cluster"), {"owner_label": "label_ray_io_cluster"}),
-        (("--budget", "a=1.5", "--budget", 'b="=2000'), {"budgets": ("a=1.5", 'b="=2000')}),
+        (("--budget", "a=1.5", "--budget", 'b="=2000'), {"budgets": {"a": 1.5, 'b="': 2000}}),
         (("--group-size", "20"), {"group_size": 20}),
-        (("--alert", "GpuNearOom=off"), {"alerts": ("GpuNearOom=off",)}),
+        (("--alert", "GpuNearOom=off"), {"severities": {"GpuNearOom": "off"}}),
         (("--no-prescriptions",), {"without_prescriptions": True}),
         (("--workload-namespace",), {"workload_namespace": True}),
         (("--grafana-url", "https://g.example"), {"grafana_url": "https://g.example"}),
@@ -65,11 +65,11 @@ def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
     result = run(tmp_path, "rules", "--prometheusrule", *flags, *labels)
     assert (result.returncode, result.stderr) == (0, "")
     given = {"release": "prometheus", "example.org/team": ""}
-    recording = {name: text for name, text in PACK.items() if name != "alerts.yml"}
-    expected = {"gpu": recording, "gpu-alerts": {"alerts.yml": PACK["alerts.yml"]}}
+    recording = [*groups(PACK["thresholds.yml"]), *groups(PACK["recording.yml"])]
+    expected = {"gpu": recording, "gpu-alerts": groups(PACK["alerts.yml"])}
     texts = [
-        rulepack.as_prometheusrule(files, name, "monitoring", given)
-        for name, files in expected.items()
+        rulepack.as_prometheusrule(found, name, "monitoring", given)
+        for name, found in expected.items()
     ]
     assert result.stdout == "---\n".join(texts)
 
@@ -81,7 +81,7 @@ def test_client_side_apply_can_annotate_each_object() -> None:
         dialect="both",
         jobstats=True,
         owner_label="label_team",
-        budgets=("vision=400",),
+        budgets={"vision": 400},
         workload_namespace=True,
     )
     objects = [*yaml.load_all(printed(options), yaml.CSafeLoader)]

@@ -114,7 +114,7 @@ def test_beside_our_exporter(tmp_path: Path) -> None:
 
 def test_alone_with_the_inputs_of_the_exporter_left_out(tmp_path: Path) -> None:
     """As `gpu-bottleneck-exporter rules --dialect dcgm` writes it."""
-    pack = rulepack.for_dialect(rulepack.files(), "dcgm")
+    pack = rulepack.adapted(rulepack.files(), rulepack.Changes(dialect="dcgm"))
     files = [tmp_path / name for name in pack]
     for path, text in zip(files, pack.values(), strict=True):
         path.write_text(text, encoding="utf-8")

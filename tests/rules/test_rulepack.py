@@ -1,11 +1,11 @@
-"""The pack as text, and what is made of it."""
+"""The pack, and what is made of it."""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,21 @@ import pytest
 import yaml
 
 from gpu_bottleneck_exporter import rulepack
+from gpu_bottleneck_exporter.rulepack import Changes, adapted
 from rules.parsed import Rule, check, durations, groups, rules, seconds
 
 PACK = rulepack.files()
-EXPORTERS = rulepack.for_dialect(PACK, "exporter")
+EXPORTERS = adapted(PACK, Changes())
+EVERY_FILE = Changes(
+    dialect="both", jobstats=True, owner_label="label_team", budgets={"vision": 400}
+)
+"""Changes nothing: label and budget are the examples in the files."""
 KEYS = {"for", "keep_firing_for"}
 
 
-def changed(change: Callable[[str], str]) -> list[tuple[Rule, Rule]]:
+def changed(changes: Changes) -> list[tuple[Rule, Rule]]:
     """Each rule, and what has become of it."""
-    after = {name: change(text) for name, text in PACK.items()}
-    return [*zip(rules(PACK), rules(after), strict=True)]
+    return [*zip(rules(PACK), rules(adapted(PACK, changes)), strict=True)]
 
 
 # --- Scaled in time --------------------------------------------------------------------------
@@ -46,7 +50,7 @@ def without_numbers(rule: Rule) -> str:
 @pytest.mark.parametrize("factor", [20, 100])
 def test_scaling_divides_durations_and_nothing_else(factor: float) -> None:
     found = 0
-    for before, after in changed(functools.partial(rulepack.scaled, factor=factor)):
+    for before, after in changed(replace(EVERY_FILE, scale=factor)):
         was, now = list(durations(before)), list(durations(after))
         in_the_text = re.findall(r"[:\[]\d+[smhd]|offset \d", before.fields["expr"])
         assert len([duration for duration in was if duration]) == len(in_the_text), before
@@ -60,54 +64,80 @@ def test_scaling_divides_durations_and_nothing_else(factor: float) -> None:
         assert [*kept[0]] == [*kept[1]]
         assert {k: v for k, v in kept[0].items() if k not in KEYS}.items() <= kept[1].items()
     assert found >= 4
-    for text in PACK.values():
-        for old, new in zip(groups(text), groups(rulepack.scaled(text, factor)), strict=True):
+    for name, text in adapted(PACK, replace(EVERY_FILE, scale=factor)).items():
+        for old, new in zip(groups(PACK[name]), groups(text), strict=True):
             assert seconds(new["interval"]) == pytest.approx(seconds(old["interval"]) / factor)
 
 
-@pytest.mark.parametrize("name", PACK)
-def test_comments_survive_and_a_scale_of_one_changes_nothing(name: str) -> None:
-    def comments(text: str) -> list[str]:
-        return re.findall(r"^ *#.*", text, re.MULTILINE)
-
-    assert comments(PACK[name])
-    for text in (rulepack.scaled(PACK[name], 7), rulepack.without_keep_firing(PACK[name])):
-        assert comments(text) == comments(PACK[name])
-    assert groups(rulepack.scaled(PACK[name], 1)) == groups(PACK[name])
-
-
-HORIZON = "expr: predict_linear(a:b[{}], {}) > 1800\n"
-IN_WORDS = "expr: up\nannotations:\n  description: [5m] for: 1h\n"
+HORIZON = "predict_linear(a:b[{}], {}) > 1800"
 
 
 @pytest.mark.parametrize(
-    ("text", "factor", "expected"),
+    ("expression", "factor", "expected"),
     [
-        ("for: 1h30m # why\n", 1.5, "for: 1h # why\n"),
-        ("for: 5ms\n", 10_000, "for: 1ms\n"),
-        ("for: 0s\n", 10, "for: 0d\n"),
-        ("expr: x[1d] offset 1w\n", 7, "expr: x[12342857ms] offset 1d\n"),
-        ("expr: x[5m:]\n", 10, "expr: x[30s:]\n"),
-        ("expr: x offset -5m\n", 10, "expr: x offset -30s\n"),
-        ("expr: 60 * sum by (a) (x[9m:1m])\n", 10, "expr: 6 * sum by (a) (x[54s:6s])\n"),
+        ("x[1d] offset 1w", 7, "x[12342857ms] offset 1d"),
+        ("x[5m:]", 10, "x[30s:]"),
+        ("x offset -5m", 10, "x offset -30s"),
+        ("60 * sum by (a) (x[9m:1m])", 10, "6 * sum by (a) (x[54s:6s])"),
         (HORIZON.format("30m", 1800), 10, HORIZON.format("3m", 180)),
-        (IN_WORDS, 10, IN_WORDS),
     ],
 )
-def test_scaling_by_example(text: str, factor: float, expected: str) -> None:
-    assert rulepack.scaled(text, factor) == expected
+def test_expressions_scaled_by_example(expression: str, factor: float, expected: str) -> None:
+    assert one_rule({"record": "a", "expr": expression}, factor)["expr"] == expected
+
+
+@pytest.mark.parametrize(
+    ("duration", "factor", "expected"),
+    [("1h30m", 1.5, "1h"), ("5ms", 10_000, "1ms"), ("0s", 10, "0d")],
+)
+def test_durations_scaled_by_example(duration: str, factor: float, expected: str) -> None:
+    assert one_rule({"record": "a", "expr": "up", "for": duration}, factor)["for"] == expected
+
+
+def one_rule(rule: rulepack.Fields, factor: float) -> rulepack.Fields:
+    group = {"name": "a", "interval": "1m", "rules": [rule]}
+    (scaled,) = rulepack.changed({"": [group]}, Changes(scale=factor))[""]
+    assert group["rules"] == [rule], "the original stays as it is"
+    return dict(scaled["rules"][0])
+
+
+# --- Written ----------------------------------------------------------------------------------
+def test_files_keep_their_comments_unless_they_are_changed() -> None:
+    assert adapted(PACK, EVERY_FILE) == PACK
+    assert all(re.search(r"^ *# ", text, re.MULTILINE) for text in PACK.values())
+    changed = adapted(PACK, replace(EVERY_FILE, without_keep_firing=True))
+    assert {name for name in PACK if changed[name] != PACK[name]} == {*rulepack.ALERTS}
+    for name in rulepack.ALERTS:
+        head, groups, _ = changed[name].split("\n", maxsplit=2)
+        assert groups == "groups:"
+        assert head.startswith("# ")
+        assert head.endswith(f"/rules/{name}")
+
+
+def test_lines_of_expressions_stay_lines() -> None:
+    for text in adapted(PACK, replace(EVERY_FILE, scale=7)).values():
+        for rule in rules({"": text}):
+            lines = rule.fields["expr"].splitlines()
+            assert len(lines) == 1 or all(f" {line}\n" in text for line in lines), rule
+
+
+@pytest.mark.parametrize("text", ["1e3", "1_000", "0o17", "y", "-", "on", "~", "12:30", "=", "5"])
+def test_no_parser_takes_a_name_for_another_type(text: str) -> None:
+    """Those of Go know numbers and flags that PyYAML takes for strings."""
+    written = adapted(PACK, Changes(budgets={text: 400}))["budgets.yml"]
+    assert re.search(rf"^ *workload_owner: '{re.escape(text)}'$", written, re.MULTILINE)
 
 
 # --- Left out, or elsewhere --------------------------------------------------------------------
 def test_without_keep_firing_nothing_else_is_missing() -> None:
-    pairs = changed(rulepack.without_keep_firing)
+    pairs = changed(replace(EVERY_FILE, without_keep_firing=True))
     for before, after in pairs:
         assert after.fields == {k: v for k, v in before.fields.items() if k != "keep_firing_for"}
     assert any(before.fields != after.fields for before, after in pairs)
 
 
 def test_without_prescriptions_only_what_is_looked_up_is_missing() -> None:
-    for before, after in changed(rulepack.without_prescriptions):
+    for before, after in changed(replace(EVERY_FILE, without_prescriptions=True)):
         told = {key: text.partition("{{- $of")[0] for key, text in before.annotations.items()}
         assert {key: text.strip() for key, text in told.items()} == after.annotations
         assert {**before.fields, "annotations": {}} == {**after.fields, "annotations": {}} or (
@@ -116,9 +146,12 @@ def test_without_prescriptions_only_what_is_looked_up_is_missing() -> None:
 
 
 def test_links_lead_elsewhere() -> None:
-    text = rulepack.with_runbooks_at(PACK["alerts.yml"], "https://wiki.example.org/gpu/")
-    text = rulepack.with_dashboards_at(text, "https://grafana.example.org/")
-    for rule, before in zip(rules({"": text}), rules({"": PACK["alerts.yml"]}), strict=True):
+    changes = replace(
+        EVERY_FILE,
+        runbook_base="https://wiki.example.org/gpu/",
+        grafana_url="https://grafana.example.org/",
+    )
+    for before, rule in (pair for pair in changed(changes) if pair[0].is_alert):
         path = before.annotations["dashboard_path"]
         page = before.annotations["runbook_url"].rpartition("/")[2]
         assert rule.annotations["runbook_url"] == f"https://wiki.example.org/gpu/{page}"
@@ -129,7 +162,7 @@ def test_links_lead_elsewhere() -> None:
 # --- One document ----------------------------------------------------------------------------
 @pytest.mark.parametrize("dialect", rulepack.DIALECTS)
 def test_merged_has_all_groups(tmp_path: Path, dialect: str) -> None:
-    pack = rulepack.for_dialect(PACK, dialect)
+    pack = adapted(PACK, Changes(dialect=dialect))
     text = rulepack.merged(pack)
     assert groups(text) == [group for part in pack.values() for group in groups(part)]
     assert len({group["name"] for group in groups(text)}) == len(groups(text))
@@ -141,18 +174,19 @@ def test_merged_has_all_groups(tmp_path: Path, dialect: str) -> None:
 @pytest.mark.parametrize("namespace", [None, "monitoring"])
 @pytest.mark.parametrize("labels", [{}, {"release": "prometheus", "a.b/c": "true"}])
 def test_a_prometheusrule_has_the_groups(namespace: str | None, labels: Mapping[str, str]) -> None:
-    text = rulepack.as_prometheusrule(EXPORTERS, "gpu", namespace, labels)
+    every = groups(rulepack.merged(EXPORTERS))
+    text = rulepack.as_prometheusrule(every, "gpu", namespace, labels)
     metadata = {"name": "gpu", "namespace": namespace, "labels": labels}
     assert yaml.load(text, Loader=yaml.CSafeLoader) == {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": {key: value for key, value in metadata.items() if value},
-        "spec": {"groups": groups(rulepack.merged(EXPORTERS))},
+        "spec": {"groups": every},
     }
 
 
 def test_the_inputs_of_dcgm_replace_those_of_the_exporter() -> None:
-    pack = rulepack.for_dialect(PACK, "dcgm")
+    pack = adapted(PACK, Changes(dialect="dcgm"))
     original = groups(PACK["recording.yml"])
     assert groups(pack["recording.yml"]) == [
         g for g in original if g["name"] not in rulepack.INPUTS
@@ -162,25 +196,32 @@ def test_the_inputs_of_dcgm_replace_those_of_the_exporter() -> None:
     assert list(EXPORTERS) == list(rulepack.NAMES)
 
 
-@pytest.mark.parametrize("name", rulepack.EXTRAS)
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("jobstats.yml", {"jobstats": True}),
+        ("owners.yml", {"owner_label": "label_team"}),
+        ("budgets.yml", {"budgets": {"vision": 400}}),
+    ],
+)
 @pytest.mark.parametrize("dialect", rulepack.DIALECTS)
-def test_extras_come_with_a_flag_only(dialect: str, name: str) -> None:
-    without = rulepack.for_dialect(PACK, dialect)
-    assert not set(rulepack.EXTRAS) & set(without)
-    assert rulepack.for_dialect(PACK, dialect, [name]) == {**without, name: PACK[name]}
+def test_extras_come_with_a_flag_only(dialect: str, name: str, flag: Mapping[str, Any]) -> None:
+    without = adapted(PACK, Changes(dialect=dialect))
+    assert name not in without
+    assert adapted(PACK, Changes(dialect=dialect, **flag)) == {**without, name: PACK[name]}
 
 
 def test_an_owners_label_takes_the_place_of_the_examples_and_nothing_else_changes() -> None:
-    for before, after in changed(lambda text: rulepack.with_owner_label(text, "label_x")):
+    for before, after in changed(replace(EVERY_FILE, owner_label="label_x")):
         expected = json.dumps(before.fields).replace("label_team", "label_x")
         assert json.dumps(after.fields) == expected
         assert (after.fields == before.fields) == ("label_team" not in before.fields["expr"])
 
 
 def test_budgets_take_the_place_of_the_example() -> None:
-    hostile = 'a"b: {}\\ é'
+    hostile = "a\"b: {}\\ é\u2028'"
     given = {"vision": 400.0, hostile: 0.5, "large": 1234567.25}
-    text = rulepack.with_budgets(PACK["budgets.yml"], given)
+    text = adapted(PACK, Changes(budgets=given))["budgets.yml"]
     before, after = (rules({"": one}) for one in (PACK["budgets.yml"], text))
     made = [
         {
@@ -200,9 +241,7 @@ def test_severities_change_alerts_and_what_is_lowered_is_told_by_no_other() -> N
         "GpuMemoryNotReleased": "off",
         "GpuNearOom": "critical",
     }
-    pack = {name: PACK[name] for name in rulepack.NAMES}
-    changed = rulepack.with_severities(pack, wanted)
-    before, after = rules(pack), rules(changed)
+    before, after = rules(EXPORTERS), rules(adapted(PACK, Changes(severities=wanted)))
     names = {rule.name for rule in before} - {"GpuMemoryNotReleased"}
     assert {rule.name for rule in after} == names
     severities = {rule.name: rule.labels["severity"] for rule in after if rule.name in wanted}
@@ -210,23 +249,16 @@ def test_severities_change_alerts_and_what_is_lowered_is_told_by_no_other() -> N
     was, now = ([r.labels for r in some if r.name == "gpu:cause:order"] for some in (before, after))
     changed_causes = [labels["cause"] for labels in now if labels not in was]
     assert changed_causes == ["job_stalled", "memory_not_released"]
-    assert rulepack.with_severities(pack, {}) == pack
 
 
 @pytest.mark.parametrize("most", [1, 20])
 def test_groups_can_be_as_small_as_mimir_takes_them(most: int, tmp_path: Path) -> None:
-    for text in PACK.values():
-        small = rulepack.with_groups_of(text, most)
-        assert small.count("#") == text.count("#"), "no comment is lost"
+    for name, small in adapted(PACK, replace(EVERY_FILE, group_size=most)).items():
         found = groups(small)
         assert max(len(group["rules"]) for group in found) <= most
         assert len({group["name"] for group in found}) == len(found)
         assert [r for g in found for r in g["rules"]] == [
-            r for g in groups(text) for r in g["rules"]
+            r for g in groups(PACK[name]) for r in g["rules"]
         ]
         check(tmp_path, small)
-    assert rulepack.with_groups_of(text, 1000) == text
-
-
-def every_rule(found: list[Any]) -> list[Any]:
-    return [rule for group in found for rule in group["rules"]]
+    assert adapted(PACK, replace(EVERY_FILE, group_size=1000)) == PACK

@@ -115,7 +115,8 @@ def test_rules_that_work_keep_the_heartbeat(tmp_path: Path) -> None:
 def test_what_is_switched_off_is_not_told_as_several(tmp_path: Path) -> None:
     """No cause has half of the loss, but all of them are those of an alert that nobody wants."""
     texts = {file.name: file.read_text(encoding="utf-8") for file in FILES}
-    for name, text in rulepack.with_severities(texts, {"GpuStarved": rulepack.OFF}).items():
+    changes = rulepack.Changes(severities={"GpuStarved": rulepack.OFF})
+    for name, text in rulepack.adapted(texts, changes).items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     files = [tmp_path / file.name for file in FILES]
     fleet = Fleet(130, files=files, evaluation_interval="2m")

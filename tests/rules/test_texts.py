@@ -23,7 +23,7 @@ from support.daemon import get
 from support.prometheus import prometheus
 from support.waiting import until
 
-WANTED = Wanted(workload_namespace=True, budgets=("vision=400",))
+WANTED = Wanted(workload_namespace=True, budgets={"vision": 400})
 ALERTS = [one for one in rules({"": printed(WANTED)}) if one.is_alert]
 HOSTILE = 'a"b\\c\n{{ .X }} é'
 """Part of the labels of a target or GPU, which anybody may shape."""

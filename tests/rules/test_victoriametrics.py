@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.rulepack import without_keep_firing, without_prescriptions
+from gpu_bottleneck_exporter.rulepack import Changes, adapted
 from rules.cases import alerts
 from rules.firing import ALERTS, stage
 from rules.fleet import FILES, RULES, Fleet, fired
@@ -40,17 +40,19 @@ MINUTES = max(case.after for case in TOLD.values()) + LATE_MINUTES + 2
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     """The files, as both engines get them."""
     folder = tmp_path_factory.mktemp("rules")
-    for file in FILES:
-        text = without_prescriptions(without_keep_firing(file.read_text()))
-        (folder / file.name).write_text(text)
+    texts = {file.name: file.read_text() for file in FILES}
+    changes = Changes(without_keep_firing=True, without_prescriptions=True)
+    for name, text in adapted(texts, changes).items():
+        (folder / name).write_text(text)
     return [folder / file.name for file in FILES]
 
 
 def test_vmalert_loads_the_pack(pack: Sequence[Path]) -> None:
-    with_lookups = [pack[0].with_name(f"with-lookups-{name}.yml") for name in ("alerts", "budgets")]
-    for file in with_lookups:
-        original = RULES / file.name.removeprefix("with-lookups-")
-        file.write_text(without_keep_firing(original.read_text()))
+    texts = {name: (RULES / name).read_text() for name in ("alerts.yml", "budgets.yml")}
+    changes = Changes(without_keep_firing=True, budgets={"vision": 400})
+    with_lookups = [pack[0].with_name(f"with-lookups-{name}") for name in texts]
+    for file, text in zip(with_lookups, adapted(texts, changes).values(), strict=True):
+        file.write_text(text)
     others = (RULES / name for name in ("dcgm.yml", "owners.yml", "jobstats.yml"))
     _vmalert("-dryRun", *(f"-rule={file}" for file in (*pack, *with_lookups, *others)))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
+from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 from support.prometheus import Prometheus
 from support.waiting import until
 
@@ -32,9 +32,9 @@ def quick_rules(folder: Path, day: str = "1d") -> Iterator[list[Path]]:
     """
     paths: list[Path] = []
     try:
-        for name, text in for_dialect(files(), "exporter").items():
+        texts = {name: _A_DAY.sub(day, text) for name, text in files().items()}
+        for name, quick in adapted(texts, Changes(scale=FACTOR)).items():
             every = _CONSTANTS_EVALUATED_EVERY if name == _CONSTANTS else _EVALUATED_EVERY
-            quick = scaled(_A_DAY.sub(day, text), FACTOR)
             paths.append(folder / name)
             paths[-1].write_text(_INTERVAL.sub(rf"\g<1>{every}", quick))
         yield paths

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.fetch import Server
-from gpu_bottleneck_exporter.rulepack import files, for_dialect, scaled
+from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 
 SCALE = 20
 """Rules run so many times as fast: ten minutes become half a minute."""
@@ -68,8 +68,8 @@ def _free_port() -> int:
 
 def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
     """Write the rules and both configurations. JSON will do, as it is YAML too."""
-    for name, text in for_dialect(files(), "exporter").items():
-        (folder / name).write_text(scaled(text, SCALE))
+    for name, text in adapted(files(), Changes(scale=SCALE)).items():
+        (folder / name).write_text(text)
     prometheus = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [f"{folder}/*.yml"],
