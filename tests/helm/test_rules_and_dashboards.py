@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 
@@ -19,22 +19,25 @@ RULES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DASHBOARDS = sorted((chart.ROOT / "grafana").glob("*.json"))
 CHANGED = chart.case("rules")
 WANTED = CHANGED["prometheusRule"]
-
-
-SEVERITIES = {
-    **dict.fromkeys(WANTED["disabledAlerts"], rulepack.OFF),
-    **{
-        name: change["severity"] if change.get("enabled", True) else rulepack.OFF
-        for name, change in WANTED["alerts"].items()
+CHANGES = rulepack.Changes(
+    severities={
+        **dict.fromkeys(WANTED["disabledAlerts"], rulepack.OFF),
+        **{
+            name: change["severity"] if change.get("enabled", True) else rulepack.OFF
+            for name, change in WANTED["alerts"].items()
+        },
     },
-}
-"""Of alerts, as the flag of the command has them."""
+    without_keep_firing=not WANTED["keepFiringFor"],
+    runbook_base=CHANGED["runbookBaseUrl"],
+    grafana_url=CHANGED["grafanaUrl"],
+    workload_namespace=WANTED["workloadNamespace"],
+)
+"""Those of the values that the command has flags for, too."""
 
 
-def source(severities: Mapping[str, str] | None = None) -> list[Object]:
-    """The groups of the rule files."""
+def source(changes: rulepack.Changes) -> list[Object]:
+    """The groups of the rule files, as the command changes them."""
     pack = {name: (chart.ROOT / "rules" / name).read_text() for name in RULES}
-    changes = rulepack.Changes(severities=severities or {})
     changed = rulepack.changed(rulepack.parsed(pack), changes)
     return [group for groups in changed.values() for group in groups]
 
@@ -44,7 +47,7 @@ def groups(found: chart.Rendered) -> list[Object]:
 
 
 def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
-    assert groups(rendered(chart.case("rules-as-they-are"))) == source()
+    assert groups(rendered(chart.case("rules-as-they-are"))) == source(rulepack.Changes())
     assert rendered().of("PrometheusRule") == rendered().of("ConfigMap") == []
 
 
@@ -92,9 +95,11 @@ NAMESPACE = f'{{{{ or $labels.workload_namespace $labels.namespace "{chart.NAMES
 
 def test_rules_are_changed_as_the_values_say_and_not_otherwise() -> None:
     assert {*NEW} == {*WANTED["thresholds"]}
-    expected = [{**group, "rules": [*changed(group["rules"])]} for group in source(SEVERITIES)]
+    expected = [{**group, "rules": [*changed(group["rules"])]} for group in source(CHANGES)]
     assert groups(rendered(CHANGED)) == expected
-    assert untold(expected) > untold(source()), "an alert that is switched off comes back"
+    assert untold(expected) > untold(source(rulepack.Changes())), (
+        "an alert that is switched off comes back"
+    )
 
 
 def untold(found: list[Object]) -> set[str]:
@@ -104,25 +109,16 @@ def untold(found: list[Object]) -> set[str]:
 
 
 def changed(rules: list[Object]) -> Iterator[Object]:
+    """The rules with the changes that only the chart makes."""
     for rule in rules:
-        threshold = rule.get("record", "").removeprefix("gpu:threshold:")
         if "record" in rule:
+            threshold = rule["record"].removeprefix("gpu:threshold:")
             yield {**rule, "expr": NEW.get(threshold, rule["expr"])}
         else:
-            yield changed_alert(rule)
-
-
-def changed_alert(rule: Object) -> Object:
-    """Older engines know no keep_firing_for."""
-    told = {**rule["annotations"]}
-    page = told["runbook_url"].rpartition("/")[2]
-    told["runbook_url"] = f"https://runbooks.example.org/gpu/{page}"
-    told["dashboard_url"] = f"https://grafana.example.org{told.pop('dashboard_path')}"
-    of_a_job = {"namespace": NAMESPACE} if rule["labels"]["responder"] == "job" else {}
-    lasting = WANTED["alerts"].get(rule["alert"], {}).get("for", rule["for"])
-    labels = {**rule["labels"], **WANTED["alertLabels"], **of_a_job}
-    kept = {key: value for key, value in rule.items() if key != "keep_firing_for"}
-    return {**kept, "for": lasting, "labels": labels, "annotations": told}
+            lasting = WANTED["alerts"].get(rule["alert"], {}).get("for", rule["for"])
+            namespace = {"namespace": NAMESPACE} if "namespace" in rule["labels"] else {}
+            labels = {**rule["labels"], **WANTED["alertLabels"], **namespace}
+            yield {**rule, "for": lasting, "labels": labels}
 
 
 def test_dashboards_are_those_of_the_repository() -> None:
