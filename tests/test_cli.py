@@ -88,7 +88,7 @@ def test_serve_without_a_driver_serves_what_there_is_and_says_what_is_missing(
     assert "LIBRARY_NOT_FOUND" in serve.get("/-/ready")[1]
     assert serve.get("/-/healthy")[0] == 200
     assert "reinstall the driver&#x27;s libraries" in serve.get("/")[1]
-    assert 'level=warning source=sampler msg="no GPU metrics: ' in serve.said
+    assert 'level=warning source=sampler msg="no GPU metrics; trying again" err="' in serve.said
 
 
 def test_a_state_file_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:

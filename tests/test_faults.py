@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.board import CALLS, Board
 from support.drivers import Libraries
+from support.logged import logged
 from support.samplers import EVERY_TICK, sampling
 from support.waiting import until
 
@@ -181,7 +182,7 @@ def test_a_call_that_fails_for_a_while_costs_what_it_gives(
             assert failing(sampler, 0) == set()
             mend(board, faults)
             until_all_is_back(sampler, exposition, whole, faults)
-            said = Counter(record.getMessage() for record in caplog.records)
+            said = Counter(logged(caplog))
             assert all(count == 1 for count in said.values()), said
             books_balance(sampler, began_ns)
 

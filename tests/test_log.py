@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import gpu_bottleneck_exporter
 from gpu_bottleneck_exporter.log import LEVELS, configure
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -29,17 +32,19 @@ def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Said]:
     root.setLevel(level)
 
 
-def message(line: str) -> str:
-    """What stands behind msg= as it is written."""
-    found = re.fullmatch(rf"time={TIME} level=\w+ source=\w+ msg=(.*)\n", line)
+def value(line: str) -> str:
+    """What stands behind the text and value= as it is written."""
+    found = re.fullmatch(rf"time={TIME} level=\w+ source=\w+ msg=text value=(.*)\n", line)
     assert found is not None, line
     return found[1]
 
 
-def test_a_logfmt_line_has_time_level_source_and_message(said: Said) -> None:
+def test_a_logfmt_line_has_time_level_source_message_and_values(said: Said) -> None:
     configure("info", "logfmt")
-    logging.getLogger("gpu_bottleneck_exporter.sampling.sampler").warning("gpu %d: XID %d", 3, 79)
-    assert re.fullmatch(rf'time={TIME} level=warning source=sampler msg="gpu 3: XID 79"\n', said())
+    log = logging.getLogger("gpu_bottleneck_exporter.sampling.sampler")
+    log.warning("error event", {"gpu": 3, "err": None, "event": "XID", "cause": OSError("a b")})
+    line = 'msg="error event" gpu=3 event=XID cause="a b"'
+    assert re.fullmatch(rf"time={TIME} level=warning source=sampler {line}\n", said())
 
 
 PLAIN = ("ready", "größer", "a,b;c:d", "{}", "it's", "a\\b")
@@ -52,22 +57,25 @@ QUOTED = (
 @pytest.mark.parametrize("text", [*PLAIN, *QUOTED])
 def test_any_text_is_one_printable_line_quoted_if_it_must_be(said: Said, text: str) -> None:
     configure("info", "logfmt")
-    logging.getLogger("x").info("%s", text)
+    logging.getLogger("x").info("text", {"value": text})
     line = said()
     assert len(line.splitlines()) == 1
-    written = message(line)
+    written = value(line)
     assert written.isprintable()
     assert (written if text in PLAIN else json.loads(written)) == text
 
 
 def test_json_lines_hold_the_same(said: Said) -> None:
     configure("info", "json")
-    logging.getLogger("gpu_bottleneck_exporter.sampling.worker").error('a "b"\n%s', "größer")
+    logging.getLogger("gpu_bottleneck_exporter.sampling.worker").error(
+        "it failed", {"gpu": 3, "none": None, "err": OSError('a "b"\ngrößer')}
+    )
     line = said()
     entries = json.loads(line)
     assert line.count("\n") == 1
     assert re.fullmatch(TIME, entries.pop("time"))
-    assert entries == {"level": "error", "source": "worker", "msg": 'a "b"\ngrößer'}
+    values = {"gpu": 3, "err": 'a "b"\ngrößer'}
+    assert entries == {"level": "error", "source": "worker", "msg": "it failed", **values}
 
 
 def test_a_traceback_stays_within_its_line(said: Said) -> None:
@@ -78,8 +86,9 @@ def test_a_traceback_stays_within_its_line(said: Said) -> None:
         logging.getLogger("x").exception("it failed")
     line = said()
     assert line.count("\n") == 1
-    text = json.loads(message(line))
-    assert text.startswith("it failed\nTraceback (most recent call last):\n")
+    written = line.partition(' msg="it failed" traceback=')[2]
+    text = json.loads(written)
+    assert text.startswith("Traceback (most recent call last):\n")
     assert text.endswith("ZeroDivisionError: division by zero")
 
 
@@ -90,3 +99,24 @@ def test_only_the_level_and_those_above_are_written(said: Said, lowest: str) -> 
         logging.getLogger("x").log(getattr(logging, level.upper()), "said")
     written = [json.loads(line)["level"] for line in said().splitlines()]
     assert written == list(LEVELS[LEVELS.index(lowest) :])
+
+
+def test_a_message_is_a_constant_text_and_its_values_are_pairs() -> None:
+    """Else what a job or a driver says could look like a message."""
+    root = Path(gpu_bottleneck_exporter.__file__).parent
+    trees = [ast.walk(ast.parse(path.read_text())) for path in root.rglob("*.py")]
+    calls = [
+        node
+        for tree in trees
+        for node in tree
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) == "log"
+        and node.func.attr in (*LEVELS, "exception")
+    ]
+    assert len(calls) > 20
+    for call in calls:
+        text, *values = call.args
+        assert not isinstance(text, ast.JoinedStr | ast.BinOp), ast.unparse(call)
+        assert "%" not in ast.unparse(text), ast.unparse(call)
+        assert len(values) <= 1, ast.unparse(call)

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from gpu_bottleneck_exporter.logthrottle import MOST_LINES, QUIET_SECONDS, LogThrottle
+from support.logged import logged
 
 
 class Throttle(LogThrottle):
@@ -46,8 +47,8 @@ def test_a_fault_is_told_once_with_its_place_and_its_end(caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO)
     throttle = Throttle()
     for pid in range(100):
-        with throttle.guarded("watching"):
+        with throttle.guarded("watching", pid=7):
             if 0 < pid < 99:
                 raise ValueError(f"process {pid}")
-    assert caplog.messages == ["watching: process 1", "watching works again"]
+    assert logged(caplog) == ["watching failed pid=7 err=process 1", "watching works again pid=7"]
     assert "raise ValueError" in caplog.text

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpu_bottleneck_exporter.loop import Loop
+from support.logged import logged
 from support.waiting import PATIENCE_SECONDS, until
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def test_a_step_that_fails_costs_only_itself_and_is_told_once(
 
     make(step)
     until(lambda: len(steps) > 3, "more steps")
-    assert [one.getMessage() for one in caplog.records] == ["steps: no"]
+    assert logged(caplog) == ["step failed thread=steps err=no"]
 
 
 def test_a_step_without_end_of_its_pause_is_woken(make: Make) -> None:

@@ -1,4 +1,8 @@
-"""Log lines: logfmt as Prometheus writes it, or JSON."""
+"""Log lines: logfmt as Prometheus writes it, or JSON.
+
+A message is a constant text; its values are pairs of their own, whatever is in them:
+`log.warning("GPU is down", {"gpu": 3, "err": error})`. A pair of None is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 
 FORMATS = ("logfmt", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -20,6 +25,12 @@ def configure(level: str, layout: str) -> None:
     root.setLevel(level.upper())
 
 
+def pairs(record: logging.LogRecord) -> dict[str, object]:
+    """The values of `record`, by name."""
+    values = record.args if isinstance(record.args, Mapping) else {}
+    return {key: value for key, value in values.items() if value is not None}
+
+
 class _Formatter(logging.Formatter):
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
@@ -30,15 +41,18 @@ class _Formatter(logging.Formatter):
         self._json = layout == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        entries = {
+        entries: dict[str, object] = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "source": record.name.rpartition(".")[2],
-            "msg": super().format(record),  # with the traceback, if there is one
+            "msg": record.getMessage(),
+            **pairs(record),
         }
+        if record.exc_info:
+            entries["traceback"] = self.formatException(record.exc_info)
         if self._json:
-            return json.dumps(entries)
-        return " ".join(f"{key}={_quoted(value)}" for key, value in entries.items())
+            return json.dumps(entries, default=str)
+        return " ".join(f"{key}={_quoted(str(value))}" for key, value in entries.items())
 
 
 def _quoted(value: str) -> str:

@@ -42,29 +42,48 @@ class LogThrottle:
         """Drop all subjects that contain `name`: what it names is gone."""
         self._known = {about: told for about, told in self._known.items() if name not in about}
 
-    def log_change(self, level: int, subject: str, trouble: object, said: str, over: str) -> None:
-        """Log `said` at `level` while there is `trouble`, and `over` once there is none."""
-        if self.is_new(subject, trouble):
-            self._log.log(level if trouble else logging.INFO, "%s", said if trouble else over)
+    def log_change(
+        self,
+        level: int,
+        subject: str,
+        trouble: object,
+        texts: tuple[str, str],
+        *,
+        err: object = None,
+        **values: object,
+    ) -> None:
+        """Log a change of `trouble`.
 
-    def log_fault(self, subject: str, error: Exception | None) -> None:
-        """Log that `subject` fails, with the traceback; without `error`, that it works again."""
-        if not self.is_new(subject, _place(error)):
+        Args:
+            level: The level while there is `trouble`; INFO once there is none.
+            subject: What the limit of lines is for.
+            trouble: The state; None: all is well.
+            texts: The message while there is trouble, and the one once there is none.
+            err: What went wrong.
+            values: More pairs of the line.
+        """
+        if self.is_new(subject, trouble):
+            self._log.log(
+                level if trouble else logging.INFO, texts[not trouble], {**values, "err": err}
+            )
+
+    def log_fault(self, step: str, error: Exception | None, **values: object) -> None:
+        """Log that `step` fails, with the traceback; without `error`, that it works again."""
+        if not self.is_new(" ".join((step, *map(str, values.values()))), _place(error)):
             return
-        if error is None:
-            self._log.info("%s works again", subject)
-        else:
-            self._log.error("%s: %s", subject, error, exc_info=error)
+        text = f"{step} failed" if error else f"{step} works again"
+        level = logging.ERROR if error else logging.INFO
+        self._log.log(level, text, {**values, "err": error}, exc_info=error)
 
     @contextmanager
-    def guarded(self, subject: str) -> Iterator[None]:
-        """Swallow whatever fails inside and log it as a fault of `subject`."""
+    def guarded(self, step: str, **values: object) -> Iterator[None]:
+        """Swallow whatever fails inside and log it as a fault of `step`, a constant text."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - that is its purpose
-            self.log_fault(subject, error)
+            self.log_fault(step, error, **values)
         else:
-            self.log_fault(subject, None)
+            self.log_fault(step, None, **values)
 
 
 def _place(error: Exception | None) -> object:

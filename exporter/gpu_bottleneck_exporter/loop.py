@@ -95,14 +95,14 @@ class Loop:
         while not self._stopping.is_set() and self._goes_on():
             self._wanted.clear()
             pause = None
-            with suppress(SystemExit), self._faults.guarded(self._name):
+            with suppress(SystemExit), self._faults.guarded("step", thread=self._name):
                 pause = self._step()
             self._ended_ns = time.monotonic_ns()
             pause = self._pause_seconds if pause is None else pause
             if pause > 0 and not self._stopping.is_set():
                 self._wanted.wait(None if pause == math.inf else pause)
         if self._last and self._goes_on():
-            with self._faults.guarded(self._name):
+            with self._faults.guarded("step", thread=self._name):
                 self._last()
 
     def _goes_on(self) -> bool:

@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.command import ANY_PORT, Server, serving
 from support.drivers import Libraries
+from support.logged import logged
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -161,9 +162,9 @@ def test_a_supervisor_that_is_gone_is_a_line_in_the_log(
     gone = Supervisor({"NOTIFY_SOCKET": there})
     for _ in range(20):
         gone.tell("READY=1", "STATUS=well")
-    (record,) = caplog.records
-    said = record.getMessage()
-    assert said == f"cannot notify the supervisor at {there}: [Errno 2] No such file or directory"
+    assert logged(caplog) == [
+        f"cannot notify the supervisor address={there} err=[Errno 2] No such file or directory"
+    ]
 
 
 def no_driver() -> Driver:

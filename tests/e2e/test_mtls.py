@@ -74,7 +74,7 @@ def test_only_the_right_prometheus_scrapes(tmp_path: Path) -> None:
             new = other.issue("new", "prometheus.example")
             new.cert.replace(pair.cert)
             new.key.replace(pair.key)
-            until(lambda: "Reloaded the" in exporter.said, "the renewal")
+            until(lambda: "reloaded the" in exporter.said, "the renewal")
             scraped_again = f'up{{job="right"}} == 1 and timestamp(up) > {time.time() + 1}'
             until(lambda: server.query(scraped_again) != [], "the right one again")
         assert exporter.terminate() == 0

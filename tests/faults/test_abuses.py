@@ -26,6 +26,7 @@ from jobs.held import jobs, keeping
 from support.board import Board
 from support.disks import small_disk
 from support.drivers import Libraries
+from support.logged import logged
 from support.rights import NOBODY, as_user
 from support.samplers import EVERY_TICK
 from support.waiting import PATIENCE_SECONDS, until
@@ -62,9 +63,8 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
     """Warnings and errors so far, without those about a busy machine."""
 
     def lines() -> list[str]:
-        warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-        messages = (record.getMessage() for record in warnings)
-        return [text for text in messages if not text.startswith("the exporter ")]
+        told = logged(caplog, logging.WARNING)
+        return [line for line in told if not line.startswith("starved of CPU")]
 
     return lines
 

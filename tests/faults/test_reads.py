@@ -27,6 +27,7 @@ from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import READ, unanswering
+from support.logged import logged
 from support.programs import program
 from support.ticks import note_split
 from support.waiting import until
@@ -209,7 +210,7 @@ def watch_until(right: Right, mains: Iterable[int], faults: Iterable[Fault]) -> 
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    return logged(caplog, logging.ERROR)
 
 
 @pytest.mark.parametrize("nth", range(SETS))

@@ -13,6 +13,7 @@ import pytest
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
+from support.logged import logged
 from support.programs import ended, program
 from support.rows import rows
 from support.trees import cgroup_v1, cgroup_v2, lay
@@ -180,18 +181,18 @@ def test_each_change_is_logged_once(
         reader._refreshing.due_ns = 0  # as if ten seconds had passed
         with caplog.at_level(logging.INFO):
             reader.read()
-        return [record.message for record in caplog.records if "connections" not in record.message]
+        return [line for line in logged(caplog) if "connections" not in line]
 
     assert said() == []
     (proc / "1/wchan").write_text("0")
-    assert said() == ["signal wait_channel is not available"]
+    assert said() == ["signal is not available signal=wait_channel"]
     assert said() == []
     allow(proc)
     assert said() == [], "it may run"
     assert reader.snapshot is not None
     assert reader.snapshot.signals["wait_channel"] is False
     (proc / "1/wchan").write_text("ep_poll")
-    assert said() == ["signal wait_channel is available"]
+    assert said() == ["signal is available signal=wait_channel"]
 
 
 def test_signals_are_looked_for_again_when_others_feed(reader: HostReader) -> None:

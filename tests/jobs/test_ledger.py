@@ -40,6 +40,7 @@ from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
 from gpu_bottleneck_exporter.workload.identity import Owner
 from jobs.held import GPU, SECOND, Looked, find, hold, jobs, keeping, process, spend
+from support.logged import logged
 from support.programs import Program, program, started
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 from support.waiting import PATIENCE_SECONDS, until
@@ -326,7 +327,7 @@ def test_a_row_that_cannot_be_read_costs_itself(
             assert [job["id"] for job in jobs(ledger)] == ["whole"] * 3
             assert ledger.document(name) is None
             assert ledger.document("0")
-        assert len([one for one in caplog.records if name in one.getMessage()]) == 1
+        assert len([line for line in logged(caplog) if name in line]) == 1
         # The job that it was goes on anew.
         with process({"SLURM_JOB_ID": "7"}) as one:
             hold(ledger, one.pid)
@@ -367,7 +368,7 @@ def test_a_job_that_cannot_be_described_is_recorded_without_what_its_code_shaped
         assert {*found} == {"GPU-0", "GPU-1", "GPU-2"}
         assert "idle_lines" not in found["GPU-0"]["gpus"][0]
         assert all(ledger.document(job["id"]) for job in found.values())
-        assert len([1 for one in caplog.records if found["GPU-0"]["id"] in one.getMessage()]) == 1
+        assert len([line for line in logged(caplog) if found["GPU-0"]["id"] in line]) == 1
     with keeping(jobs_state_file=file) as ledger:
         assert {job["id"] for job in jobs(ledger)} == {job["id"] for job in found.values()}
 

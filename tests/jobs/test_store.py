@@ -18,6 +18,7 @@ import pytest
 from gpu_bottleneck_exporter.jobs.store import MOST_ROW_BYTES, NEWEST, Row, Store
 from support.disks import small_disk
 from support.leftovers import mark
+from support.logged import logged
 from support.rights import with_only_writable
 
 MONTH = 30 * 86400.0
@@ -81,7 +82,7 @@ def test_a_file_outlives_the_exporter_and_a_damaged_one_is_set_aside(
         store.write([row("new")], NOW)
         assert names(store) == ["new"]
     assert (tmp_path / "jobs.aside").exists()
-    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    told = logged(caplog, logging.WARNING)
     assert len(told) == 1
     assert "jobs.aside" in told[0]
     assert "\n" not in told[0]

@@ -16,6 +16,7 @@ from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from support import states
+from support.logged import logged
 from support.nodes import node, waiting
 from support.rows import rows
 from support.states import (
@@ -174,4 +175,4 @@ def test_a_gpu_of_which_a_part_makes_no_sense_costs_itself_only(
     odd, large, whole = node_in(dumps(document(found)).encode()).gpus
     assert (odd.name, odd.up, odd.verdict) == (good.identity.name, True, None)
     assert large.power_watts == whole.power_watts is not None
-    assert [line for line in caplog.messages if "GPU-odd" in line]
+    assert [line for line in logged(caplog) if "uuid=GPU-odd" in line]

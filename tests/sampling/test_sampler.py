@@ -42,6 +42,7 @@ from gpu_bottleneck_exporter.settings import MINIMUM_INTERVAL_SECONDS, Settings
 from support import samplers
 from support.board import CALLS, Board
 from support.drivers import Libraries
+from support.logged import logged
 from support.waiting import PATIENCE_SECONDS, until
 
 SECOND = 1_000_000_000
@@ -109,13 +110,13 @@ def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_told_once(
     lost = snapshot(sampler, 0)
     assert lost.identity.uuid == board.gpus[0].record.uuid.decode()
     assert lost.errors == {79: 1}
-    assert "gpu 0: XID 79" in caplog.messages
+    assert "error event gpu=0 event=XID code=79" in logged(caplog)
     board.gpus[0].record.device_result = 0
     until(lambda: up(sampler) == [True, True], "it comes back")
-    told = [said for said in caplog.messages if said.startswith(("gpu 0 is", "gpu 0: collector"))]
+    told = [said for said in logged(caplog) if said.startswith(("GPU is", "collector "))]
     assert len(told) == 2
     assert "GPU_IS_LOST" in told[0], "not once more for each call that meets it"
-    assert told[1] == "gpu 0 is back"
+    assert told[1] == "GPU is back gpu=0"
 
 
 def test_lost_pcie_lanes_are_noticed_while_it_runs(
@@ -227,7 +228,7 @@ def test_a_driver_that_gives_nothing_but_garbage_has_failed(
         lambda: 'collector_success{collector="utilization"} 0.0' in text(sampler), "it has failed"
     )
     until(lambda: sampler.state().implausible["utilization"] > 2, "more of it")
-    told = [said for said in caplog.messages if "impossible, dropped and counted" in said]
+    told = [said for said in logged(caplog) if "dropped and counted" in said]
     assert 1 <= len(told) == len(set(told))
     board.gpus[0].record.stuck_utilization = 0
     until(lambda: 'collector_success{collector="utilization"} 1.0' in text(sampler), "it is well")
@@ -371,7 +372,7 @@ def test_a_gpu_that_answers_nothing_is_down_until_it_answers(
     assert down.remedy
     until(lambda: observed(sampler, 1) > before + 2 * SECOND, "several attempts to open it")
     assert up(sampler) == [False, True]
-    assert "gpu 0 is back" not in caplog.messages
+    assert "GPU is back gpu=0" not in logged(caplog)
     _silence(board, 0, opens=opens)
     until(lambda: up(sampler) == [True, True], "it is up")
 
@@ -476,7 +477,7 @@ def test_stopping_does_not_wait_for_a_hung_gpu(
     until(lambda: up(sampler) == [True, True], "up")
     board.gpus[0].record.hang = 1
     until(lambda: up(sampler) == [False, True], "hung")
-    until(lambda: "gpu 0 is down: a driver call has not returned" in caplog.text, "a line")
+    until(lambda: "GPU is down: a driver call has not returned" in caplog.text, "a line")
     sampler.stop(0.5)
     until(lambda: not sampler.alive, "the end of its own thread")
     board.gpus[0].record.hang = 0

@@ -20,6 +20,7 @@ from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from gpu_bottleneck_exporter.web.server import Limits, WebServer
 from support.certificates import Authority, Pair, client
+from support.logged import logged
 from support.waiting import PATIENCE_SECONDS, until
 
 Log = pytest.LogCaptureFixture
@@ -31,7 +32,7 @@ BIG = b"x" * 50_000_000
 
 
 def warned(caplog: Log) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return logged(caplog, logging.WARNING)
 
 
 class Gate:

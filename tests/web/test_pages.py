@@ -163,7 +163,7 @@ def test_a_failing_page_says_so(serve: Serve, page: Page, path: str, caplog: Log
     reply = running.get(path)
     assert (reply.status, reply.headers["content-type"]) == (500, PLAIN)
     assert b"secret" not in reply.body
-    assert warned(caplog) == [f"The page {path} failed."]
+    assert warned(caplog) == [f"page failed path={path}"]
     assert "ZeroDivisionError: the secret cause" in caplog.text
     page.failure = None
     assert running.get(path).status == 200

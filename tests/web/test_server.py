@@ -244,7 +244,7 @@ def test_without_a_thread_for_it_a_client_is_closed_and_the_next_one_answered(
     assert drain(running.connect(GET)) == b""
     assert not running.server.connections
     assert running.get("/metrics").status == 200
-    assert warned(caplog) == ["Cannot accept a connection: can't start new thread."]
+    assert warned(caplog) == ["cannot accept a connection err=can't start new thread"]
 
 
 def test_a_page_that_is_never_ready_says_so(

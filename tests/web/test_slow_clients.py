@@ -83,7 +83,7 @@ def test_a_body_that_fails_in_the_middle_is_no_whole_one(
     with pytest.raises(http.client.IncompleteRead):
         answer.read()
     eventually(lambda: warned(caplog))
-    assert warned(caplog) == ["An answer failed after its beginning."]
+    assert warned(caplog) == ["answer failed after its beginning"]
 
 
 def test_the_time_that_a_part_takes_is_not_the_clients(serve: Serve, page: Page) -> None:

@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.web.config import ALWAYS_ON, CIPHER_SUITES
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Authority, Pair, ask, client, refused
 from support.daemon import drain
+from support.logged import logged
 from support.rows import rows
 from support.waiting import until
 
@@ -269,13 +270,13 @@ def test_a_broken_change_is_not_in_force(serve: Serve, site: Site, caplog: Log, 
     until(lambda: warned(caplog), "the reason")
     assert [ask(running.port, trusting) for _ in range(3)] == [200] * 3
     (said,) = warned(caplog)
-    assert f"configuration stays in force: --web.config.file {site.file}: " in said
+    assert f"configuration stays in force err=--web.config.file {site.file}: " in said
     assert "\n" not in said
     caplog.set_level(logging.INFO)
     site.authority.issue("server")
     site.configure(max_version="TLS12")
     until(lambda: running.shake(trusting).version() == "TLSv1.2", "the change")
-    assert caplog.messages[-1] == "Reloaded the web configuration: TLS, no users."
+    assert logged(caplog)[-1] == "reloaded the web configuration now=TLS, no users"
 
 
 def test_an_encrypted_key_is_refused_and_nobody_is_asked(site: Site) -> None:

@@ -82,7 +82,7 @@ def test_hanging_mounts_stop_nobody(serve: Serve, site: Site, caplog: Log, part:
         until(lambda: statuses() == [200, 401] and warned(caplog), "an error")
         assert [statuses() for _ in range(5)] == [[200, 401]] * 5
         (said,) = warned(caplog)
-        assert said.startswith("The last good web configuration stays in force: ")
+        assert said.startswith("the last good web configuration stays in force err=")
         assert "file system hang" in said
         end()
         until(lambda: any("cannot be read" in error for error in warned(caplog)[1:]), "an error")
@@ -105,8 +105,8 @@ def test_sighup_rereads_the_web_configuration(tmp_path: Path) -> None:
     with serving(tmp_path, "serve", *ANY_PORT, "--web.config.file", "web.yml") as server:
         assert server.get()[0] == 200
         for text, said in (
-            ("", 'msg="Reloaded the web configuration: no TLS, no users."'),
-            ("a: x", "The last good web configuration stays in force: --web.config.file web.yml: "),
+            ("", 'msg="reloaded the web configuration" now="no TLS, no users"'),
+            ("a: x", 'stays in force" err="--web.config.file web.yml: '),
         ):
             (tmp_path / "web.yml").write_text(text)
             server.process.send_signal(signal.SIGHUP)

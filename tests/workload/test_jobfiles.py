@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
+from support.logged import logged
 from support.rows import rows
 from support.trees import lay
 from support.waiting import PATIENCE_SECONDS, until
@@ -104,8 +105,9 @@ def test_a_folder_that_is_missing_is_told_once(
 ) -> None:
     site = Site(tmp_path / "gpustat")
     site.files.start()
-    said = f"cannot read a prolog's jobs: {site.folder}: No such file or directory"
-    until(lambda: said in caplog.text, "that it is logged")
+    folder = f"folder={site.folder} err=No such file or directory"
+    said = f"cannot read a prolog's jobs {folder}"
+    until(lambda: said in logged(caplog), "that it is logged")
     site.prolog("0", "7 1000\n")
     site.shows(OF_SEVEN)
     site.files.stop(PATIENCE_SECONDS)

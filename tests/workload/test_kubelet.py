@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.workload.kubelet import Condition, KubeletWatch, Pa
 from gpu_bottleneck_exporter.workload.podresources import Holder
 from support.beside import repeated
 from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
+from support.logged import logged
 from support.rows import rows
 from support.trees import lay
 from support.waiting import PATIENCE_SECONDS, until
@@ -223,8 +224,8 @@ def test_a_folder_of_links_that_is_not_mounted(
     watch = running.look()
     running.works()
     assert f"{running.logs}: No such file or directory" in f"{watch.condition.trouble}"
-    said = "signal kubelet is available, but pods have uids only"
-    until(lambda: said in caplog.text, "that it is logged")
+    said = "signal is available in part signal=kubelet err=pods have uids only"
+    until(lambda: said in "".join(logged(caplog)), "that it is logged")
     assert running.holders() == (TRAIN,)
     running.logs.mkdir()
     until(lambda: watch.condition.trouble is None, "the folder")

@@ -53,7 +53,7 @@ class Supervisor:
         except OSError as error:
             trouble = f"{error}"
         if self._throttle.is_new("supervisor", trouble) and trouble:
-            log.warning("cannot notify the supervisor at %s: %s", self.address, trouble)
+            log.warning("cannot notify the supervisor", {"address": self.address, "err": trouble})
 
 
 @contextmanager

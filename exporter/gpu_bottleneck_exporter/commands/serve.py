@@ -166,7 +166,7 @@ def serve(
     sampler = Sampler(open_driver, enabled(settings), settings, end, [ledger.note])
     content = ExporterContent(sampler, settings, ledger)
     server = WebServer(content, listener, settings.telemetry_path, web_config=web_config)
-    nothing = partial(log.info, "Nothing to reload: there is no --web.config.file.")
+    nothing = partial(log.info, "nothing to reload: there is no --web.config.file")
     reread = web_config.reload if web_config else nothing
     signal.signal(signal.SIGHUP, lambda *_: reread())
     for number in ending:

@@ -204,5 +204,5 @@ def _part(reading: Callable[[], T], missing: M) -> T | M:
     try:
         return reading()
     except Exception:
-        log.debug("reading the machine", exc_info=True)
+        log.debug("reading the machine failed", exc_info=True)
         return missing

@@ -81,7 +81,7 @@ class Ledger:
         """Take it down, for any thread."""
         charged = tick.only(_CHARGED)
         if len(self._ticks) == _MOST_TICKS and self._throttle.is_new("ticks", "lost"):
-            log.warning("more than %d ticks wait for the disk: the oldest are lost", _MOST_TICKS)
+            log.warning("ticks that wait for the disk are lost", {"kept": _MOST_TICKS})
         if charged.windows or charged.readings:
             self._ticks.append(charged)
         if tick.reading(Processes):
@@ -137,7 +137,7 @@ class Ledger:
 
     def _text(self, row: Row) -> str:
         """The document of `row`; empty, with a line in the log, if it is damaged."""
-        with self._throttle.guarded(f"reading the document of {row.id!r:.100}"):
+        with self._throttle.guarded("reading a document", job=f"{row.id!s:.100}"):
             text = row.text
             json.loads(text or "0")
             return text
@@ -202,9 +202,9 @@ class Ledger:
         now = self._recorder.now_ns() / 1e9
         ended = (replace(g, end_seconds=now) if g.end_seconds is None else g for g in job.gpus)
         shown = job.having(ended if stored else job.gpus)
-        with self._throttle.guarded(f"describing {job.id}"):
+        with self._throttle.guarded("describing a job", job=job.id):
             return _packed(shown, self._until(shown))
-        with self._throttle.guarded(f"describing {job.id} in short"):
+        with self._throttle.guarded("describing a job in short", job=job.id):
             shaped = {"idle_lines": None, "recommendation": None, "score": None}
             gpus = [replace(gpu, **shaped) for gpu in shown.gpus]
             return _packed(replace(shown, gpus=gpus, claims={}, command=None), self._until(shown))

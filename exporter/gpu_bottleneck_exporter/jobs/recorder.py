@@ -103,10 +103,10 @@ class JobRecorder:
             tick = ticks.popleft().shifted(self._offset_ns)
             uuid = tick.gpu.uuid
             book = self._books.setdefault(uuid, GpuBook(tick.at_ns))
-            with self._throttle.guarded(f"listing the processes of {uuid}"):
+            with self._throttle.guarded("listing the processes", uuid=uuid):
                 if (found := tick.reading(Processes)) and found.count is not None:
                     self._list(book, tick.gpu, tick.read_ns(Processes), found)
-            with self._throttle.guarded(f"charging the time of {uuid}"):
+            with self._throttle.guarded("charging the time", uuid=uuid):
                 if tick.windows:
                     book.spend(tick.windows, tick.stalls)
                 if power := tick.reading(Power):
@@ -116,7 +116,7 @@ class JobRecorder:
                     used = None if shared else memory.used_bytes
                     book.memory(tick.read_ns(Memory), used, memory.total_bytes)
         for uuid, (lines, mains) in self._lines.ended() if self._lines else ():
-            with self._throttle.guarded(f"keeping the lines of {uuid}"):
+            with self._throttle.guarded("keeping the lines", uuid=uuid):
                 had = _whose(self._books[uuid], mains) if uuid in self._books else None
                 if had and lines.lines:
                     had.idle_lines = lines
@@ -140,7 +140,7 @@ class JobRecorder:
         here, known = ({one.pid for one in them} for them in (book.open(), book.tenancies))
         for pid in used.keys() - here:
             came = False
-            with self._throttle.guarded(f"recording the processes of {gpu.uuid}"):
+            with self._throttle.guarded("recording the processes", uuid=gpu.uuid):
                 came = self._begin(book, gpu, at_ns, pid, found)
             if not came and pid in known:  # the driver still lists it
                 self._sampler.look((gpu.uuid,), now=False)
@@ -235,7 +235,7 @@ class JobRecorder:
             if rows is None and waits_ns < BACKFILL_NS:
                 raise OSError("the jobs that are stored cannot be read")
             for row in rows or ():
-                with self._throttle.guarded(f"continuing {row.id}"):
+                with self._throttle.guarded("continuing a job", job=row.id):
                     jobs = [wire.read(Job, json.loads(row.text) | {"id": row.id})]
                     self.jobs[row.id] = jobs[0]
         return jobs[-1] if jobs else None

@@ -115,7 +115,7 @@ def claim(path: str) -> None:
     def work() -> None:
         found.append(_refusal(path, _lock(path)))
         if late.is_set() and found[0]:
-            log.warning("%s", found[0])
+            log.warning("cannot use the file of jobs", {"err": found[0]})
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -222,15 +222,17 @@ class Store:
             with self._opened() as file:
                 result = do(file)
         except sqlite3.Error as error:
-            trouble = f"cannot {what} jobs in {self._path}: {error}"
+            trouble = f"{error}"
             # Python 3.10 knows no codes, but has a type for these two and rare others.
             code = getattr(error, "sqlite_errorcode", 11 * (type(error) is sqlite3.DatabaseError))
             if code & 0xFF in _DAMAGE:
                 trouble += self._set_aside()
         finally:
             self._lock.release()
-        over = f"{self._path} can be used again"
-        self._throttle.log_change(logging.WARNING, what, trouble, f"{trouble}; trying again", over)
+        texts = f"cannot {what} jobs; trying again", f"can {what} jobs again"
+        self._throttle.log_change(
+            logging.WARNING, what, trouble, texts, file=self._path, err=trouble
+        )
         return result
 
     def _opened(self) -> sqlite3.Connection:

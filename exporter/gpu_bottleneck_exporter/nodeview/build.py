@@ -180,7 +180,7 @@ def _gpu(gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, lately: Lately
 
 def _isolated(gpu: model.Gpu) -> AbstractContextManager[None]:
     """What fails costs this GPU what is added to it, and the others nothing."""
-    return _throttle.guarded(f"describing GPU {gpu.gpu} ({gpu.uuid})")
+    return _throttle.guarded("describing a GPU", gpu=gpu.gpu, uuid=gpu.uuid)
 
 
 def _down(index: int, sampler: Sampler) -> dict[str, Any]:

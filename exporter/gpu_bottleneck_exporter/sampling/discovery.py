@@ -75,7 +75,7 @@ class Discovery:
                 whole=living.isdisjoint(found.cut),
                 share=share_of(len(held)),
             )
-            with self._isolated(f"finding the feeders of {uuid}", uuid):
+            with self._isolated("finding the feeders", uuid):
                 feed.adopt(tree)
         self._find_kin(feeds, mains)
         return feeds
@@ -96,9 +96,9 @@ class Discovery:
                 feed.family.forget_related()
             elif feed.family.is_kin_search_due(now, mains):
                 kin = feed.family.kin  # stays where the search fails
-                with self._isolated(f"looking for kin of {uuid}"):
+                with self._isolated("looking for kin", uuid, may_hang=False):
                     kin = set().union(*(finder.of(pid, feed.workers) for pid in feed.mains))
-                with self._isolated(f"watching kin of {uuid}", uuid):
+                with self._isolated("watching kin", uuid):
                     feed.family.adopt_kin(kin)
 
     def lacks_kin(self, feed: FeederGroup, now_ns: int) -> bool:
@@ -116,7 +116,7 @@ class Discovery:
             with self._isolated("looking for strangers that feed"):
                 strangers = self.strangers.search(wanted, mains, now_ns)
             for feed, found in strangers.items():
-                with self._isolated(f"watching strangers that feed {uuids[feed]}", uuids[feed]):
+                with self._isolated("watching strangers that feed", uuids[feed]):
                     feed.family.adopt_strangers(found)
 
 

@@ -47,6 +47,8 @@ from gpu_bottleneck_exporter.workload.owners import without_bystanders
 
 log = logging.getLogger(__name__)
 
+ERROR_EVENTS = "error events cannot be counted", "error events are reported again"
+"""Messages about a driver that does not report them, and one that does again."""
 _SLOW_READINGS_KEPT = 3
 """Times their interval: one may fail, and the next one come late."""
 _STEADY_TICKS = 4
@@ -224,10 +226,10 @@ class GpuReader:
         try:
             found = self._driver.instances(self.index)
         except DriverError as error:  # if only this fails, keep reading the rest
-            log.debug("gpu %d: MIG instances: %s", self.index, error)
+            log.debug("cannot list MIG instances", {"gpu": self.index, "err": error})
             return
         if found != known:
-            log.info("gpu %d: MIG instances changed", self.index)
+            log.info("MIG instances changed", {"gpu": self.index})
             self.open()
 
     def read(self) -> int:
@@ -262,7 +264,7 @@ class GpuReader:
         if self._watch is not None and opened.readings:
             tick = self._explained(self._watch, opened)
             for note in (opened.ledger.note, *self._watch.subscribers):
-                with self._throttle.guarded(f"noting a tick of {tick.gpu.uuid}"):
+                with self._throttle.guarded("noting a tick", uuid=tick.gpu.uuid):
                     note(tick)
         opened.readings, opened.windows = {}, []
 
@@ -273,7 +275,7 @@ class GpuReader:
         known, did = None if holders is None else len(holders), None
         stalls = split(windows, known, None, engine=engine)
         if holders and stalls:  # else there is nothing to explain, or nobody is there
-            with self._throttle.guarded(f"explaining the idle time of {gpu.uuid}"):
+            with self._throttle.guarded("explaining the idle time", uuid=gpu.uuid):
                 start_ns = windows[0].end_ns - windows[0].duration_ns
                 did = watch.explaining(gpu.uuid, start_ns, windows[-1].end_ns)
                 stalls = split(windows, known, did, opened.carry, engine)
@@ -311,17 +313,23 @@ class GpuReader:
         except DriverError as error:
             self.event_trouble = str(error)
             self._events_due_ns = now + SELDOM_NS
-        if self._throttle.is_new("error events", self.event_trouble):
-            event, told = self._driver.about.error_event, self.event_trouble or "reported again"
-            log.warning("gpu %d: %ss are %s", self.index, event, told)
+        self._throttle.log_change(
+            logging.WARNING,
+            "error events",
+            self.event_trouble,
+            ERROR_EVENTS,
+            gpu=self.index,
+            event=self._driver.about.error_event,
+            err=self.event_trouble,
+        )
 
     def _count_implausible(self, collector: str, name: str, value: object) -> None:
         """Count a value that cannot be; say so for the first of its kind."""
-        told = f"{collector} {name}"
         self.implausible[collector] = self.implausible.get(collector, 0) + 1
-        if self._throttle.is_new(told, state=True):
-            what = f"the driver returned {value!s:.40} for {told}: impossible, dropped and counted"
-            log.warning("gpu %d: %s", self.index, what)
+        if self._throttle.is_new(f"{collector} {name}", state=True):
+            values = {"gpu": self.index, "collector": collector, "field": name}
+            text = "impossible value of the driver: dropped and counted"
+            log.warning(text, {**values, "value": f"{value!s:.40}"})
 
     def _collect(self, collector: Collector, opened: Opened) -> None:
         began = time.monotonic_ns()
@@ -342,10 +350,15 @@ class GpuReader:
                     opened.ledger.without_utilization()
                 return
             error = str(refusal)
-        who = f"gpu {self.index}: collector {name}"
-        said, over = f"{who} failed: {error}", f"{who} works again"
-        subject = f"{opened.ledger.identity.uuid} {name}"
-        self._throttle.log_change(logging.WARNING, subject, error, said, over)
+        self._throttle.log_change(
+            logging.WARNING,
+            f"{opened.ledger.identity.uuid} {name}",
+            error,
+            ("collector failed", "collector works again"),
+            gpu=self.index,
+            collector=name,
+            err=error,
+        )
         seconds = (time.monotonic_ns() - began) / 1e9
         last_success = time.time() if error is None else before and before.last_success
         opened.outcomes[name] = Outcome(seconds, last_success, error)
@@ -375,7 +388,9 @@ class GpuReader:
         except DriverError as error:
             return opened.what_failed(error)
         except Exception as error:  # the one place that isolates collectors from each other
-            log.debug("gpu %d: %s", self.index, collector.name, exc_info=True)
+            log.debug(
+                "collector failed", {"gpu": self.index, "collector": collector.name}, exc_info=True
+            )
             return f"{type(error).__name__}: {error}"
         trouble = opened.what_failed(opened.device.last_error)
         of_gpu = reading and not (isinstance(reading, Memory) and reading.of_machine)

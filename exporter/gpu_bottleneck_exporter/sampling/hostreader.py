@@ -75,4 +75,5 @@ class HostReader:
         self._signals = {name: known[name] for name in known if name not in self._without}
         for name, given in sorted(self._signals.items()):
             if self._throttle.is_new(name, given, usual=True):
-                log.info("signal %s is %s", name, "available" if given else "not available")
+                text = "signal is available" if given else "signal is not available"
+                log.info(text, {"signal": name})

@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.logthrottle import QUIET_SECONDS, LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector
-from gpu_bottleneck_exporter.sampling.gpureader import Outcome
+from gpu_bottleneck_exporter.sampling.gpureader import ERROR_EVENTS, Outcome
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
@@ -316,7 +316,7 @@ class Sampler:
             return 0.0
         except DriverError as error:
             if self.status != str(error):
-                log.warning("no GPU metrics: %s; trying again", error)
+                log.warning("no GPU metrics; trying again", {"err": error})
             self.status, self.remedy = str(error), error.remedy or NO_GPU
             now = time.monotonic()
             # Only refusals in a row count: any other error starts over.
@@ -340,7 +340,8 @@ class Sampler:
         self._workers, self._driver = workers, driver
         self.remedy = NO_GPU
         self.status = f"watching {count} GPU{'' if count == 1 else 's'} ({driver.name} driver)"
-        log.info("%s, driver version %s", self.status, driver.system.driver_version)
+        version = driver.system.driver_version
+        log.info("watching", {"gpus": count, "driver": driver.name, "driver_version": version})
         self._own_cpu.beat(time.monotonic_ns())
         for worker in workers:
             worker.start()
@@ -353,16 +354,20 @@ class Sampler:
         self._own_cpu.beat(now)
         if self._watch:
             self._watch.replace_if_hung(now)
-        if self._throttle.is_new("own CPU", bool(self._own_cpu.starved), usual=False):
-            late = "is starved of CPU: readings come late"
-            told = late if self._own_cpu.starved else "gets enough CPU again"
-            log.warning("the exporter %s", told)
+        texts = "starved of CPU: readings come late", "CPU is enough again"
+        self._throttle.log_change(
+            logging.WARNING, "own CPU", bool(self._own_cpu.starved) or None, texts
+        )
         for worker in self._workers:
-            seconds, name = worker.hung_seconds(now), f"gpu {worker.index}"
-            said = f"{name} is down: a driver call has not returned for {seconds or 0:.0f} s"
-            over = f"{name}: the driver call has returned"
-            subject, hangs = f"hang of {name}", bool(seconds) or None
-            self._throttle.log_change(logging.ERROR, subject, hangs, said, over)
+            seconds = worker.hung_seconds(now)
+            self._throttle.log_change(
+                logging.ERROR,
+                f"hang of {worker.index}",
+                bool(seconds) or None,
+                ("GPU is down: a driver call has not returned", "the driver call has returned"),
+                gpu=worker.index,
+                seconds=round(seconds) if seconds else None,
+            )
         unusable = [worker.unusable for worker in self._workers if worker.unusable]
         if unusable:
             self._fatal(f"this process can no longer use the driver: {unusable[0]}")
@@ -387,11 +392,12 @@ class Sampler:
         except DriverError as error:
             trouble = str(error)
         except Exception as error:  # one bad event must not end the only thread that counts them
-            log.debug("error events", exc_info=True)
+            log.debug("waiting for error events failed", exc_info=True)
             trouble = f"{type(error).__name__}: {error}"
         self._error_events = trouble is None
-        if self._throttle.is_new("error events", trouble):
-            log.warning("%ss: %s", kind, trouble or "reported again")
+        self._throttle.log_change(
+            logging.WARNING, "error events", trouble, ERROR_EVENTS, event=kind, err=trouble
+        )
         if trouble:
             return self._counting.pause()
         self._counting = Backoff()
@@ -401,4 +407,4 @@ class Sampler:
         """Log `event`, once a minute for each kind: a job can cause thousands."""
         minute = int(time.monotonic() / QUIET_SECONDS)
         if self._throttle.is_new(str(event), minute):
-            log.warning("gpu %d: %s %d", event.index, kind, event.code)
+            log.warning("error event", {"gpu": event.index, "event": kind, "code": event.code})

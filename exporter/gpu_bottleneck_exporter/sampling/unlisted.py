@@ -61,8 +61,8 @@ class UnlistedProcesses(Loop):
             pids = self.pids.get(who.uuid)
             if self._throttle.is_new(who.uuid, pids):
                 named = ", ".join(map(str, pids or ())) or "no process that we may look at"
-                what = "memory is in use, but the driver lists no process; its device is open in"
-                log.warning("gpu %d: %s: %s", who.index, what, named)
+                text = "memory is in use, but the driver lists no process"
+                log.warning(text, {"gpu": who.index, "opened_by": named})
 
     def _search(self, wanted: Mapping[str, frozenset[str]]) -> Mapping[str, tuple[int, ...]]:
         opened: dict[str, list[int]] = {uuid: [] for uuid in wanted}

@@ -192,7 +192,7 @@ class HostSampler:
         """
         uuid, since_ns = self._reading
         if uuid and now_ns - since_ns > _HANG_NS and not self._loop.stopping:
-            log.warning("the processes of %s do not answer: not watched until they do", uuid)
+            log.warning("processes do not answer: not watched until they do", {"uuid": uuid})
             self._hung[uuid], self._reading = self._loop.thread, ("", now_ns)
             self._let_rest(uuid, _HANG_NS / 1e9)
             self._waited = 0.0
@@ -278,7 +278,7 @@ class HostSampler:
             if self._hangs(uuid):
                 gpu.feeding = None  # what was read last is too old
                 continue
-            with self._isolated(f"reporting the feeders of {uuid}", uuid):
+            with self._isolated("reporting the feeders", uuid):
                 feeding = gpu.reader.read(feed, now, gpu.peers, queue_known=queue_known)
                 if self._prescribers:
                     outlook = self._prescribers.advise(
@@ -293,13 +293,13 @@ class HostSampler:
             self._published.notify_all()
 
     @contextmanager
-    def _isolated(self, what: str, uuid: str = "") -> Iterator[None]:
+    def _isolated(self, step: str, uuid: str = "", *, may_hang: bool = True) -> Iterator[None]:
         """Whatever /proc says of one job, the others are sampled on.
 
-        `uuid`: the GPU whose processes are read; empty if no read can hang.
+        `uuid`: the GPU whose processes are read, if any; without `may_hang`, no read can hang.
         """
-        self._reading = uuid, time.monotonic_ns()
-        with self._throttle.guarded(what):
+        self._reading = uuid if may_hang else "", time.monotonic_ns()
+        with self._throttle.guarded(step, uuid=uuid or None):
             yield
         self._returned()
 
@@ -357,7 +357,7 @@ class HostSampler:
             with self._isolated("reading the control groups"):
                 self._cgroups.look()
         for uuid, feed in awake.items():
-            what, gpu = f"watching the feeders of {uuid}", self._gpus[uuid]
+            step, gpu = "watching the feeders", self._gpus[uuid]
             began_ns = time.monotonic_ns()
             gpu.pause = feed.pace.pause(self._step, LONGEST_PAUSE_SECONDS)
             lively = gpu.pause <= self._step
@@ -377,10 +377,10 @@ class HostSampler:
                 if feed in closing:
                     stale |= not feed.advance(time.monotonic_ns())
             except Exception as error:  # noqa: BLE001 - whatever /proc says of one job
-                self._throttle.log_fault(what, error)
+                self._throttle.log_fault(step, error, uuid=uuid)
             else:
                 if feed in closing:  # a pass that does less may succeed where another fails
-                    self._throttle.log_fault(what, None)
+                    self._throttle.log_fault(step, None, uuid=uuid)
             self._returned()
             seconds = (time.monotonic_ns() - began_ns) / 1e9
             if seconds > _MAX_BLOCKED_SECONDS:

@@ -187,7 +187,7 @@ class GpuWorker(Loop):
         except DriverError as error:
             self._fail(error)
         except Exception as error:  # a bug must not end the only reader of this GPU
-            log.debug("gpu %d", self.index, exc_info=True)
+            log.debug("reading a GPU failed", {"gpu": self.index}, exc_info=True)
             self._fail(DriverError(f"{type(error).__name__}: {error}"))
         else:
             usual, apart = self._interval_seconds, self.index * APART_SECONDS
@@ -227,8 +227,8 @@ class GpuWorker(Loop):
         Each call that meets the same loss words it differently.
         """
         kind = None if error is None else (type(error), error.remedy)
-        said, over = f"gpu {self.index} is down: {self._down}", f"gpu {self.index} is back"
-        self._throttle.log_change(logging.ERROR, "gpu", kind, said, over)
+        texts = "GPU is down", "GPU is back"
+        self._throttle.log_change(logging.ERROR, "gpu", kind, texts, gpu=self.index, err=self._down)
 
     def _fail(self, error: DriverError) -> None:
         if isinstance(error, DriverUnusable):

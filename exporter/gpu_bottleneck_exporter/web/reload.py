@@ -21,6 +21,7 @@ PATIENCE_SECONDS = 10.0
 """For reading the files, which takes milliseconds unless a file system hangs."""
 CHECK_SECONDS = 1.0
 """Between two checks whether a file has changed; each costs one stat per file."""
+_STAYS = "the last good web configuration stays in force"
 
 
 class WebConfigFile:
@@ -62,11 +63,8 @@ class WebConfigFile:
         since = self._reading_since
         if since is not None and time.monotonic() - since > self._patience:
             self._reading_since = None  # told once
-            log.error(
-                "The last good web configuration stays in force: its files were not read within "
-                "%g s; is their file system hanging?",
-                self._patience,
-            )
+            found = f"its files were not read within {self._patience:g} s; is their file system "
+            log.error(_STAYS, {"err": f"{found}hanging?"})
         return self._active
 
     def reload(self) -> None:
@@ -100,10 +98,10 @@ class WebConfigFile:
                 raise self._fault("switching TLS on or off needs a restart")  # noqa: TRY301
         except Exception as error:  # noqa: BLE001 - whatever it is, checks go on
             if _stamps(self._seen) == self._seen:  # else it changed meanwhile: retried next time
-                log.error("The last good web configuration stays in force: %s", error)  # noqa: TRY400 - the sentence says it all
+                log.error(_STAYS, {"err": error})  # noqa: TRY400 - the sentence says it all
             return
         self._active = active
-        log.info("Reloaded the web configuration: %s.", active.summary)
+        log.info("reloaded the web configuration", {"now": active.summary})
 
     def _read(self) -> WebConfig:
         # Stamped before reading: a file that changes meanwhile is reread next time.

@@ -142,7 +142,7 @@ class Routes:
             return page(allows_gzip(accept_encoding), accept, query)
         except Exception:
             # One page that fails must not affect the others.
-            log.exception("The page %s failed.", path)
+            log.exception("page failed", {"path": path})
             return plain(500, "This page failed; see the exporter's log.")
 
 

@@ -203,7 +203,7 @@ class WebServer:
 
     def _complain(self, error: Exception) -> None:
         if not self.stopping and self._throttle.is_new("accept", f"{error}"):
-            log.error("Cannot accept a connection: %s.", error)
+            log.error("cannot accept a connection", {"err": error})
         time.sleep(_SHORTAGE_SECONDS)
 
     def _end(self) -> None:
@@ -284,7 +284,7 @@ class Connection(BaseHTTPRequestHandler):
         except OSError:
             pass  # the client has gone, is too slow, or does not speak TLS as it should
         except Exception:
-            log.exception("An answer failed after its beginning.")
+            log.exception("answer failed after its beginning")
         finally:
             if self.phase is Phase.SENDING or (self.gone and not self._server.stopping):
                 # Else the kernel would keep for minutes what the client does not take.

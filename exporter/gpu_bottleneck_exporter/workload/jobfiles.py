@@ -62,7 +62,8 @@ class JobFiles(Loop):
         except OSError as error:
             names = []
             if self._expected and self._throttle.is_new("folder", error.strerror):
-                log.warning("cannot read a prolog's jobs: %s: %s", self._folder, error.strerror)
+                values = {"folder": self._folder, "err": error.strerror}
+                log.warning("cannot read a prolog's jobs", values)
         self._jobs = {name.lower(): jobs for name in names if (jobs := self._read(name))}
 
     def _read(self, name: str) -> Sequence[Owner]:

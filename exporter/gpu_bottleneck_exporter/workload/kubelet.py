@@ -230,11 +230,13 @@ class KubeletWatch(Loop):
         self.condition = condition
         if not self._throttle.is_new("kubelet", condition.given):
             return
+        values = {"signal": "kubelet", "err": condition.trouble}
         if condition.trouble is None:
-            log.info("signal kubelet is available")
+            log.info("signal is available", values)
+        elif condition.given:
+            log.warning("signal is available in part", values)
         else:
-            how = "available, but" if condition.given else "not available:"
-            log.warning("signal kubelet is %s %s", how, condition.trouble)
+            log.warning("signal is not available", values)
 
 
 def container_names(folder: Path, ids: Collection[str]) -> Mapping[str, Holder]:
