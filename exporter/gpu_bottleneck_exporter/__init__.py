@@ -1,3 +1,32 @@
-"""Prometheus exporter that says why a GPU is idle."""
+"""Prometheus exporter that says why a GPU is idle.
+
+`__all__` is for Python programs, and follows the version; the rest is internal and may change.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpu_bottleneck_exporter.api import diagnose
+    from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
+    from gpu_bottleneck_exporter.jobs.model import Job
+    from gpu_bottleneck_exporter.nodeview.model import Node
 
 __version__ = "0.1.0"
+__all__ = ["ExporterError", "Job", "Node", "SettingsError", "diagnose"]
+_HOMES = {
+    "ExporterError": "errors",
+    "Job": "jobs.model",
+    "Node": "nodeview.model",
+    "SettingsError": "errors",
+    "diagnose": "api",
+}
+"""The modules of the public names, which are loaded when they are first used (PEP 562)."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
