@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -20,7 +21,7 @@ from support.rights import as_user
 from support.rows import rows
 from support.waiting import until
 
-ELF_CLASS = 4
+ELF_CLASS, SEGMENT_COUNT = 4, 56
 Place = Callable[[Path, Path], object]
 """Puts something at its second argument, be it made of the whole library at its first."""
 
@@ -41,6 +42,12 @@ def of_another_class(whole: Path, at: Path) -> None:
     at.write_bytes(content)
 
 
+def without_segments(whole: Path, at: Path) -> None:
+    content = bytearray(whole.read_bytes())
+    content[SEGMENT_COUNT : SEGMENT_COUNT + 2] = bytes(2)
+    at.write_bytes(content)
+
+
 def needing(_: Path, at: Path) -> None:
     """A library that needs another one, which is gone."""
     gone = at.parent / "libgone.so"
@@ -57,10 +64,16 @@ BAD: dict[str, tuple[Place, str]] = {
     "empty": (cut(0.0), "file too short"),
     "a folder": (lambda _, at: at.mkdir(), "not a file"),
     "a pipe": (lambda _, at: os.mkfifo(at), "not a file"),
+    "cut within its header": (
+        lambda whole, at: at.write_bytes(whole.read_bytes()[:40]),
+        "too short",
+    ),
+    "of random bytes": (lambda _, at: at.write_bytes(b"\xff" * 100), "invalid ELF header"),
     "text": (lambda _, at: at.write_text("GPU\n" * 100), "invalid ELF header"),
+    "without segments": (without_segments, "no loadable segments"),
     "of another machine": (of_another_class, "wrong ELF class"),
     "a dead link": (lambda _, at: at.symlink_to("libnvidia-ml.so.9"), "which is missing"),
-    "in need of another": (needing, "libgone.so: cannot open"),
+    "in need of another": (needing, f"/{loader.LIBRARY}: libgone.so: cannot open"),
 }
 
 
@@ -80,6 +93,33 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_reason(
     assert reason in said
     assert loader.LIBRARY in said
     assert "\n" not in said
+
+
+def test_a_file_that_an_upgrade_has_just_removed_is_the_loaders_matter(tmp_path: Path) -> None:
+    assert loader._lengths(tmp_path / "gone") == (0, 0)
+
+
+def test_the_places_are_those_where_the_loader_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Besides those of its cache. Which systems' loaders look into /usr/lib64 is their choice."""
+    given = [tmp_path / name for name in "abc"]
+    for folder in given:
+        folder.mkdir()
+    monkeypatch.setenv("LD_LIBRARY_PATH", "{}:{};{}".format(*given))
+    code = "import ctypes; ctypes.CDLL('libnowhere.so.1')"
+    looking = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_DEBUG": "libs"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    tried = re.findall(r"trying file=(\S*/libnowhere\.so\.1)$", looking.stderr, re.MULTILINE)
+    folders = {Path(file).parent.resolve() for file in tried if Path(file).parent.is_dir()}
+    ours = {place.parent.resolve() for place in loader._places("libnowhere.so.1")}
+    of_python = (Path(sys.base_prefix) / "lib").resolve()
+    assert folders - {of_python} == ours - {Path("/usr/lib64").resolve()}
 
 
 def test_what_is_loaded_of_a_library_and_none_at_all_are_fine(
@@ -137,3 +177,9 @@ def test_a_library_that_may_not_be_read_is_not_a_missing_one(
     assert done.returncode == 1
     assert found.endswith(f"{library}: no permission to {wanted} it")
     assert "read the library" in remedy
+
+
+@pytest.mark.parametrize("given", ["", ":"])
+def test_the_working_folder_is_no_place(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", given)
+    assert all(place.is_absolute() for place in loader._places(loader.LIBRARY))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -23,6 +25,9 @@ def clean(reading: Reading) -> tuple[Reading, list[str]]:
 
 
 BYTES = {"pcie_receive": math.nan}
+OVER_A_SECOND: Callable[..., Reading] = partial(Activity, SECOND)
+MEMORY: Callable[..., Reading] = kinds.Memory
+RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active")
 
 
 @rows(
@@ -34,6 +39,17 @@ BYTES = {"pcie_receive": math.nan}
         "heat": (Thermal({"gpu": 644245923, "memory": 60}), Thermal({"memory": 60}), "sensors gpu"),
         "a limit": (Thermal(limits={"slowdown": 2**32}), Thermal(), "limits slowdown"),
         "a margin": (Thermal(margin=644245923), Thermal(), "margin"),
+        **{
+            f"{name} of {value}": (OVER_A_SECOND(**{name: value}), Activity(SECOND), name)
+            for name in RATIOS
+            for value in (1.2, -0.2)
+        },
+        **{
+            f"{name} beyond a document": (MEMORY(**{name: 10**16}), kinds.Memory(), name)
+            for name in ("total_bytes", "used_bytes", "reserved_bytes")
+        },
+        "power of a module": (kinds.Power(module_watts=1e9), kinds.Power(), "module_watts"),
+        "video": (kinds.Video({}, {"encoder": 2**32 - 1}), kinds.Video({}), "percents encoder"),
         "a mean": (Activity(SECOND, dram_active=math.nan), Activity(SECOND), "dram_active"),
         "a pipe": (Activity(SECOND, pipes={"fp16": math.nan}), Activity(SECOND), "pipes fp16"),
         "bytes": (
@@ -44,12 +60,20 @@ BYTES = {"pcie_receive": math.nan}
         "bytes of 64 bits": (kinds.Memory(80, 2**64 - 1), kinds.Memory(80), "used_bytes"),
         "energy": (kinds.Power(energy_joules=1e19), kinds.Power(), "energy_joules"),
         "lanes": (kinds.Link(width=2**32 - 1), kinds.Link(), "width"),
+        "no lanes": (kinds.Link(width=0), kinds.Link(), "width"),
+        "lanes of a slot": (kinds.Link(width_max=2**32 - 1), kinds.Link(), "width_max"),
         "digits": (kinds.Clocks({"sm": 10**400}), kinds.Clocks(), "now sm"),
         "an infinity": (kinds.Power(limit_watts=math.inf), kinds.Power(), "limit_watts"),
+        "one below": (kinds.Power(limit_watts=-math.inf), kinds.Power(), "limit_watts"),
         "bytes of a process": (
             kinds.Processes((Process(7, 10**16),)),
             kinds.Processes((Process(7),)),
             "used_bytes",
+        ),
+        "pid 0": (
+            kinds.Processes((Process(0), Process(7))),
+            kinds.Processes((Process(7),), others_hidden=True),
+            "pid",
         ),
         "a pid": (
             kinds.Processes((Process(2**32 - 1), Process(7))),
@@ -60,6 +84,35 @@ BYTES = {"pcie_receive": math.nan}
 )
 def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str) -> None:
     assert clean(reading) == (left, [dropped])
+
+
+@rows(
+    "reading, left, dropped",
+    {
+        "busy": (Utilization(gpu_percent=-1), Utilization(), "gpu_percent"),
+        "watts": (kinds.Power(-0.1), kinds.Power(), "watts"),
+        "energy": (kinds.Power(energy_joules=-1.0), kinds.Power(), "energy_joules"),
+        "bytes": (kinds.Memory(used_bytes=-1), kinds.Memory(), "used_bytes"),
+        "a limit": (Thermal(limits={"slowdown": -1}), Thermal(), "limits slowdown"),
+        "heat": (Thermal({"gpu": -(2**31)}), Thermal(), "sensors gpu"),
+        "a margin": (Thermal(margin=-(2**31)), Thermal(), "margin"),
+        "traffic": (
+            Activity(SECOND, traffic_bytes={"pcie_receive": -1.0}),
+            Activity(SECOND),
+            "traffic_bytes pcie_receive",
+        ),
+    },
+)
+def test_no_sum_goes_backwards_and_garbage_may_be_negative(
+    reading: Reading, left: Reading, dropped: str
+) -> None:
+    assert clean(reading) == (left, [dropped])
+
+
+def test_an_impossible_sample_of_a_ring_is_counted_where_it_is_left_out() -> None:
+    ring = (kinds.RingSample(1, 50), kinds.RingSample(2, None))
+    reading = Utilization(ring, ring)
+    assert clean(reading) == (reading, ["samples", "samples"])
 
 
 @pytest.mark.parametrize(

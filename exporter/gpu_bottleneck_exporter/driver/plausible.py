@@ -36,15 +36,14 @@ _PERCENT = Range(0, 100)
 _RATIO = Range(0, 1, slack=0.05)
 """NaN (DCGM leaves it out); means between two GPM samples overshoot slightly."""
 _BYTES = Range(0, 1e15)
-"""Also the largest that a document of a job may have."""
+"""NaN of links, as above; also the largest that a document of a job may have."""
 _ANYTHING = Range(-(2.0**63), 2.0**63)
 """Any figure: 64 bits hold no larger one, and no text or division of integers takes all others."""
 _RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes")
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
     readings.Video: {"percents": _PERCENT},
-    # NaN, as above: 1 PiB is far more than any link moves between two readings.
-    readings.Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": Range(0, 2**50)},
+    readings.Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": _BYTES},
     # 3.69 TW for one reading (intel/xpumanager#130).
     # 10 TJ are 16 years of that.
     readings.Power: {

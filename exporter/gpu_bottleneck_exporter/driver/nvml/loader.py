@@ -17,7 +17,6 @@ LIBRARY = "libnvidia-ml.so.1"
 _ELF64 = b"\x7fELF\x02"
 _SEGMENT = struct.Struct("=IIQQQQ")
 """Elf64_Phdr: type, flags, offset in the file, two addresses, size in the file (elf.h)."""
-_PT_LOAD = 1
 
 
 def failure(library: str = LIBRARY) -> str | None:
@@ -64,7 +63,7 @@ def _lengths(file: Path) -> tuple[int, int]:
         segments = [_SEGMENT.unpack_from(rows, size * at) for at in range(count)]
     except (OSError, struct.error):  # the loader says what is wrong
         return 0, 0
-    return length, max((s[2] + s[5] for s in segments if s[0] == _PT_LOAD), default=0)
+    return length, max((offset + size for _, _, offset, _, _, size in segments), default=0)
 
 
 def _skipped(path: Path) -> str | None:
