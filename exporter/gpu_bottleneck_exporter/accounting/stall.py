@@ -62,7 +62,7 @@ _THRASHING_BYTES_PER_SECOND = 256 * 1024
 _OF_ITS_OWN = frozenset(
     {HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK, VIDEO_ENGINE}
 )
-"""Causes within one rank: while it waits for these, the other ranks of its job wait for it."""
+"""Waits within one rank: while it waits for these, the other ranks of its job wait for it."""
 
 
 Carry = dict[Activity, float]
@@ -81,7 +81,7 @@ def split(
     `holders`: how many processes hold the GPU; None if that could not be read. `did`: what its
     feeders did. `carry` is kept from tick to tick of a GPU, and changed. `engine`: the share of the
     time, 0-1, in which a video engine worked. As the driver does not report how it overlaps with
-    kernels, the same share of the idle time is taken. It counts like busy time for other causes.
+    kernels, the same share of the idle time is taken. It counts like busy time for other waits.
     """
     duration, active = sums(windows)
     video = round((duration - active) * min(engine, 1.0))
@@ -104,7 +104,7 @@ def _split(
         return {UNKNOWN: idle}
     shares = _with_awaited_reads(_main_shares(did), did)
     left = _while_idle(busy, shares, {} if carry is None else carry, duration)
-    return apportion(idle, _by_cause(left, did))
+    return apportion(idle, _by_wait(left, did))
 
 
 def by_file_system(stalls: Mapping[str, int], did: Bucket | None) -> dict[str, int]:
@@ -130,8 +130,8 @@ def apportion(total: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 
 def engaged(active_ns: int, stalls: Mapping[str, int]) -> int:
-    """Nanoseconds in which a GPU worked or waited for a cause within its own rank."""
-    return active_ns + sum(ns for cause, ns in stalls.items() if cause in _OF_ITS_OWN)
+    """Nanoseconds in which a GPU worked or waited within its own rank."""
+    return active_ns + sum(ns for wait, ns in stalls.items() if wait in _OF_ITS_OWN)
 
 
 def _main_shares(did: Bucket) -> dict[Activity, float]:
@@ -227,10 +227,10 @@ def _while_idle(
     return left
 
 
-def _by_cause(left: Mapping[Activity, float], did: Bucket) -> Mapping[str, float]:
-    """Shares by cause of what is `left` of the main's time once the busy share is subtracted."""
+def _by_wait(left: Mapping[Activity, float], did: Bucket) -> Mapping[str, float]:
+    """Shares by `waiting_on` of the main's time that is `left` without the busy share."""
     parts = [
-        *((cause, left[Activity.RUN] * share) for cause, share in _running_main(did).items()),
+        *((wait, left[Activity.RUN] * share) for wait, share in _running_main(did).items()),
         (HOST_CODE, left[Activity.PROGRAM]),
         (_disk(did), left[Activity.DISK]),
         (MEMORY, left[Activity.MEMORY]),
@@ -239,8 +239,8 @@ def _by_cause(left: Mapping[Activity, float], did: Bucket) -> Mapping[str, float
         *_waiting_main({one: share for one, share in left.items() if one.rests}, did).items(),
     ]
     shares: dict[str, float] = defaultdict(float)
-    for cause, share in parts:
-        shares[cause] += share
+    for wait, share in parts:
+        shares[wait] += share
     return shares
 
 
@@ -260,21 +260,21 @@ def _waiting_main(waiting: Mapping[Activity, float], did: Bucket) -> dict[str, f
     total = sum(waiting.values())
     if total <= 0:
         return {}
-    cause, active = _held_up_by(did)
+    wait, active = _held_up_by(did)
     # Where the other rank does nothing either, it is none that is waited for.
     direct = waiting[Activity.PEER] / total if did.peer > HARDLY else 0.0
     for_peer = direct + (1 - direct) * did.peer
     if for_peer > MOSTLY and active < MOSTLY * total:
-        cause = None  # its helpers only prepare the next batch while it waits for the other rank
-    explained = min(active, total) if cause else 0.0
+        wait = None  # its helpers only prepare the next batch while it waits for the other rank
+    explained = min(active, total) if wait else 0.0
     left = total - explained
     peer = left * for_peer
     requests = (left - peer) * waiting[Activity.REQUESTS] / total
     unseen = (left - peer - requests) * _unseen(waiting, did.of(Role.WORKER))
     asleep = left - peer - requests - unseen
     shares = {PEER: peer, REQUESTS: requests, UNKNOWN: unseen, ASLEEP: asleep}
-    if cause:
-        shares[cause] = explained
+    if wait:
+        shares[wait] = explained
     return shares
 
 
@@ -282,8 +282,8 @@ def _held_up_by(did: Bucket) -> tuple[str | None, float]:
     """What takes most of the helpers' time, and how many of them are active on average.
 
     Helpers are workers, loading threads, related processes, and short-lived children. A helper
-    that both reads and decodes is limited by whichever takes longer, so the largest share is the
-    cause.
+    that both reads and decodes is limited by whichever takes longer, so the largest share
+    decides.
     """
     active = _active(did)
     most = max(active, key=lambda activity: active[activity])
@@ -297,8 +297,8 @@ def _held_up_by(did: Bucket) -> tuple[str | None, float]:
         cpu_ns = _children_ns(did) + sum(one.own_cpu_ns for one in used)
         crowded = sum(one.queue_ns for one in used) > cpu_ns
         return _queue(did) if crowded else WORKER_CPU, mean
-    causes = {Activity.DISK: _disk(did), Activity.MEMORY: MEMORY, Activity.NETWORK: NETWORK}
-    return causes[most], mean
+    waits = {Activity.DISK: _disk(did), Activity.MEMORY: MEMORY, Activity.NETWORK: NETWORK}
+    return waits[most], mean
 
 
 def _copies_batches(did: Bucket) -> bool:

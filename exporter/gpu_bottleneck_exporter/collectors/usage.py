@@ -24,12 +24,12 @@ def _if_observed(totals: GpuTotals, value: Values) -> Values:
 
 
 _RARE = frozenset({REQUESTS, VIDEO_ENGINE})
-"""Causes without a series until they are first seen: few GPUs ever have them."""
+"""Values of `waiting_on` without a series until they are first seen: few GPUs ever have them."""
 
 
 def _stalls(totals: GpuTotals) -> dict[str, float]:
     stalls = totals.stall_ns or {}
-    return seconds_by({cause: ns for cause, ns in stalls.items() if ns or cause not in _RARE})
+    return seconds_by({wait: ns for wait, ns in stalls.items() if ns or wait not in _RARE})
 
 
 _UTILIZATION: Table[GpuTotals] = {

@@ -53,7 +53,7 @@ _ERROR = 0.05
 _SCRAPED_SECONDS = 15.0
 """The shortest time over which Prometheus is mostly asked for rates."""
 _DIFFERS = MOSTLY
-"""So much of the idle time went to other causes than before: the look is worth more again."""
+"""So much of the idle time goes to other waits than before: looks are worth more again."""
 
 
 class Pace:
@@ -71,7 +71,7 @@ class Pace:
         self._looks: dict[str, dict[Activity, float]] = {}
         """By role and activity, older ones with less weight."""
         self._usual: dict[str, float] = {}
-        """Shares of the idle time by cause, as they were for the last minute."""
+        """Shares of the idle time by `waiting_on`, as they were for the last minute."""
         self._lately: dict[str, float] = {}
         """The same of the last seconds."""
         self._idle = False
@@ -93,13 +93,13 @@ class Pace:
         return min(max(_ERROR**2 / rate, shortest), longest) if rate else longest
 
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
-        """Note how a tick was split: busy time, and idle time by cause."""
+        """Note how a tick was split: busy time, and idle time by `waiting_on`."""
         idle_ns = sum(stalls.values())
         elapsed_ns = active_ns + idle_ns
         self._lasted_ns += elapsed_ns
         self._idle = idle_ns > IDLES * elapsed_ns  # what is so little is no wait
         if self._idle:
-            shares = {cause: ns / idle_ns for cause, ns in stalls.items()}
+            shares = {wait: ns / idle_ns for wait, ns in stalls.items()}
             self._lately = _nearer(self._lately, shares, elapsed_ns / WINDOW_NS)
             if _distance(self._lately, self._usual) > _DIFFERS:
                 self._usual = self._lately
@@ -113,8 +113,9 @@ class Pace:
         """
         keep = max(1 - second.elapsed_ns / LONG_NS, 0.0)
         counted = bool(second.counted_ns) and not second.held.throttled_periods
+        looks_by_role = self._looks
         for role, part in second.parts.items():
-            looks = self._looks.setdefault(role, {})
+            looks = looks_by_role.setdefault(role, {})
             for activity in looks:
                 looks[activity] *= keep
             for activity, number in part.seen.items():
@@ -123,9 +124,9 @@ class Pace:
                 looks[one] = looks.get(one, 0.0) + number
 
     def restart(self) -> None:
-        """It is another one now: other processes, or other causes."""
+        """It is another one now: other processes, or other waits."""
         self._lasted_ns = 0
-        self._looks.clear()
+        self._looks = {}  # a new one, as the other thread may just go through it
 
 
 def _spread(looks: Mapping[Activity, float]) -> float:
@@ -209,7 +210,7 @@ def _ranges(cpus: list[int]) -> Iterator[str]:
         yield f"{cpus[first]}" if first == last else f"{cpus[first]}-{cpus[last]}"
 
 
-_CAUSES = {Target.FILES: STORAGE, Target.SOCKETS: NETWORK, Target.UNKNOWN: UNKNOWN}
+_WAITS = {Target.FILES: STORAGE, Target.SOCKETS: NETWORK, Target.UNKNOWN: UNKNOWN}
 
 Busiest = tuple[tuple[Started, ...], tuple[Started, ...]]
 """All mains, and other processes that are active, the most active first."""
@@ -412,7 +413,7 @@ class FeederGroup:
         return not any(pid in some for some in known)
 
     def evidence(self, now_ns: int, peers: Collection[int] = ()) -> tuple[tuple[str, str], ...]:
-        """What was seen behind the waiting lately, by cause. Too costly for every tick.
+        """What was seen behind the waiting lately, by `waiting_on`. Too costly for every tick.
 
         `peers`: pids of the rank that was engaged most while this one idled.
         """
@@ -447,11 +448,11 @@ class FeederGroup:
         }
         trackers = [deep.rings for deep in self._deep()]
         submitted = (
-            (cause, text)
-            for target, cause in _CAUSES.items()
+            (wait, text)
+            for target, wait in _WAITS.items()
             for text in evidence.submitted(trackers, target, now_ns)
         )
-        return (*((cause, text) for cause, texts in seen.items() for text in texts), *submitted)
+        return (*((wait, text) for wait, texts in seen.items() for text in texts), *submitted)
 
     def close(self) -> None:
         """Give all descriptors back."""

@@ -41,7 +41,7 @@ class Feeding:
     worker_pids: tuple[int, ...] = ()
     """The first few."""
     evidence: tuple[tuple[str, str], ...] = ()
-    """What was seen behind the waiting lately, by cause, in words for people."""
+    """What was seen behind the waiting lately, by `waiting_on`, in words for people."""
     busiest: Busiest = (), ()
     outlook: Outlook = NOTHING_KNOWN
 

@@ -179,7 +179,7 @@ class GpuBook:
 
 def _use(busy: float, stalls: Mapping[str, float], share: float) -> Use:
     """Busy seconds, and a share of `stalls`."""
-    waits = {cause: share * amount for cause, amount in stalls.items() if share > 0}
+    waits = {wait: share * amount for wait, amount in stalls.items() if share > 0}
     return Use(busy + sum(waits.values()), busy, waits)
 
 

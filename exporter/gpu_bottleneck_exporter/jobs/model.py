@@ -58,14 +58,14 @@ class Use:
         """Shares of the observed time, largest first."""
         most = sorted(self.stall_seconds.items(), key=lambda one: -one[1])
         whole = self.observed_seconds
-        return {cause: seconds / whole for cause, seconds in most if seconds and whole}
+        return {wait: seconds / whole for wait, seconds in most if seconds and whole}
 
     def add(self, other: Use, share: float = 1.0) -> None:
         """Add a share of what `other` did."""
         self.observed_seconds += share * other.observed_seconds
         self.busy_seconds += share * other.busy_seconds
-        for cause, seconds in other.stall_seconds.items():
-            self.stall_seconds[cause] = self.stall_seconds.get(cause, 0.0) + share * seconds
+        for wait, seconds in other.stall_seconds.items():
+            self.stall_seconds[wait] = self.stall_seconds.get(wait, 0.0) + share * seconds
 
 
 def total(uses: Iterable[Use]) -> Use:

@@ -22,7 +22,7 @@ class Observed:
     busy: float
     """Share in which the GPU worked."""
     stalls: Mapping[str, float]
-    """Shares in which it waited, by cause (`WAITING_ON`)."""
+    """Shares in which it waited, by `waiting_on`."""
     mains: float = 1.0
     owners: float = 1.0
     """Of the mains."""
@@ -80,9 +80,9 @@ class Observed:
     slack: float | None = None
     """The least share of the time that another rank can spare; None without others, or unknown."""
 
-    def waits(self, *causes: str) -> float:
-        """Share in which it waited for any of `causes`."""
-        return sum(self.stalls.get(cause, 0.0) for cause in causes)
+    def waits(self, *names: str) -> float:
+        """Share in which it waited for any of `names`, values of `waiting_on`."""
+        return sum(self.stalls.get(name, 0.0) for name in names)
 
     @property
     def is_unseen(self) -> bool:
@@ -157,12 +157,10 @@ def merged(parts: Sequence[Observed]) -> Observed:
     for name in _WHERE_KNOWN:
         known = [found for part in parts if (found := getattr(part, name)) is not None]
         figures[name] = sum(known) / len(known) if known else None
-    causes = dict.fromkeys(cause for part in parts for cause in part.stalls)
+    names = dict.fromkeys(name for part in parts for name in part.stalls)
     return replace(
         parts[-1],
         **figures,
         seconds=seconds,
-        stalls={
-            cause: over_time(part.stalls.get(cause, 0.0) for part in parts) for cause in causes
-        },
+        stalls={name: over_time(part.stalls.get(name, 0.0) for part in parts) for name in names},
     )

@@ -29,7 +29,7 @@ from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
 BUSY, STALL = "workload:busy_gpu_seconds:sum5m", "workload:stall_gpu_seconds:sum5m"
 MOST_BYTES = 256 * 2**20
-"""Of an answer: a job that waits for four causes is 1 kB."""
+"""Of an answer: a job that waits for four things is 1 kB."""
 _LONGEST_NAME = 253
 _AT_ONCE = 2
 """Queries: as many as a small Prometheus has cores."""
@@ -192,9 +192,9 @@ def _uses(rows: Iterable[Row]) -> dict[Key, Use]:
     """What GPUs did, by labels; they were busy in rows without `waiting_on`."""
     found: dict[Key, Use] = defaultdict(Use)
     for labels, seconds in rows:
-        cause = labels["waiting_on"]
-        waited = Use(seconds, 0.0, {cause: seconds})
-        found[_key(labels)].add(waited if cause else Use(seconds, seconds))
+        wait = labels["waiting_on"]
+        waited = Use(seconds, 0.0, {wait: seconds})
+        found[_key(labels)].add(waited if wait else Use(seconds, seconds))
     return found
 
 

@@ -137,7 +137,7 @@ def engaged_peer(
 ) -> tuple[float, FeederGroup | None]:
     """The largest share of the last tick, 0-1, in which a peer of GPU `uuid` was engaged; which.
 
-    A rank is engaged while its GPU works or waits for a cause within that rank: ranks that wait
+    A rank is engaged while its GPU works or waits within that rank: ranks that wait
     for a starved rank wait for that rank, however little its GPU does. A board's busy time is that
     of its MIG instances, so neither can wait for the other. Nothing is known of a GPU that hangs.
     """

@@ -269,7 +269,7 @@ class GpuReader:
         opened.readings, opened.windows = {}, []
 
     def _explained(self, watch: HostSampler, opened: Opened) -> Tick:
-        """The tick, with its idle time by cause. Whatever fails, all of it is unknown."""
+        """The tick, with its idle time by `waiting_on`. Whatever fails, all of it is unknown."""
         gpu, now_ns, windows = opened.ledger.identity, time.monotonic_ns(), opened.windows
         holders, engine = opened.ledger.holders(now_ns), opened.ledger.engine_share(now_ns)
         known, did = None if holders is None else len(holders), None

@@ -208,8 +208,8 @@ class GpuLedger:
             return
         if self._stall_ns is None:
             self._stall_ns = dict.fromkeys(WAITING_ON, 0)
-        for cause, nanoseconds in tick.stalls.items():
-            self._stall_ns[cause] += nanoseconds
+        for wait, nanoseconds in tick.stalls.items():
+            self._stall_ns[wait] += nanoseconds
         for place in FILE_SYSTEMS if tick.storage else ():
             self._storage_ns[place] = self._storage_ns.get(place, 0) + tick.storage.get(place, 0)
 

@@ -263,7 +263,7 @@ def _plain(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | None:
     return Observed(
         seconds=total_ns / 1e9,
         busy=stalls.pop(_BUSY) / total_ns,
-        stalls={cause: ns / total_ns for cause, ns in stalls.items() if ns},
+        stalls={wait: ns / total_ns for wait, ns in stalls.items() if ns},
         mains=len(feed.mains),
         owners=len(feed.facts.owners),
         workers=feed.family.worker_count,

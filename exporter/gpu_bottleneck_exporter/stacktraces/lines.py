@@ -55,8 +55,9 @@ _BLAMED: Mapping[str, Sequence[tuple[frozenset[bool], frozenset[Activity]]]] = {
     stall.REQUESTS: _MAIN_RESTS,
     stall.ASLEEP: _MAIN_RESTS,
 }
-"""By cause: whose looks (a main's or a helper's) doing what; the first of them that were seen."""
-CAUSES = frozenset(_BLAMED)
+"""By `waiting_on`: whose looks (a main's or a helper's) doing what; the first that were seen."""
+ON_LINES = frozenset(_BLAMED)
+"""The waits that lines of code explain."""
 """Those that lie with a line of code."""
 
 
@@ -140,7 +141,7 @@ class _Part(NamedTuple):
     """Idle time that is charged to something."""
 
     of: _Known
-    cause: str
+    waiting_on: str
     nanoseconds: float
 
 
@@ -168,7 +169,7 @@ class LineCount:
     def add(
         self, windows: Sequence[Window], stalls: Mapping[str, int], looks: Iterable[Look]
     ) -> None:
-        """Add a tick: its windows, their idle time by cause, and the looks within it."""
+        """Add a tick: its windows, their idle time by `waiting_on`, and the looks within it."""
         add_up(self.idle_ns, stalls)
         for look in looks if windows else ():
             self.looks += 1
@@ -193,14 +194,14 @@ class LineCount:
         seen.native += share * thread.native
 
     def found(self, trouble: str | None = None) -> IdleLines:
-        """Idle time by line: all time of a cause is charged to what was seen of it."""
+        """Idle time by line: all time of a wait is charged to what was seen of it."""
         weights = self._weights()
         whole_ns = sum(self.idle_ns.values())
         lines = [
             part
-            for cause, idle_ns in self.idle_ns.items()
+            for wait, idle_ns in self.idle_ns.items()
             if idle_ns
-            for part in _shared_out(idle_ns, cause, _blamed(cause, weights))
+            for part in _shared_out(idle_ns, wait, _blamed(wait, weights))
         ]
         mains = {known: weight for known, weight in weights.items() if known.role == Role.MAIN}
         waits = _shared_out(whole_ns, "", mains)
@@ -226,7 +227,7 @@ class LineCount:
             yield CodeLine(
                 **most.of.line._asdict(),
                 role=most.of.role,
-                waiting_on=most.cause,
+                waiting_on=most.waiting_on,
                 seconds=ns / 1e9,
                 ratio=min(ns / whole_ns, 1.0),
                 lock_ratio=min(sum(share * one.lock / one.idle for share, one in seen), 1.0),
@@ -263,15 +264,15 @@ def _nanoseconds(parts: Iterable[_Part]) -> float:
     return sum(part.nanoseconds for part in parts)
 
 
-def _shared_out(idle_ns: int, cause: str, weights: Mapping[_Known, float]) -> list[_Part]:
+def _shared_out(idle_ns: int, wait: str, weights: Mapping[_Known, float]) -> list[_Part]:
     """`idle_ns` in proportion to `weights`."""
     whole = sum(weights.values())
-    return [_Part(known, cause, idle_ns * one / whole) for known, one in weights.items() if one > 0]
+    return [_Part(known, wait, idle_ns * one / whole) for known, one in weights.items() if one > 0]
 
 
-def _blamed(cause: str, weights: Mapping[_Known, float]) -> dict[_Known, float]:
+def _blamed(wait: str, weights: Mapping[_Known, float]) -> dict[_Known, float]:
     """The part of `weights` that did what the GPU waited on."""
-    for mains, activities in _BLAMED.get(cause, ()):
+    for mains, activities in _BLAMED.get(wait, ()):
         found = {
             known: weight
             for known, weight in weights.items()

@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
 from gpu_bottleneck_exporter.stacktraces.lines import (
-    CAUSES,
+    ON_LINES,
     LineCount,
     Look,
     Thread,
@@ -68,8 +68,8 @@ class _Watched:
     """The processes that have had the GPU since then, and of which the count is."""
     trouble: str | None = None
     lately: dict[str, float] = field(default_factory=dict)
-    """Idle time of the last seconds by cause: older time fades."""
-    cause: str | None = None
+    """Idle time of the last seconds by `waiting_on`: older time fades."""
+    waiting_on: str | None = None
     """The largest of these, and since when."""
     since_ns: int = 0
 
@@ -106,16 +106,16 @@ class _Watched:
             self.lately[one] = self.lately.get(one, 0.0) * fading + stalls.get(one, 0)
         most = max(self.lately, key=lambda one: self.lately[one], default="")
         idles = self.lately.get(most, 0.0) > WORTH_A_LOOK * LATELY_NS
-        cause = most if idles and most in CAUSES else None
+        wait = most if idles and most in ON_LINES else None
         end_ns = windows[-1].end_ns
-        if cause != self.cause:
-            self.cause, self.since_ns = cause, end_ns
+        if wait != self.waiting_on:
+            self.waiting_on, self.since_ns = wait, end_ns
         if end_ns - self.until_ns > _AGAIN_NS:
             self.began_ns = None
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it has waited for so long that somebody should look, though nobody asks."""
-        lasts = self.cause is not None and now_ns - self.since_ns >= LASTED_NS
+        lasts = self.waiting_on is not None and now_ns - self.since_ns >= LASTED_NS
         return lasts and now_ns - self.until_ns >= _AGAIN_NS
 
 
@@ -248,7 +248,7 @@ def _between(
     kept = [window for window in windows if start_ns < window.end_ns <= end_ns]
     (all_ns, busy_ns), (kept_ns, kept_busy_ns) = sums(windows), sums(kept)
     idle_ns = max(all_ns - busy_ns, 1)
-    return kept, {cause: ns * (kept_ns - kept_busy_ns) // idle_ns for cause, ns in stalls.items()}
+    return kept, {wait: ns * (kept_ns - kept_busy_ns) // idle_ns for wait, ns in stalls.items()}
 
 
 def _threads(pid: int, stacks: Iterable[ThreadStack], *, is_main: bool) -> Iterator[Thread]:
