@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpu_bottleneck_exporter.nodeview.build import _cause
+from gpu_bottleneck_exporter.nodeview.build import _caused
+from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.nodeview.text import in_full, outcome, recommendation
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Outlook, Prescription, Refusal
 from gpu_bottleneck_exporter.prescription.observed import Observed
@@ -32,6 +33,11 @@ def having(advice: Prescription | Refusal | None) -> str | None:
     outlook = Outlook(advice)
     idle = replace(hopper(), feeding=replace(feeding(), outlook=outlook))
     return recommendation(node(state(idle)).gpus[0])
+
+
+def caused(cause: str, outlook: Outlook, busy: float) -> Gpu:
+    """A GPU with that busy share and that cause."""
+    return _caused(Gpu(gpu="0", uuid="", up=True, busy_ratio=busy), cause, outlook)
 
 
 def test_all_that_is_known_in_one_line() -> None:
@@ -116,11 +122,11 @@ def test_what_limits_it_next(then: str, limit: str) -> None:
 
 
 def test_a_loop_that_sleeps_between_its_steps_is_no_notebook() -> None:
-    asleep, at_work = (_cause("asleep", Outlook(), busy) for busy in (0.04, 0.4))
-    assert asleep["meaning"].startswith("nothing runs: a notebook left open")
-    assert at_work["meaning"] == "the loop sleeps between its steps"
-    assert "ask the owner" not in at_work["remedy"]
-    assert (asleep["runbook"], at_work["runbook"]) == (
+    asleep, at_work = (caused("asleep", Outlook(), busy) for busy in (0.04, 0.4))
+    assert (asleep.meaning or "").startswith("nothing runs: a notebook left open")
+    assert at_work.meaning == "the loop sleeps between its steps"
+    assert "ask the owner" not in (at_work.remedy or "")
+    assert (asleep.runbook, at_work.runbook) == (
         "GpuIdle-allocated_idle",
         "GpuUnexplainedLowUtilization",
     )
@@ -128,15 +134,15 @@ def test_a_loop_that_sleeps_between_its_steps_is_no_notebook() -> None:
 
 def test_requests_of_the_main_itself_are_to_be_made_in_the_background() -> None:
     seen = Observed(60.0, 0.4, {"network": 0.6}, main_network=0.5)
-    own, workers = (_cause("network", Outlook(seen=one), 0.4) for one in (seen, ABSENT))
-    assert "in the background" in own["remedy"]
-    assert "prefetching" in workers["remedy"]
+    own, workers = (caused("network", Outlook(seen=one), 0.4) for one in (seen, ABSENT))
+    assert "in the background" in (own.remedy or "")
+    assert "prefetching" in (workers.remedy or "")
 
 
 def test_workers_that_restart_are_told_so_whatever_they_wait_for() -> None:
-    found = _cause("cpu_queue", Outlook(Refusal("churn")), 0.4)
-    assert "persistent_workers=True" in found["remedy"]
-    assert found["runbook"] == "GpuStarved-worker_churn"
+    found = caused("cpu_queue", Outlook(Refusal("churn")), 0.4)
+    assert "persistent_workers=True" in (found.remedy or "")
+    assert found.runbook == "GpuStarved-worker_churn"
 
 
 def test_without_a_prediction_the_usual_remedy_is_all_there_is() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpu_bottleneck_exporter import __version__, remedies
 from gpu_bottleneck_exporter.accounting.stall import NETWORK
@@ -41,9 +41,6 @@ STEP_SECONDS = 5.0
 """Between two moments of a trend: 60 columns, each as wide as a pixel or more."""
 FIRST_SECONDS = 10.0
 """No verdict on less: what is true of a second may be chance."""
-_UNJUDGED: dict[str, Any] = {"verdict": model.MEASURING} | dict.fromkeys(
-    ("cause", "meaning", "remedy", "runbook", "evidence", "prescription")
-)
 
 
 class LocalNode:
@@ -88,8 +85,13 @@ class LocalNode:
                 advice = replace(advice, pytorch=self._processes.use_pytorch(processes))
             gpu = replace(gpu, process_list=processes, prescription=advice)
         if gpu.verdict and (gpu.observed_seconds or 0.0) < self._judged_seconds:
-            return replace(gpu, **_UNJUDGED)
+            return _unjudged(gpu)
         return gpu
+
+
+def _unjudged(gpu: model.Gpu) -> model.Gpu:
+    gpu = replace(gpu, verdict=model.MEASURING, cause=None, meaning=None, remedy=None)
+    return replace(gpu, runbook=None, evidence=None, prescription=None)
 
 
 def moment_of(state: SamplerState) -> Moment:
@@ -167,14 +169,11 @@ def _gpu(gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, lately: Lately
         up=gpu.up,
     )
     with _isolated(shown):
-        return replace(
-            shown,
-            xid_errors={str(code): count for code, count in sorted(gpu.errors.items())} or None,
-            **_figures(gpu),
-            trouble=tuple(_trouble(gpu, state)) or None,
-            **_processes(gpu, state.collectors),
-            **(_explained(gpu, lately, sampler) if gpu.up else _down(who.index, sampler)),
-        )
+        xids = {str(code): count for code, count in sorted(gpu.errors.items())}
+        trouble = tuple(_trouble(gpu, state)) or None
+        full = replace(_measured(shown, gpu), xid_errors=xids or None, trouble=trouble)
+        full = _held(full, gpu, state.collectors)
+        return _explained(full, gpu, lately, sampler) if gpu.up else _down(full, gpu, sampler)
     return shown
 
 
@@ -183,52 +182,60 @@ def _isolated(gpu: model.Gpu) -> AbstractContextManager[None]:
     return _throttle.guarded("describing a GPU", gpu=gpu.gpu, uuid=gpu.uuid)
 
 
-def _down(index: int, sampler: Sampler) -> dict[str, Any]:
-    down = sampler.down().get(index)
-    return {
-        "down_reason": down.reason if down else None,
-        "remedy": down.remedy if down else DOWN,
-        "runbook": remedies.RUNBOOK_OF_DOWN,
-    }
+def _down(shown: model.Gpu, gpu: GpuSnapshot, sampler: Sampler) -> model.Gpu:
+    """`shown` with the reason why it does not answer, and the remedy."""
+    down, runbook = sampler.down().get(gpu.identity.index), remedies.RUNBOOK_OF_DOWN
+    reason, remedy = (down.reason, down.remedy) if down else (None, DOWN)
+    return replace(shown, down_reason=reason, remedy=remedy, runbook=runbook)
 
 
-def _explained(gpu: GpuSnapshot, lately: Lately, sampler: Sampler) -> dict[str, Any]:
-    """What it did lately, why, and what would help it."""
+def _explained(shown: model.Gpu, gpu: GpuSnapshot, lately: Lately, sampler: Sampler) -> model.Gpu:
+    """`shown` with its recent shares, their cause and what would help."""
     feeding = gpu.feeding
     outlook = feeding.outlook if feeding else NOTHING_KNOWN
-    shares = lately.gpus.get(_key(gpu))
-    verdict = shares.verdict if shares else None
-    fields: dict[str, Any] = {"last_change": outlook.score, "verdict": verdict}
-    fields |= shares._asdict() if shares else {}
-    fields["idle_lines"] = sampler.lines.told(gpu.identity.uuid) if sampler.lines else None
-    if verdict == model.KEPT_BUSY:  # the advice may have been given before
-        return fields
-    advice = outlook.advice
-    if verdict:
-        fields |= _cause(verdict, outlook, (shares.busy_ratio or 0.0) if shares else 0.0)
+    lines = sampler.lines.told(gpu.identity.uuid) if sampler.lines else None
+    shown = replace(shown, last_change=outlook.score, idle_lines=lines)
+    if shares := lately.gpus.get(shown.key):
+        shown = replace(
+            shown,
+            observed_seconds=shares.observed_seconds,
+            busy_ratio=shares.busy_ratio,
+            stall_ratios=shares.stall_ratios,
+            sm_active_ratio=shares.sm_active_ratio,
+            engine_ratios=shares.engine_ratios,
+            trend=shares.trend,
+            verdict=shares.verdict,
+            verdict_seconds=shares.verdict_seconds,
+        )
+    if shown.verdict == model.KEPT_BUSY:  # the advice may have been given before
+        return shown
+    if cause := shown.verdict:
         told = feeding.evidence if feeding else ()
-        fields["evidence"] = tuple(text for cause, text in told if cause == verdict) or None
-    kind = "prescription" if isinstance(advice, Prescription) else "prescription_refused"
-    return {**fields, kind: advice}
+        evidence = tuple(text for of, text in told if of == cause) or None
+        shown = replace(_caused(shown, cause, outlook), evidence=evidence)
+    if isinstance(outlook.advice, Prescription):
+        return replace(shown, prescription=outlook.advice)
+    return replace(shown, prescription_refused=outlook.advice)
 
 
-def _cause(cause: str, outlook: Outlook, busy: float) -> dict[str, Any]:
-    """The cause, and what to do about it; `busy`: the GPU's busy share, 0-1."""
+def _caused(shown: model.Gpu, cause: str, outlook: Outlook) -> model.Gpu:
+    """`shown` with its cause, and what to do about it."""
     reason = outlook.advice.reason if isinstance(outlook.advice, Refusal) else ""
     meanings, by_cause, runbooks = remedies.MEANINGS, remedies.REMEDIES, remedies.RUNBOOKS
-    if busy >= remedies.WORKS:
+    if (shown.busy_ratio or 0.0) >= remedies.WORKS:
         meanings = meanings | remedies.MEANINGS_AT_WORK
         by_cause = by_cause | remedies.REMEDIES_AT_WORK
         runbooks = runbooks | remedies.RUNBOOKS_AT_WORK
     seen = outlook.seen
     if seen and seen.main_network > seen.waits(NETWORK) / 2:
         by_cause = by_cause | remedies.REMEDIES_OF_MAIN
-    return {
-        "cause": cause,
-        "meaning": meanings[cause],
-        "remedy": remedies.REMEDIES_BY_REFUSAL.get(reason, by_cause[cause]),
-        "runbook": remedies.RUNBOOKS_BY_REFUSAL.get(reason, runbooks.get(cause)),
-    }
+    return replace(
+        shown,
+        cause=cause,
+        meaning=meanings[cause],
+        remedy=remedies.REMEDIES_BY_REFUSAL.get(reason, by_cause[cause]),
+        runbook=remedies.RUNBOOKS_BY_REFUSAL.get(reason, runbooks.get(cause)),
+    )
 
 
 def _reading(gpu: GpuSnapshot, kind: type[T]) -> T:
@@ -236,38 +243,40 @@ def _reading(gpu: GpuSnapshot, kind: type[T]) -> T:
     return gpu.reading(kind) or kind()
 
 
-def _figures(gpu: GpuSnapshot) -> dict[str, Any]:
-    """What the driver reads now."""
+def _measured(shown: model.Gpu, gpu: GpuSnapshot) -> model.Gpu:
+    """`shown` with the driver's latest readings."""
     power, thermal = _reading(gpu, readings.Power), _reading(gpu, readings.Thermal)
     clocks, throttle = _reading(gpu, readings.Clocks), _reading(gpu, readings.Throttle)
-    return {
-        "power_watts": power.watts,
-        "power_limit_watts": power.limit_watts,
-        "temperature_celsius": thermal.sensors.get("gpu"),
-        "slowdown_temperature_celsius": thermal.limits.get("slowdown"),
-        "temperature_margin_celsius": thermal.margin,
-        "memory_used_bytes": device.used_bytes(gpu),
-        "memory_total_bytes": _reading(gpu, readings.Memory).total_bytes,
-        "sm_clock_hertz": clocks.now.get("sm"),
-        "sm_clock_max_hertz": clocks.maximum.get("sm"),
-        "throttle_reasons": tuple(name for name, on in throttle.active.items() if on) or None,
-    }
+    return replace(
+        shown,
+        power_watts=power.watts,
+        power_limit_watts=power.limit_watts,
+        temperature_celsius=thermal.sensors.get("gpu"),
+        slowdown_temperature_celsius=thermal.limits.get("slowdown"),
+        temperature_margin_celsius=thermal.margin,
+        memory_used_bytes=device.used_bytes(gpu),
+        memory_total_bytes=_reading(gpu, readings.Memory).total_bytes,
+        sm_clock_hertz=clocks.now.get("sm"),
+        sm_clock_max_hertz=clocks.maximum.get("sm"),
+        throttle_reasons=tuple(name for name, on in throttle.active.items() if on) or None,
+    )
 
 
-def _processes(gpu: GpuSnapshot, collectors: frozenset[str]) -> dict[str, Any]:
-    """The processes that hold it, and for whom."""
+def _held(shown: model.Gpu, gpu: GpuSnapshot, collectors: frozenset[str]) -> model.Gpu:
+    """`shown` with the processes that hold it, and their owners."""
     holders = gpu.reading(readings.Processes)
     feeding = gpu.feeding if "feeders" in collectors else None
     owners = (
         {name: text for name, text in zip(workload.LABELS, labels, strict=True) if text}
         for labels in workload.owners(gpu)
     )
-    return {
-        "holder_pids": None if holders is None else tuple(p.pid for p in holders.processes),
-        "processes": holders.count if holders else None,
-        "workers": feeding.processes.get("worker") if feeding else None,
-        "owners": tuple(owners) or None,
-    }
+    return replace(
+        shown,
+        holder_pids=None if holders is None else tuple(p.pid for p in holders.processes),
+        processes=holders.count if holders else None,
+        workers=feeding.processes.get("worker") if feeding else None,
+        owners=tuple(owners) or None,
+    )
 
 
 def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
