@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
-Document = Mapping[str, Any]
+Document = Mapping[str, object]
 """Of text, numbers, booleans, None (unknown), and lists and mappings of these."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -19,6 +21,7 @@ from gpu_bottleneck_exporter.driver.about import NO_GPU as NO_GPU_REMEDY
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, OF_DOWN, OF_ERRORS
 from gpu_bottleneck_exporter.driver.readings import Activity
 from gpu_bottleneck_exporter.exposition.own import _OF_THE_HOST
+from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from gpu_bottleneck_exporter.settings import RENOUNCEABLE, Settings
 from support.board import Board
@@ -153,7 +156,7 @@ def test_a_gpu_that_is_down_gets_the_remedy_of_its_error_and_hides_no_other_gap(
     one.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT, 1, 2)
     report = one.report()
     assert report.status == WITH_GAPS
-    assert report.lines[0] == f"works, with {len(report.document['gaps'])} gaps"
+    assert report.lines[0] == f"works, with {len(told(report)['gaps'])} gaps"
     assert remedy_after(report, "gap             gpu 0: down: ") == remedy
     assert_link_alone_fails(report)
 
@@ -199,8 +202,14 @@ def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(on: On) ->
 NO_BUSY_TIME = "does not work: the driver gives no busy time of any GPU"
 
 
+def told(report: Report) -> dict[str, Any]:
+    """The document of `report` as programs read it."""
+    found: dict[str, Any] = json.loads(dumps(report.document))
+    return found
+
+
 def remedies_of(report: Report) -> dict[str, str]:
-    return {gap["subject"]: gap["remedy"] for gap in report.document["gaps"]}
+    return {gap["subject"]: gap["remedy"] for gap in told(report)["gaps"]}
 
 
 def test_without_busy_time_it_does_not_work_and_nothing_is_said_to_stand_in(
@@ -209,7 +218,7 @@ def test_without_busy_time_it_does_not_work_and_nothing_is_said_to_stand_in(
     divided = Checked(make_board(gpus=[A100], mig=[(0, 3)]), libraries)
     report = divided.report()
     assert (report.status, report.lines[0]) == (WITH_GAPS, NO_BUSY_TIME)
-    assert report.document["signals"]["busy_time"] is False
+    assert told(report)["signals"]["busy_time"] is False
     remedies = remedies_of(report)
     assert "turn MIG off" in remedies["busy_time"]
     assert remedies["utilization_samples"] == NVIDIA.signals["utilization_samples"]
@@ -291,7 +300,7 @@ def test_what_the_driver_finds_wrong_with_a_gpu_is_a_gap(on: On) -> None:
     machine = on(H100)
     machine.board.gpus[0].record.recovery_action = 1
     machine.board.gpus[0].record.fabric_state = 2
-    gaps = [gap for gap in machine.report().document["gaps"] if gap["subject"] == "gpu 0"]
+    gaps = [gap for gap in told(machine.report())["gaps"] if gap["subject"] == "gpu 0"]
     assert [gap["problem"] for gap in gaps] == [
         "the driver asks for gpu_reset",
         "NVLink fabric in progress: CUDA cannot start",
@@ -322,4 +331,4 @@ def test_a_model_or_driver_without_findings_ends_the_report(
         [f"{line}`capture` helps"] if unseen else []
     )
     assert not unseen or report.lines[-1].startswith("untested")
-    assert not any("not yet seen" in f"{gap}" for gap in report.document["gaps"])
+    assert not any("not yet seen" in f"{gap}" for gap in told(report)["gaps"])

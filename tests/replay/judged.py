@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_bottleneck_exporter.commands.check import check
 from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.exposition.render import Exposition
+from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.settings import Settings
 from support.samplers import EVERY_TICK, sampling
 from support.waiting import until
@@ -45,7 +47,7 @@ def load(library: Path) -> NvmlDriver:
 
 def judged(driver: NvmlDriver) -> str:
     """Gaps of `check`, and the GPUs' series of a scrape, a line each."""
-    document = check(SETTINGS, lambda: driver).document
+    document = json.loads(dumps(check(SETTINGS, lambda: driver).document))
     with sampling(lambda: driver, SETTINGS, COLLECTORS) as sampler:
         until(lambda: sampler.state().gpus, "a GPU")
         due_ns = time.monotonic_ns() + _SETTLED_NS

@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.jsontext import Document, dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode, signal_remedies
 from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import explained, label, verdict
-from gpu_bottleneck_exporter.nodeview.wire import document
+from gpu_bottleneck_exporter.nodeview.wire import MOST_ITEMS, document
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.settings import Settings
@@ -111,10 +111,11 @@ def diagnose(
     lines = [line for lines in map(lines_of, node.gpus, blamed) for line in lines]
     if interrupted:
         lines.insert(0, f"interrupted after {took:.0f} of {seconds:g} s")
-    report = _report(lines, node, watched_seconds=round(took, 1))
-    for gpu, found in zip(report.document["gpus"], blamed, strict=False):  # the document is bounded
-        gpu["blamed"] = [one._asdict() for one in found]
-    return report
+    gpus = [
+        document(gpu) | {"blamed": [one._asdict() for one in found]}
+        for gpu, found in zip(node.gpus[:MOST_ITEMS], blamed, strict=False)
+    ]
+    return _report(lines, node, gpus=gpus, watched_seconds=round(took, 1))
 
 
 def _count_down(left: float, read: Callable[[], Node]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import islice
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
@@ -30,31 +30,29 @@ MOST_CHARACTERS = 1024
 MAX_INTEGER = 2**63
 """Larger integers are unknown (null): no counter has more bits, and JSON of them is not read."""
 
-_DERIVED: Mapping[type, Mapping[str, Callable[[Any], object]]] = {
-    Prescription: {"text": words.in_full},
-    Refusal: {"text": lambda refusal: REFUSALS.get(refusal.reason, refusal.reason)},
-    Score: {"text": words.outcome, "error_ratio": lambda score: score.error_ratio},
-}
-"""What JSON has beside the fields."""
 
-
-def document(found: object, digits: int | None = None) -> Any:  # noqa: ANN401 - JSON
-    """`found`, of the model, as `jsontext.dumps` takes it.
+def document(found: object, digits: int | None = None) -> dict[str, object]:
+    """`found`, of the model or a mapping, as `jsontext.dumps` takes it.
 
     With `digits`, it is short: numbers are rounded to that many decimals, or to those in a field's
     metadata (`digits`), and fields without a value are left out, unless their metadata has `null`.
     """
     if is_dataclass(found):
         own = [(one.name, getattr(found, one.name), one.metadata) for one in fields(found)]
-        derived = _DERIVED.get(type(found), {}).items()
-        own += [(name, value(found), MappingProxyType({})) for name, value in derived]
-        values = ((n, document(v, digits and m.get("digits", digits)), m) for n, v, m in own)
+        own += [(name, value, MappingProxyType({})) for name, value in _derived(found).items()]
+        values = ((n, _written(v, digits and m.get("digits", digits)), m) for n, v, m in own)
         return {n: v for n, v, m in values if not (v is None and digits) or m.get("null")}
-    if isinstance(found, Mapping):
-        pairs = ((document(k), document(v, digits)) for k, v in islice(found.items(), MOST_ITEMS))
-        return {name: value for name, value in pairs if value is not None}
+    items = islice(found.items(), MOST_ITEMS) if isinstance(found, Mapping) else ()
+    pairs = ((f"{name}"[:MOST_CHARACTERS], _written(value, digits)) for name, value in items)
+    return {name: value for name, value in pairs if value is not None}
+
+
+def _written(found: object, digits: int | None) -> object:
+    """A value of a document, within bounds; None if it is unknown."""
+    if is_dataclass(found) or isinstance(found, Mapping):
+        return document(found, digits)
     if isinstance(found, tuple | list):
-        items = (document(one, digits) for one in found[:MOST_ITEMS])
+        items = (_written(one, digits) for one in found[:MOST_ITEMS])
         return [one for one in items if one is not None]
     if isinstance(found, float) and digits:
         return round(found, digits)
@@ -63,15 +61,26 @@ def document(found: object, digits: int | None = None) -> Any:  # noqa: ANN401 -
     return found[:MOST_CHARACTERS] if isinstance(found, str) else found
 
 
+def _derived(found: object) -> dict[str, object]:
+    """Members of a JSON object beside the fields of `found`."""
+    if isinstance(found, Prescription):
+        return {"text": words.in_full(found)}
+    if isinstance(found, Refusal):
+        return {"text": REFUSALS.get(found.reason, found.reason)}
+    if isinstance(found, Score):
+        return {"text": words.outcome(found), "error_ratio": found.error_ratio}
+    return {}
+
+
 def node_in(text: bytes) -> Node:
     """The node that `text` describes: see `read`. Raises ValueError if it is no such document."""
     return read(Node, parsed(text))
 
 
-def parsed(text: bytes) -> Any:  # noqa: ANN401 - JSON
-    """The JSON in `text`. Raises ValueError if it is none."""
+def parsed(text: bytes) -> dict[str, object]:
+    """The JSON object in `text`. Raises ValueError if it is none."""
     try:
-        return json.loads(text)
+        return checked(dict, json.loads(text))
     except RecursionError as error:
         raise ValueError(f"{error}") from error
 
@@ -83,47 +92,49 @@ def read(kind: type[Found], given: object) -> Found:
     document, or has a value of another type or out of range.
     """
     try:
-        found: Found = _read(kind, given)
+        return _object(kind, given)
     except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{error}") from error
-    return found
 
 
-def _read(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
+def _read(kind: type[object], given: object) -> object:
     """`given` as a `kind`: a class of the model, or the type of one of its fields."""
     base, arguments = get_origin(kind), get_args(kind)
     if base in (Union, types.UnionType):
         return None if given is None else _read(arguments[0], given)
     if base in (tuple, list):
-        return base(_read(arguments[0], one) for one in _checked(list, given)[:MOST_ITEMS])
+        return base(_read(arguments[0], one) for one in checked(list, given)[:MOST_ITEMS])
     if base in (Mapping, dict):
-        pairs = islice(_checked(dict, given).items(), MOST_ITEMS)
+        pairs = islice(checked(dict, given).items(), MOST_ITEMS)
         return {_read(str, name): _read(arguments[1], one) for name, one in pairs}
     if base is Annotated:
         return _number(float, given, *arguments[1])
     if kind is str:
-        return printable(_checked(str, given), MOST_CHARACTERS)
-    return _number(kind, given) if kind in (bool, int, float) else _object(kind, given)
+        return printable(checked(str, given), MOST_CHARACTERS)
+    return _number(kind, given) if issubclass(kind, int | float) else _object(kind, given)
 
 
-def _object(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
-    found = _checked(dict, given)
+def _object(kind: Callable[..., Found], given: object) -> Found:
+    found = checked(dict, given)
     return kind(**{n: _read(hint, found[n]) for n, hint in _hints(kind).items() if n in found})
 
 
 @cache
-def _hints(kind: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a class of the model
+def _hints(kind: Callable[..., object]) -> Mapping[str, type[object]]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _number(kind: Any, given: Any, least: float = -math.inf, most: float = math.inf) -> Any:  # noqa: ANN401
-    number = given if kind is float and type(given) is int else _checked(kind, given)
+def _number(
+    kind: type[float], given: object, least: float = -math.inf, most: float = math.inf
+) -> float:
+    number = given if kind is float and type(given) is int else checked(kind, given)
     if not (math.isfinite(number) and least <= number <= most):
         raise ValueError(f"{number} is out of range")
     return number
 
 
-def _checked(kind: Any, given: Any) -> Any:  # noqa: ANN401 - JSON of any type
-    if type(given) is not kind:
+def checked(kind: type[Found], given: object) -> Found:
+    """`given`, whose type is `kind` itself. Raises ValueError if it is another."""
+    if not isinstance(given, kind) or type(given) is not kind:
         raise ValueError(f"{type(given).__name__} in place of {kind.__name__}")
     return given

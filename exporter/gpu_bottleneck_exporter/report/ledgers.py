@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.fetch import Server, gather
 from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, VERSION, Job
-from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, parsed, read
+from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, checked, parsed, read
 from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
 MOST_BYTES = 16 * 2**20
@@ -75,7 +75,7 @@ def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: f
     """Add the jobs that a node told between these Unix times."""
     try:
         given = parsed(body)
-        head, rows = read(_Head, given), given["jobs"][:_MAX_JOBS]
+        head, rows = read(_Head, given), checked(list, given["jobs"])
     except (ValueError, LookupError, TypeError) as error:
         why = printable(f"{error}", _LONGEST_NAME)
         bill.missing.append(f"{url} serves no ledger of this exporter: {why}")
@@ -90,13 +90,13 @@ def add(bill: Bill, url: str, body: bytes, asked_seconds: float, came_seconds: f
     if head.left_off:
         bill.missing.append(f"{node}: {head.left_off} older jobs do not fit into its answer")
     # By this machine's clock.
-    jobs = [job for row in rows if (job := _job(row, node, behind))]
-    if len(jobs) < (count := len(given["jobs"])):
+    jobs = [job for row in rows[:_MAX_JOBS] if (job := _job(row, node, behind))]
+    if len(jobs) < (count := len(rows)):
         bill.missing.append(f"{node}: {count - len(jobs)} of {count} jobs cannot be read")
     bill.jobs += jobs
 
 
-def _job(given: Any, node: str, behind: float) -> Job | None:  # noqa: ANN401 - JSON
+def _job(given: object, node: str, behind: float) -> Job | None:
     """The job that JSON describes; None if it is none."""
     try:
         job = read(Job, given)

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any
 from urllib.parse import urlencode
 
 import click
@@ -23,7 +22,7 @@ import click
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.fetch import Server, gather
 from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, Gpu, Job, Use
-from gpu_bottleneck_exporter.nodeview.wire import parsed, read
+from gpu_bottleneck_exporter.nodeview.wire import checked, parsed, read
 from gpu_bottleneck_exporter.prescription.model import Prescription, leading
 from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
@@ -86,7 +85,8 @@ class Engine:
         try:
             found = parsed(body)
             if found["status"] == "success":
-                rows = (_row(one) for one in found["data"]["result"])
+                series = checked(dict, found["data"])["result"]
+                rows = (_row(one["metric"], one["value"][1]) for one in series)
                 return [row for row in rows if 0 <= row[1] <= MOST_SECONDS]  # nor is it NaN
             why = printable(f"{found['error']}", _LONGEST_NAME)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -95,9 +95,9 @@ class Engine:
         raise ExporterError(f"{self.server.name} refuses a query: {why}")
 
 
-def _row(given: Any) -> Row:  # noqa: ANN401 - JSON
-    labels = {name: printable(text, _LONGEST_NAME) for name, text in given["metric"].items()}
-    return defaultdict(str, labels), float(given["value"][1])
+def _row(metric: Mapping[str, str], value: str) -> Row:
+    labels = {name: printable(text, _LONGEST_NAME) for name, text in metric.items()}
+    return defaultdict(str, labels), float(value)
 
 
 def recorded(url: str, wanted: Wanted) -> Bill:
@@ -177,7 +177,7 @@ def _matchers(wanted: Wanted) -> str:
 
 def _advise(gpus: Iterable[Gpu], rows: Iterable[Row]) -> None:
     """Note the recommendation of each; none where figures are missing."""
-    figures: dict[str, dict[str, Any]] = defaultdict(dict)
+    figures: dict[str, dict[str, object]] = defaultdict(dict)
     for labels, value in rows:
         name = labels["__name__"].rpartition(":")[2]
         figures[labels["uuid"]] |= {"knob": labels["knob"], name: value}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED
 from gpu_bottleneck_exporter.jobs.model import VERSION, Job, Use
@@ -71,7 +71,7 @@ def marked(name: str) -> str:
 def json(bill: Bill) -> str:
     """The report as JSON; null is unknown."""
 
-    def summed(use: Use) -> dict[str, Any]:
+    def summed(use: Use) -> dict[str, object]:
         return {
             "observed_seconds": use.observed_seconds,
             "busy_ratio": use.busy_ratio,
