@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.fetch import Server
+from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 
 SCALE = 20
@@ -130,9 +130,10 @@ def changes(before: Alerts, now: Alerts) -> list[str]:
     return lines + [f"{'over':8} {alert}" for alert in sorted(before.keys() - now.keys())]
 
 
-def _asked(prometheus: str, what: str) -> Any:  # noqa: ANN401 - JSON
+def _asked(prometheus: str, what: str) -> dict[str, object]:
     """The data of an answer of its API."""
-    return json.loads(Server(f"http://{prometheus}").get(f"/api/v1/{what}", _MOST_BYTES))["data"]
+    body = Server(f"http://{prometheus}").get(f"/api/v1/{what}", _MOST_BYTES)
+    return checked(dict, parsed(body)["data"])
 
 
 def _rules_work(prometheus: str) -> bool:
@@ -142,7 +143,7 @@ def _rules_work(prometheus: str) -> bool:
 
 def _alerts(prometheus: str) -> Alerts:
     """All alerts. Raises ExporterError while Prometheus does not answer."""
-    found = _asked(prometheus, "alerts")["alerts"]
+    found = checked(list, _asked(prometheus, "alerts")["alerts"])
     return {
         _named(one["labels"]): (one["state"], one["annotations"].get("description", ""))
         for one in found

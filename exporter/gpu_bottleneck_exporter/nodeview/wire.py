@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import types
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Annotated, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Prescription, Refusal, Score
@@ -77,14 +77,6 @@ def node_in(text: bytes) -> Node:
     return read(Node, parsed(text))
 
 
-def parsed(text: bytes) -> dict[str, object]:
-    """The JSON object in `text`. Raises ValueError if it is none."""
-    try:
-        return checked(dict, json.loads(text))
-    except RecursionError as error:
-        raise ValueError(f"{error}") from error
-
-
 def read(kind: type[Found], given: object) -> Found:
     """The `kind`, a class of a model, that JSON describes, with texts that can be printed.
 
@@ -131,10 +123,3 @@ def _number(
     if not (math.isfinite(number) and least <= number <= most):
         raise ValueError(f"{number} is out of range")
     return number
-
-
-def checked(kind: type[Found], given: object) -> Found:
-    """`given`, whose type is `kind` itself. Raises ValueError if it is another."""
-    if not isinstance(given, kind) or type(given) is not kind:
-        raise ValueError(f"{type(given).__name__} in place of {kind.__name__}")
-    return given

@@ -14,7 +14,8 @@ from typing import Annotated
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.fetch import Server, gather
 from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, VERSION, Job
-from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, checked, parsed, read
+from gpu_bottleneck_exporter.jsontext import checked, parsed
+from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, read
 from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
 MOST_BYTES = 16 * 2**20

@@ -22,7 +22,8 @@ import click
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.fetch import Server, gather
 from gpu_bottleneck_exporter.jobs.model import MOST_SECONDS, Gpu, Job, Use
-from gpu_bottleneck_exporter.nodeview.wire import checked, parsed, read
+from gpu_bottleneck_exporter.jsontext import checked, parsed
+from gpu_bottleneck_exporter.nodeview.wire import read
 from gpu_bottleneck_exporter.prescription.model import Prescription, leading
 from gpu_bottleneck_exporter.report.bill import Bill, Wanted
 
