@@ -19,6 +19,7 @@ import click
 from click.core import ParameterSource
 
 from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.flags import (
     PROGRAM,
@@ -498,7 +499,7 @@ for shipped in (rules, dashboards, runbook, completion):
     commands.add_command(shipped)
 
 
-def _driver(settings: Settings) -> Callable[[], Any]:
+def _driver(settings: Settings) -> Callable[[], Driver]:
     from gpu_bottleneck_exporter.driver.open import open_driver  # noqa: PLC0415
 
     return partial(open_driver, settings.sysfs, wake_suspended=settings.wake_suspended)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, fields
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,7 +44,9 @@ class Amount(click.FloatRange):
 
     name, example = "number", ""
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         """The number within the range."""
         amount = math.nan
         with suppress(ValueError):
@@ -55,7 +57,7 @@ class Amount(click.FloatRange):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return amount
 
-    def parsed(self, value: Any) -> float:
+    def parsed(self, value: str | float) -> float:
         """The number that `value` means. Raises ValueError if it is none."""
         return float(value) + 0.0  # not -0
 
@@ -74,7 +76,7 @@ class Seconds(Amount):
 
     name, example = "duration", ", such as 90, 90s or 1m30s"
 
-    def parsed(self, value: Any) -> float:
+    def parsed(self, value: str | float) -> float:
         """Seconds."""
         if isinstance(value, str) and re.fullmatch(f"({_PART})+", value):
             parts = re.findall(_PART, value)
@@ -108,7 +110,7 @@ def _words(value: str | frozenset[str]) -> frozenset[str]:
 
 
 _LISTS = dict.fromkeys(("SIGNAL,...", "VARIABLE,..."), _words)
-_TYPES: Mapping[str, Any] = {"SECONDS": Seconds(), "URL": url_of, **_LISTS}
+_TYPES: Mapping[str, object] = {"SECONDS": Seconds(), "URL": url_of, **_LISTS}
 """By the word for a value."""
 
 
@@ -175,7 +177,7 @@ class Group(click.Group):
         """Options of its own."""
         return [*super().get_params(ctx), _HELP_ALL]
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Run a command; say which variables are none of ours, as other software may use them."""
         found = (_OURS.match(f"{name}={value}") for name, value in os.environ.items())
         if taken := {one["name"] for one in found if one}:
@@ -213,11 +215,8 @@ class Option(click.Option):
         super().__init__([f"--{name}", *declared[1:]], metavar=value or None, **attributes)
 
 
-def flag(*declared: str, **attributes: Any) -> Decorator:
-    """An `Option` as a decorator."""
-    return click.option(*declared, cls=Option, **attributes)
-
-
+flag = partial(click.option, cls=Option)
+"""An `Option` as a decorator."""
 as_json = flag(
     "json",
     "as_json",
@@ -227,39 +226,33 @@ as_json = flag(
 """The same option for all commands that report."""
 
 
-def _setting(declared: str, parameter: str, **attributes: Any) -> Option:
-    """An option that the environment may set, too."""
-    name = re.split("[ /]", declared)[0]
-    variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", name).upper()
-    return Option([declared, parameter], envvar=variable, **attributes)
+def _setting(declared: str, name: str, text: str, default: object, kind: object = None) -> Option:
+    """An option that the environment may set, too; `text`: its help."""
+    option = re.split("[ /]", declared)[0]
+    variable = ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", option).upper()
+    options = {"type": kind, "default": default, "is_flag": isinstance(default, bool), "help": text}
+    return Option([declared, name], envvar=variable, **options)
 
 
-def _of_setting(setting: Field[Any]) -> Option:
+def _of_setting(setting: Field[object]) -> Option:
     """The option for a field of `Settings`, with its default and the type of that."""
     # One word, as environment variables have no lists.
     default = "" if isinstance(setting.default, frozenset) else setting.default
-    return _setting(
-        setting.metadata["flag"],
-        setting.name,
-        default=default,
-        type=_PATH if isinstance(default, Path) else None,
-        is_flag=isinstance(default, bool),
-        help=setting.metadata["help"],
-    )
+    kind = _PATH if isinstance(default, Path) else None
+    declared, text = setting.metadata["flag"], setting.metadata["help"]
+    return _setting(declared, setting.name, text, default, kind)
 
 
 def _of_log(level: str) -> Iterator[Option]:
     levels, formats = click.Choice(LEVELS, case_sensitive=False), click.Choice(FORMATS)
-    about = "Lowest level to log."
-    yield _setting("log.level", "log_level", type=levels, default=level, help=about)
-    about = "Format of log lines."
-    yield _setting("log.format", "log_format", type=formats, default="logfmt", help=about)
+    yield _setting("log.level", "log_level", "Lowest level to log.", level, levels)
+    yield _setting("log.format", "log_format", "Format of log lines.", "logfmt", formats)
 
 
 def _of_collectors() -> Iterator[Option]:
     for one in ALL:
         name, both = one.name, f"collector.{one.name}/--no-collector.{one.name}"
-        yield _setting(both, f"collector_{name}", default=one.on, help=f"The {name} collector.")
+        yield _setting(both, f"collector_{name}", f"The {name} collector.", one.on)
 
 
 def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decorator:

@@ -6,7 +6,7 @@ import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.remedies import OF_SIGNALS
@@ -28,13 +28,14 @@ CDI = Path("/var/run/cdi")
 JOB_MAPPING_DIR = Path("/run/gpustat")
 MOST_JOBS = 100_000
 MOST_CLAIMS = 16
+T = TypeVar("T")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """A DNS name, as those of hosts and Kubernetes nodes: report takes it before a slash."""
 _TELEMETRY_PATH = re.compile(r"/[A-Za-z0-9._~-][A-Za-z0-9._~/-]*")
 
 
-def option(default: object, flag: str, text: str) -> Any:  # noqa: ANN401 - as `field`
+def option(default: T, flag: str, text: str) -> T:
     """A field that the command line sets: the flag, a word for its value, and its help."""
     return field(default=default, metadata={"flag": flag, "help": text})
 

@@ -5,17 +5,16 @@ What carries them out is imported when they run, as in `cli`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.flags import PROGRAM, Command, flag
+from gpu_bottleneck_exporter.flags import PROGRAM, Command, Decorator, flag
 
 
-def _writing(text: str) -> Callable[[Any], Any]:
+def _writing(text: str) -> Decorator:
     """`--output`, with `text` as its help, and `--force`."""
     folder = click.Path(file_okay=False, path_type=Path)
     output = flag("output DIR", "folder", type=folder, help=text)
