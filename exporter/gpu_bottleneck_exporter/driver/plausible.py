@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.driver import readings
 
@@ -38,7 +38,7 @@ _RATIO = Range(0, 1, slack=0.05)
 _BYTES = Range(0, 1e15)
 """NaN of links, as above; also the largest that a document of a job may have."""
 _ANYTHING = Range(-(2.0**63), 2.0**63)
-"""Any figure: 64 bits hold no larger one, and no text or division of integers takes all others."""
+"""All figures: 64 bits hold no larger one, and no text or division of integers takes all others."""
 _RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes")
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
@@ -67,10 +67,14 @@ _LARGEST_PID = 2**22
 
 def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
     """`reading` without impossible values; `drop` is called for each."""
-    kind: Any = type(reading)
-    for name, possible in _ranges(kind).items():
-        if not _fits(getattr(reading, name), possible):
-            reading = _fitted(reading, name, possible, drop)
+    kind: object = type(reading)
+    wrong = {
+        name: _fitted(name, part, possible, drop)
+        for name, possible in _ranges(kind).items()
+        if not _fits(part := getattr(reading, name), possible)
+    }
+    if wrong:
+        reading = replace(reading, **wrong)
     for ring in _rings(reading):
         for sample in ring:
             if sample.percent is None:
@@ -104,37 +108,32 @@ def _rings(reading: readings.Reading) -> Iterable[readings.Ring]:
     return reading.rings.values() if isinstance(reading, readings.Video) else ()
 
 
-def _fitted(reading: Any, name: str, possible: Range, drop: Drop) -> Any:  # noqa: ANN401 - any reading, the same comes back
-    """`reading` with part `name` as far as it is possible; the same object if nothing changes."""
-    given: Any = getattr(reading, name)
-    whole = isinstance(given, Mapping)
-    parts = given if whole else {None: given}
-    if not whole and not isinstance(given, int | float):
-        return reading
-    kept = {
-        key: possible.fit(one) if isinstance(one, int | float) else one
-        for key, one in parts.items()
-    }
-    for key, value in parts.items():
-        if kept[key] is None and value is not None:
-            drop(f"{name} {key}" if whole else name, value)
-    if kept == parts:
-        return reading
-    found = {key: one for key, one in kept.items() if one is not None}
-    return replace(reading, **{name: found if whole else kept[None]})
+def _fitted(name: str, given: object, possible: Range, drop: Drop) -> object:
+    """The possible values of part `name` of a reading."""
+    if isinstance(given, Mapping):
+        fitted = {key: _fitted(f"{name} {key}", one, possible, drop) for key, one in given.items()}
+        return {key: one for key, one in fitted.items() if one is not None}
+    if not isinstance(given, _FIGURE):
+        return given
+    if (value := possible.fit(given)) is None:
+        drop(name, given)
+    return value
 
 
 def _of_known_pids(reading: readings.Processes, drop: Drop) -> readings.Processes:
-    known = tuple(
-        _fitted(one, "used_bytes", _BYTES, drop)
-        for one in reading.processes
-        if 1 <= one.pid <= _LARGEST_PID
-    )
-    if len(known) == len(reading.processes):
-        return reading if known == reading.processes else replace(reading, processes=known)
-    drop("pid", len(reading.processes) - len(known))
+    known = [one for one in reading.processes if 1 <= one.pid <= _LARGEST_PID]
+    for index, one in enumerate(known):
+        if not _fits(one.used_bytes, _BYTES):
+            drop("used_bytes", one.used_bytes)
+            known[index] = replace(one, used_bytes=None)
+    unknown = len(reading.processes) - len(known)
+    if unknown:
+        drop("pid", unknown)
+    elif tuple(known) == reading.processes:
+        return reading
     # Somebody holds the GPU, even if the pid is wrong.
-    return replace(reading, processes=known, others_hidden=True)
+    hidden = reading.others_hidden or unknown > 0
+    return replace(reading, processes=tuple(known), others_hidden=hidden)
 
 
 def is_void(reading: readings.Reading) -> bool:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpu_bottleneck_exporter.host.files import NoRoomError, read
 
@@ -37,9 +37,9 @@ up, too; who owes more than this part of the time at once holds them up."""
 _MAX_IDLE_SECONDS = 10.0
 """Time after which a helper thread without a call ends."""
 T = TypeVar("T")
-_Answer = tuple[Any, Exception | None, float]
-"""Result, error, and the seconds for which the call was blocked."""
-_Call = tuple[Callable[[], Any], SimpleQueue[_Answer]]
+_Answer = tuple[Exception | None, float]
+"""The error of a call, and the seconds for which it was blocked."""
+_Call = tuple[Callable[[], object], SimpleQueue[_Answer]]
 _Calls = SimpleQueue[_Call | None]
 """The calls for one helper thread; None at the end."""
 
@@ -79,11 +79,12 @@ class Aside:
         patience = self._allowed(pid) if self._held_up or self._paid_at else self._patience
         if not patience:
             return None
+        results: list[T] = []
         answers: SimpleQueue[_Answer] = SimpleQueue()
         calls = self._helper()
-        calls.put((what, answers))
+        calls.put((lambda: results.append(what()), answers))
         try:
-            answer, error, blocked = answers.get(timeout=patience)
+            error, blocked = answers.get(timeout=patience)
         except Empty:
             # The thread ends if the call ever returns.
             self._held_up[calls] = pid, self._tenant_of(pid), patience
@@ -94,7 +95,7 @@ class Aside:
             self._charge(self._tenant_of(pid), blocked - _LATE_SECONDS)
         if error is not None:
             raise error
-        return answer  # type: ignore[no-any-return]
+        return results[0]
 
     def _allowed(self, pid: int) -> float:
         """Patience with a call that asks process `pid`; 0 if none is to be made."""
@@ -140,9 +141,9 @@ class Aside:
             self._clocks.add(clock)
         while call := self._next(calls):
             what, answers = call
-            began, answer, error = time.monotonic(), None, None
+            began, error = time.monotonic(), None
             try:
-                answer = what()
+                what()
             except Exception as raised:  # noqa: BLE001 - raised again in the calling thread
                 error = raised
             before, cpu = cpu, time.thread_time()
@@ -150,7 +151,7 @@ class Aside:
             if blocked > _LATE_SECONDS:
                 before, waited = waited, waited_seconds()
                 blocked -= waited - before
-            answers.put((answer, error, blocked))
+            answers.put((error, blocked))
         with self._lock:
             self._clocks.remove(clock)
             self._ended_seconds += time.thread_time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import Reading
@@ -59,7 +59,8 @@ class Sample(NamedTuple):
 
 K = TypeVar("K")
 S = TypeVar("S")
-Values = float | Histogram | Mapping[Any, float | None] | None
+_By = Mapping[K, float | None]
+Values = float | Histogram | _By[str] | _By[tuple[str, str]] | _By[tuple[str, ...]] | None
 """The value of a family without labels, or values by label or tuple of labels. None: unknown."""
 Table = Mapping[Family, Callable[[S], Values]]
 """Families, and what each of them shows of a GPU, a reading or a machine."""

@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.web.files import shown
 
 Pem = Union[Path, str]  # noqa: UP007 - evaluated, by 3.10 too
 """A file, or the PEM text itself."""
-Parse = Callable[[Any], Any]
+Parse = Callable[[object], object]
 """Makes a setting of what the file holds, or raises ValueError with what it must be."""
 Known = Mapping[str, Parse]
 """The keys that a section may have, and how each is read."""
@@ -128,7 +128,7 @@ def parse(path: Path) -> WebConfig:
     )
 
 
-def _mapping(name: str, given: object) -> Mapping[str, Any]:
+def _mapping(name: str, given: object) -> Mapping[str, object]:
     if given in _ABSENT:
         return {}
     if not isinstance(given, Mapping):
@@ -157,7 +157,7 @@ def _text(given: object) -> str:
     return given
 
 
-def _list(of: Parse, given: object) -> list[Any]:
+def _list(of: Parse, given: object) -> list[object]:
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise ValueError("must be a list of strings")
     return [of(one) for one in given]
@@ -241,10 +241,12 @@ def _users(given: object) -> dict[bytes, bytes]:
     users = _mapping("basic_auth_users", given)
     if users:
         import bcrypt  # noqa: F401, PLC0415 - comes with an extra, and is used later
+    found = {}
     for user, hashed in users.items():
         if ":" in user or not isinstance(hashed, str) or not _BCRYPT.fullmatch(hashed):
             raise SettingsError(
                 f"basic_auth_users: {shown(user)} must be a name without a colon, and its value a "
                 "bcrypt hash of cost 4 to 18"
             )
-    return {user.encode(errors="replace"): hashed.encode() for user, hashed in users.items()}
+        found[user.encode(errors="replace")] = hashed.encode()
+    return found

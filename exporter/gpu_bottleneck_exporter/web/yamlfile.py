@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -19,10 +18,13 @@ MAX_BYTES = 256 * 1024
 """More than three thousand users."""
 
 
+_Section = dict[Hashable, object]
+
+
 class _Loader(yaml.BaseLoader):
     """Leaves scalars text, so that a user may be called 007 or yes, and refuses duplicate keys."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> _Section:  # noqa: FBT001, FBT002 - PyYAML's
         mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
             ((key, _),) = Counter(key.value for key, _ in node.value).most_common(1)
@@ -31,7 +33,7 @@ class _Loader(yaml.BaseLoader):
         return mapping
 
 
-def load(path: Path) -> Any:  # noqa: ANN401 - what the file says
+def load(path: Path) -> object:
     """What the file holds; None if it is empty.
 
     Raises:

@@ -12,8 +12,7 @@ import math
 import struct
 import time
 from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import pynvml
 
@@ -71,9 +70,9 @@ class GpmReader:
         Raises Unsupported if the GPU has no GPM.
         """
         self._calls = calls
-        self._get: tuple[Any, ...] = (pynvml.nvmlGpmSampleGet, handle)
+        self._get = partial(calls.ask, pynvml.nvmlGpmSampleGet, handle)
         if gpu_instance is not None:
-            self._get = (pynvml.nvmlGpmMigSampleGet, handle, gpu_instance)
+            self._get = partial(calls.ask, pynvml.nvmlGpmMigSampleGet, handle, gpu_instance)
         if not calls.ask(pynvml.nvmlGpmQueryDeviceSupport, handle).isSupportedDevice:
             raise Unsupported("nvmlGpmQueryDeviceSupport: the GPU has no GPM")
         self._old = calls.ask(pynvml.nvmlGpmSampleAlloc)
@@ -94,13 +93,13 @@ class GpmReader:
         """
         now = time.monotonic_ns()
         if self._old_at_ns is None:
-            self._calls.ask(*self._get, self._old)
+            self._get(self._old)
             self._old_at_ns = now
             return None
         interval = now - self._old_at_ns
         if interval < MINIMUM_INTERVAL_NS:
             return None
-        self._calls.ask(*self._get, self._new)
+        self._get(self._new)
         values = self._compare(IDS)
         if coherent:
             with contextlib.suppress(Unsupported):
@@ -126,7 +125,7 @@ def request(old: object, new: object, ids: tuple[int, ...]) -> ctypes.Array[ctyp
     return ctypes.create_string_buffer(head + _unanswered(ids))
 
 
-def answers(question: ctypes.Array[ctypes.c_char]) -> Iterator[tuple[Any, ...]]:
+def answers(question: ctypes.Array[ctypes.c_char]) -> Iterator[tuple[int, int, float]]:
     """Id, return code and value of each metric, once the call has filled them in."""
     return _METRIC.iter_unpack(question.raw[_HEAD.size : -1])
 
@@ -148,5 +147,5 @@ def _activity(values: dict[int, float], interval_ns: int) -> Activity:
     )
 
 
-def _named(names: Mapping[int, str], values: Mapping[int, float]) -> dict[str, Any]:
+def _named(names: Mapping[int, str], values: Mapping[int, float]) -> dict[str, float]:
     return {name: values[metric] for metric, name in names.items() if metric in values}

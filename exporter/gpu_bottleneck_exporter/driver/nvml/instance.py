@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import pynvml
 
@@ -25,7 +24,7 @@ from gpu_bottleneck_exporter.driver.protocol import (
 from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
 
 _LISTS = (COMPUTE, GRAPHICS, MPS)
-_BASICS: tuple[tuple[Any, ...], ...] = (
+_BASICS = (
     (pynvml.nvmlDeviceGetMemoryInfo,),
     (pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
     (pynvml.nvmlDeviceGetPowerUsage,),
