@@ -148,14 +148,9 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
     if totals.observed_ns is None:
         return None
     stall_ns = (totals.stall_ns or {}) if "stall" in collectors else {}
-    sm_active = seconds(totals.active_ns.get("sm"))
-    return GpuTime(
-        totals.observed_ns / 1e9,
-        totals.busy_ns / 1e9,
-        seconds_by(stall_ns),
-        sm_active,
-        seconds_by(totals.engine_ns),
-    )
+    sm_active, engines = seconds(totals.active_ns.get("sm")), seconds_by(totals.engine_ns)
+    observed, busy = totals.observed_ns / 1e9, totals.busy_ns / 1e9
+    return GpuTime(observed, busy, seconds_by(stall_ns), sm_active, engines)
 
 
 def _gpu(gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, lately: Lately) -> model.Gpu:

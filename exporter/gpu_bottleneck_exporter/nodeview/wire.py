@@ -116,9 +116,8 @@ def _hints(kind: Callable[..., object]) -> Mapping[str, type[object]]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _number(
-    kind: type[float], given: object, least: float = -math.inf, most: float = math.inf
-) -> float:
+def _number(kind: type[float], given: object, *ends: float) -> float:
+    least, most = ends or (-math.inf, math.inf)
     number = given if kind is float and type(given) is int else checked(kind, given)
     if not (math.isfinite(number) and least <= number <= most):
         raise ValueError(f"{number} is out of range")

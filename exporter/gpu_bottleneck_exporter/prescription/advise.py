@@ -302,12 +302,7 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
     )
 
 
-def _prescription(
-    seen: Observed,
-    rate: float,
-    highest: float = 0.0,
-    **change: Any,  # noqa: ANN401
-) -> Prescription:
+def _prescription(seen: Observed, rate: float, highest: float = 0.0, **change: Any) -> Prescription:  # noqa: ANN401 - fields
     """The prescription of `change`, which makes `rate` steps in the time of one, or `highest`."""
     predicted = min(seen.busy * rate, 1.0)
     bytes_now, job = seen.data_bytes, seen.job_busy

@@ -158,9 +158,5 @@ def merged(parts: Sequence[Observed]) -> Observed:
         known = [found for part in parts if (found := getattr(part, name)) is not None]
         figures[name] = sum(known) / len(known) if known else None
     names = dict.fromkeys(name for part in parts for name in part.stalls)
-    return replace(
-        parts[-1],
-        **figures,
-        seconds=seconds,
-        stalls={name: over_time(part.stalls.get(name, 0.0) for part in parts) for name in names},
-    )
+    stalls = {name: over_time(part.stalls.get(name, 0.0) for part in parts) for name in names}
+    return replace(parts[-1], **figures, seconds=seconds, stalls=stalls)
