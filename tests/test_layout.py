@@ -67,6 +67,13 @@ def test_what_reads_stacks_needs_no_more_than_the_host() -> None:
     assert {part(module) for module in reached} == {"errors", "host", "stacktraces"}
 
 
+def test_the_document_of_a_node_needs_no_exposition() -> None:
+    known = modules()
+    nodeview = [path for module, path in known.items() if part(module) == "nodeview"]
+    assert nodeview
+    assert "exposition" not in {part(one) for path in nodeview for one in imports(path, known)}
+
+
 def test_nobody_sets_an_attribute_of_what_it_holds() -> None:
     """What steers an object is an argument, or a method's: `self.a.b = c` hides who changes it.
 

@@ -20,8 +20,8 @@ from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.about import NO_GPU as NO_GPU_REMEDY
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, OF_DOWN, OF_ERRORS
 from gpu_bottleneck_exporter.driver.readings import Activity
-from gpu_bottleneck_exporter.exposition.own import _OF_THE_HOST
 from gpu_bottleneck_exporter.jsontext import dumps
+from gpu_bottleneck_exporter.sampling.signals import _OF_THE_HOST
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from gpu_bottleneck_exporter.settings import RENOUNCEABLE, Settings
 from support.board import Board

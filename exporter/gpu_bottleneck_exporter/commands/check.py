@@ -20,7 +20,6 @@ from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.driver.readings import Condition
 from gpu_bottleneck_exporter.errors import printable
-from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.jsontext import Document, dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode, signal_remedies
@@ -29,6 +28,7 @@ from gpu_bottleneck_exporter.nodeview.text import explained, label, verdict
 from gpu_bottleneck_exporter.nodeview.wire import MOST_ITEMS, document
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
+from gpu_bottleneck_exporter.sampling.signals import BUSY_TIME, OF_GPUS, lacking, signals
 from gpu_bottleneck_exporter.settings import Settings
 
 COMPLETE, WITH_GAPS = 0, 1
@@ -150,7 +150,7 @@ def _report(lines: Iterable[str], node: Node, gaps: Sequence[Gap] = (), **fields
 
 def _lines(node: Node, gaps: Sequence[Gap], off: Sequence[str]) -> Iterator[str]:
     boards = sum(gpu.up and gpu.mig_profile is None for gpu in node.gpus)
-    blind = next((len(gap.where) for gap in gaps if gap.subject == own.BUSY_TIME), 0)
+    blind = next((len(gap.where) for gap in gaps if gap.subject == BUSY_TIME), 0)
     if not any(gpu.up for gpu in node.gpus):
         yield "no GPU is up"
     elif blind and blind == boards:
@@ -179,7 +179,7 @@ def _details(state: SamplerState) -> Iterator[str]:
     driver = _driver(state)
     cuda = f", CUDA up to {driver['cuda_version']}" if driver["cuda_version"] else ""
     yield f"driver          {driver['title']} {driver['version']}{cuda}"
-    for signal, given in sorted(own.signals(state).items()):
+    for signal, given in sorted(signals(state).items()):
         yield f"  {'yes' if given else 'no ':4}          {signal}"
     yield from map(_gpu_line, state.gpus)
 
@@ -221,12 +221,12 @@ def missing_signals(
     for signal, remedy in sorted(signal_remedies(state).items()):
         if signal == "own_cpu":
             yield Gap(signal, "the exporter itself is starved of CPU", remedy)
-        elif signal in own.OF_GPUS:
-            lacking = [gpu.identity.index for gpu in own.lacking(state.gpus, signal)]
-            reader, *_ = own.OF_GPUS[signal]
-            answers = (forbidden.get(index, {}).get(reader) for index in lacking)
+        elif signal in OF_GPUS:
+            without = [gpu.identity.index for gpu in lacking(state.gpus, signal)]
+            reader, *_ = OF_GPUS[signal]
+            answers = (forbidden.get(index, {}).get(reader) for index in without)
             said = next(filter(None, answers), None)
-            where = tuple(f"gpu {index}" for index in lacking)
+            where = tuple(f"gpu {index}" for index in without)
             problem = f"not given by {', '.join(where)}" + (f": {said}" if said else "")
             yield Gap(signal, problem, state.about.forbidden if said else remedy, where)
         elif signal != "kubelet":  # its trouble says more

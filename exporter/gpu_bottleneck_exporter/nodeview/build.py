@@ -14,7 +14,6 @@ from gpu_bottleneck_exporter.accounting.stall import NETWORK
 from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_GIVEN
-from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
@@ -31,6 +30,7 @@ from gpu_bottleneck_exporter.prescription.model import (
 from gpu_bottleneck_exporter.sampling.collector import seconds, seconds_by
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
+from gpu_bottleneck_exporter.sampling.signals import health, signals, substitutes
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -118,23 +118,23 @@ def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> model.Node
         simulated=state.about.simulated,
         host=_host(_machine(state), lately),
         gpus=tuple(_gpu(gpu, sampler, state, lately) for gpu in state.gpus),
-        signals=own.signals(state),
+        signals=signals(state),
         signal_remedies=signal_remedies(state),
         collectors=tuple(
             model.CollectorHealth(name, one.success, one.seconds, one.error)
-            for name, one in own.health(state)
+            for name, one in health(state)
         ),
     )
 
 
 def signal_remedies(state: SamplerState) -> dict[str, str]:
     """What missing signals cost and what stands in for them, or the remedy."""
-    missing = (name for name, given in own.signals(state).items() if not given)
+    missing = (name for name, given in signals(state).items() if not given)
     return {name: remedies.OF_SIGNALS.get(name) or _of_gpus(name, state) for name in missing}
 
 
 def _of_gpus(signal: str, state: SamplerState) -> str:
-    instead = own.substitutes(signal, state.gpus)
+    instead = substitutes(signal, state.gpus)
     reason = state.about.signals.get(signal, NOT_GIVEN)
     return ": ".join(filter(None, (reason, "; ".join(instead))))
 
