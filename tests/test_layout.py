@@ -8,6 +8,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from pkgutil import resolve_name
 
+import pytest
+
 import gpu_bottleneck_exporter
 
 ROOT = Path(gpu_bottleneck_exporter.__file__).parent
@@ -67,11 +69,12 @@ def test_what_reads_stacks_needs_no_more_than_the_host() -> None:
     assert {part(module) for module in reached} == {"errors", "host", "stacktraces"}
 
 
-def test_the_document_of_a_node_needs_no_exposition() -> None:
+@pytest.mark.parametrize(("room", "other"), [("nodeview", "exposition"), ("flags", "collectors")])
+def test_rooms_that_do_without_another(room: str, other: str) -> None:
     known = modules()
-    nodeview = [path for module, path in known.items() if part(module) == "nodeview"]
-    assert nodeview
-    assert "exposition" not in {part(one) for path in nodeview for one in imports(path, known)}
+    paths = [path for module, path in known.items() if part(module) == room]
+    assert paths
+    assert other not in {part(one) for path in paths for one in imports(path, known)}
 
 
 def test_nobody_sets_an_attribute_of_what_it_holds() -> None:

@@ -19,6 +19,7 @@ import click
 from click.core import ParameterSource
 
 from gpu_bottleneck_exporter import __version__
+from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.driver.protocol import Driver
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.flags import (
@@ -37,6 +38,7 @@ from gpu_bottleneck_exporter.shipped import completion, dashboards, rules, runbo
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _WATCHED = Seconds(1, 3600)
+_settings = partial(settings_flags, {one.name: one.on for one in ALL})
 _stacks = flag(
     "stacks", is_flag=True, help="Also name the lines of Python code that the GPUs wait for."
 )
@@ -83,7 +85,7 @@ def commands(ctx: click.Context) -> None:
 
 
 @commands.command
-@settings_flags(web="web.", log_level="info")
+@_settings(web="web.", log_level="info")
 def serve(settings: Settings) -> None:
     """Serve this machine's GPU metrics to Prometheus.
 
@@ -122,7 +124,7 @@ def serve(settings: Settings) -> None:
 @_stacks
 @flag("verbose", "-v", is_flag=True, help="Also list the driver, the signals and the GPUs.")
 @as_json
-@settings_flags(web="web.config.file")
+@_settings(web="web.config.file")
 def check(
     settings: Settings, seconds: float | None, *, stacks: bool, verbose: bool, as_json: bool
 ) -> None:
@@ -165,7 +167,7 @@ def check(
 @click.argument("seconds", type=_WATCHED, default=30.0)
 @_stacks
 @as_json
-@settings_flags()
+@_settings()
 def diagnose(settings: Settings, seconds: float, *, stacks: bool, as_json: bool) -> None:
     """Watch for a while, then report why each GPU is idle.
 
@@ -224,7 +226,7 @@ def diagnose(settings: Settings, seconds: float, *, stacks: bool, as_json: bool)
     help="Initial sort order of the live view.",
 )
 @as_json
-@settings_flags()
+@_settings()
 def top(  # noqa: PLR0913 - one for each option
     settings: Settings,
     url: str | None,
@@ -264,7 +266,7 @@ def top(  # noqa: PLR0913 - one for each option
 
 @commands.command
 @as_json
-@settings_flags()
+@_settings()
 def once(settings: Settings, *, as_json: bool) -> None:
     """Print the metrics once.
 
@@ -423,7 +425,7 @@ def report(
     help="The file to write; it must not exist.",
 )
 @flag("unmasked", is_flag=True, help="Keep UUIDs and bus addresses as they are.")
-@settings_flags()
+@_settings()
 def capture(settings: Settings, seconds: float, path: Path, *, unmasked: bool) -> None:
     """Write what the driver answers to a file, for tests of the exporter.
 
@@ -460,7 +462,7 @@ def capture(settings: Settings, seconds: float, path: Path, *, unmasked: bool) -
     is_flag=True,
     help="Also run Prometheus and Alertmanager with the rule pack, and print alerts here.",
 )
-@settings_flags(web="web.", log_level="info")
+@_settings(web="web.", log_level="info")
 def demo(settings: Settings, *, alerts: bool) -> None:
     """Serve simulated GPUs: the exporter without a GPU.
 

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
 from gpu_bottleneck_exporter.settings import Settings
 
@@ -152,13 +151,13 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options without a dot first, and all collectors in one entry."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
-        for option in self.get_params(ctx):
+        for option in (options := self.get_params(ctx)):
             subject, dot, _ = option.opts[0].removeprefix("--").partition(".")
             record = option.get_help_record(ctx)
             if record and (ctx.meta.get(_ALL) or not getattr(option, "seldom", False)):
                 sections.setdefault(subject.title() if dot else "Options", []).append(record)
         if "Collector" in sections:
-            sections["Collector"] = [_collectors()]
+            sections["Collector"] = [_collectors(options)]
         for section, records in sections.items():
             with formatter.section(section):
                 formatter.write_dl(records)
@@ -192,9 +191,11 @@ class Group(click.Group):
         return list(self.commands)
 
 
-def _collectors() -> tuple[str, str]:
-    names = ", ".join(sorted(collector.name for collector in ALL))
-    off = ", ".join(collector.name for collector in ALL if not collector.on)
+def _collectors(options: Iterable[click.Parameter]) -> tuple[str, str]:
+    """The entry of the help for all collectors among `options`."""
+    switches = [one for one in options if one.opts[0].startswith("--collector.")]
+    names = ", ".join(sorted(one.opts[0].partition(".")[2] for one in switches))
+    off = ", ".join(one.opts[0].partition(".")[2] for one in switches if not one.default)
     set_by = f"[env var: {ENVIRONMENT_PREFIX}COLLECTOR_NAME; default: all on but {off}]"
     what = f"Switch a collector on or off: {names}.  {set_by}"
     return "--collector.NAME / --no-collector.NAME", what
@@ -239,8 +240,7 @@ def _of_setting(setting: Field[object]) -> Option:
     # One word, as environment variables have no lists.
     default = "" if isinstance(setting.default, frozenset) else setting.default
     kind = _PATH if isinstance(default, Path) else None
-    declared, text = setting.metadata["flag"], setting.metadata["help"]
-    return _setting(declared, setting.name, text, default, kind)
+    return _setting(setting.metadata["flag"], setting.name, setting.metadata["help"], default, kind)
 
 
 def _of_log(level: str) -> Iterator[Option]:
@@ -249,15 +249,18 @@ def _of_log(level: str) -> Iterator[Option]:
     yield _setting("log.format", "log_format", "Format of log lines.", "logfmt", formats)
 
 
-def _of_collectors() -> Iterator[Option]:
-    for one in ALL:
-        name, both = one.name, f"collector.{one.name}/--no-collector.{one.name}"
-        yield _setting(both, f"collector_{name}", f"The {name} collector.", one.on)
+def _of_collectors(collectors: Mapping[str, bool]) -> Iterator[Option]:
+    for name, on in collectors.items():
+        both = f"collector.{name}/--no-collector.{name}"
+        yield _setting(both, f"collector_{name}", f"The {name} collector.", on)
 
 
-def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decorator:
+def settings_flags(
+    collectors: Mapping[str, bool], web: str | tuple[()] = (), log_level: str = "error"
+) -> Decorator:
     """Options that become a `Settings`, which the command gets as its first argument.
 
+    `collectors`: their names, and whether each is on by default.
     `web`: how those flags begin that are taken of the ones for the web server; none by default.
     """
     wanted = [
@@ -269,13 +272,13 @@ def settings_flags(web: str | tuple[()] = (), log_level: str = "error") -> Decor
 
     @cache
     def settings() -> list[click.Option]:
-        return [*map(_of_setting, wanted), *_of_log(log_level), *_of_collectors()]
+        return [*map(_of_setting, wanted), *_of_log(log_level), *_of_collectors(collectors)]
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def command(**values: Any) -> None:
             configure(values.pop("log_level"), values.pop("log_format"))
-            disabled = frozenset(c.name for c in ALL if not values.pop(f"collector_{c.name}"))
+            disabled = frozenset(name for name in collectors if not values.pop(f"collector_{name}"))
             chosen = {setting.name: values.pop(setting.name) for setting in wanted}
             function(Settings(disabled_collectors=disabled, **chosen), **values)
 

@@ -85,13 +85,9 @@ class LocalNode:
                 advice = replace(advice, pytorch=self._processes.use_pytorch(processes))
             gpu = replace(gpu, process_list=processes, prescription=advice)
         if gpu.verdict and (gpu.observed_seconds or 0.0) < self._judged_seconds:
-            return _unjudged(gpu)
+            gpu = replace(gpu, verdict=model.MEASURING, cause=None, meaning=None, remedy=None)
+            return replace(gpu, runbook=None, evidence=None, prescription=None)
         return gpu
-
-
-def _unjudged(gpu: model.Gpu) -> model.Gpu:
-    gpu = replace(gpu, verdict=model.MEASURING, cause=None, meaning=None, remedy=None)
-    return replace(gpu, runbook=None, evidence=None, prescription=None)
 
 
 def moment_of(state: SamplerState) -> Moment:

@@ -149,9 +149,7 @@ def merged(parts: Sequence[Observed]) -> Observed:
         pairs = zip(values, parts, strict=True)
         return sum(value * part.seconds for value, part in pairs) / seconds
 
-    figures: dict[str, Any] = {
-        name: over_time(getattr(part, name) for part in parts) for name in _MEANS
-    }
+    figures: dict[str, Any] = {n: over_time(getattr(part, n) for part in parts) for n in _MEANS}
     for name in _WORST:
         figures[name] = sum(getattr(part, name) for part in parts) > len(parts) / 2
     for name in _WHERE_KNOWN:
