@@ -69,7 +69,9 @@ def test_what_reads_stacks_needs_no_more_than_the_host() -> None:
     assert {part(module) for module in reached} == {"errors", "host", "stacktraces"}
 
 
-@pytest.mark.parametrize(("room", "other"), [("nodeview", "exposition"), ("flags", "collectors")])
+@pytest.mark.parametrize(
+    ("room", "other"), [("nodeview", "exposition"), ("flags", "collectors"), ("report", "web")]
+)
 def test_rooms_that_do_without_another(room: str, other: str) -> None:
     known = modules()
     paths = [path for module, path in known.items() if part(module) == room]

@@ -9,15 +9,15 @@ from itertools import zip_longest
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, UNKNOWN
 from gpu_bottleneck_exporter.jobs.model import Gpu, steps
+from gpu_bottleneck_exporter.markup.html import Html, described, element, filled, join, listed
+from gpu_bottleneck_exporter.markup.strip import WORDS, axis, legend, strip
+from gpu_bottleneck_exporter.markup.style import STYLE, digest
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Parts, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import parts
 from gpu_bottleneck_exporter.palette import WAITING_ON
 from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.report import text as words
 from gpu_bottleneck_exporter.report.bill import Bill, utc
-from gpu_bottleneck_exporter.web.status.assets import STYLE, digest
-from gpu_bottleneck_exporter.web.status.html import Html, described, element, filled, join, listed
-from gpu_bottleneck_exporter.web.status.strip import WORDS, axis, legend, strip
 
 _PAGE = (files(__package__) / "report.html").read_text(encoding="utf-8")
 _STYLE = Html(STYLE + (files(__package__) / "report.css").read_text(encoding="utf-8"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
+from gpu_bottleneck_exporter.markup.html import Html, described, element, join, listed
+from gpu_bottleneck_exporter.markup.strip import axis, legend, strip
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.history import STEPS
 from gpu_bottleneck_exporter.nodeview.model import Gpu
 from gpu_bottleneck_exporter.nodeview.wire import STACKS_PATH
-from gpu_bottleneck_exporter.web.status.html import Html, described, element, join, listed
-from gpu_bottleneck_exporter.web.status.strip import axis, legend, strip
 
 _EXPLAINING = ("Workers", "SMs active")
 _SINCE = "5 min ago"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from gpu_bottleneck_exporter.markup.html import Html, described, element, filled, join
+from gpu_bottleneck_exporter.markup.style import STYLE
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.model import DASH, Node
 from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
-from gpu_bottleneck_exporter.web.status.assets import BUILD, PAGE, SCRIPT, STYLE
+from gpu_bottleneck_exporter.web.status.assets import BUILD, PAGE, SCRIPT
 from gpu_bottleneck_exporter.web.status.gpu import card, line
-from gpu_bottleneck_exporter.web.status.html import Html, described, element, filled, join
 
 _SIMULATED = Html(
     '<p class="notice">These GPUs are <strong>simulated</strong>; '

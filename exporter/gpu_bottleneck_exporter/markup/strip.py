@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, UNKNOWN
+from gpu_bottleneck_exporter.markup.html import Html, element, join, listed
 from gpu_bottleneck_exporter.nodeview.model import Parts, named
 from gpu_bottleneck_exporter.nodeview.text import percent
 from gpu_bottleneck_exporter.remedies import WAITS_FOR
-from gpu_bottleneck_exporter.web.status.html import Html, element, join, listed
 
 _HIGH = 100
 """Of a drawing, in its own units; CSS scales it."""
