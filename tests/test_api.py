@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import DriverMissing
 from support.board import Board
 
+OPEN = Path("/proc/self/fd")
 README = Path(__file__).parents[1] / "README.md"
 
 
@@ -57,10 +60,25 @@ def test_one_gpu_by_its_index_or_uuid(board: Board) -> None:
         diagnose(0.2, gpu=2)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-def test_a_time_that_is_not_positive_is_refused(seconds: float) -> None:
-    with pytest.raises(SettingsError, match="is not positive"):
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf])
+def test_what_is_no_length_of_time_is_refused(seconds: float) -> None:
+    with pytest.raises(SettingsError, match="is no length of time"):
         diagnose(seconds)
+
+
+@pytest.mark.usefixtures("board")
+def test_nothing_stays_open() -> None:
+    """Even where a loop has switched the collector of garbage off, as some do."""
+    diagnose(0.2)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len([*OPEN.iterdir()])
+        for _ in range(3):
+            diagnose(0.2)
+        assert len([*OPEN.iterdir()]) <= before
+    finally:
+        gc.enable()
 
 
 def test_a_machine_without_a_driver_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

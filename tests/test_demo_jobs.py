@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 
 def test_in_a_terminal_its_jobs_are_no_sessions_and_end_with_ctrl_c() -> None:
     with terminal([*COMMAND, "demo", *ANY_PORT]) as screen:
-        screen.wait_for(lambda _: b"watching 8 GPUs" in screen.written, "its start")
+        screen.wait_for(lambda _: b"watching gpus=8 " in screen.written, "its start")
         children = psutil.Process(screen.child.pid).children(recursive=True)
         assert len(children) >= len(JOBS), screen.text
         pids = [screen.child.pid, *(child.pid for child in children)]

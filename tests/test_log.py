@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.log import LEVELS, configure
+from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 Said = Callable[[], str]
@@ -49,6 +50,7 @@ def test_a_logfmt_line_has_time_level_source_message_and_values(said: Said) -> N
 
 PLAIN = ("ready", "größer", "a,b;c:d", "{}", "it's", "a\\b")
 QUOTED = (
+    "\x7f",
     *("", "two words", 'say "yes"', "a=b", "one\ntwo", 'level=error msg="forged"', "größer als"),
     *("end\\ ", "tab\there", "return\rhere", "escape\x1b[31m", "null\0", "line\u2028separator"),
 )
@@ -63,6 +65,24 @@ def test_any_text_is_one_printable_line_quoted_if_it_must_be(said: Said, text: s
     written = value(line)
     assert written.isprintable()
     assert (written if text in PLAIN else json.loads(written)) == text
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_values_that_have_no_text_or_our_names_cost_no_line(said: Said, layout: str) -> None:
+    configure("info", layout)
+    values = {"msg": "forged", "level": "error", "odd": Odd(), "n": 10**5000, "inf": math.inf}
+    logging.getLogger("another").info("text of %(msg)s", values)
+    line = said()
+    assert len(line.splitlines()) == 1
+    assert not {"nan", "infinity"} & {*re.split(r"\W+", line.lower())}
+    texts = ("text of forged", "info", "Odd (ValueError)", "int (ValueError)", "inf")
+    assert all(text in line for text in texts)
+    assert "error" not in line
 
 
 def test_json_lines_hold_the_same(said: Said) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gpu_bottleneck_exporter.nodeview.model import Node
 
 __version__ = "0.1.0"
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library prints nothing
 __all__ = ["ExporterError", "Job", "Node", "SettingsError", "diagnose"]
 _HOMES = {
     "ExporterError": "errors",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from dataclasses import replace
 from functools import partial
 
@@ -11,11 +13,16 @@ from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.settings import Settings
 
+_one_at_a_time = threading.Lock()
+"""What tells tenants apart is shared by all that watch in a process."""
+
 
 def diagnose(seconds: float = 30.0, *, gpu: int | str | None = None) -> Node:
     """Why the GPUs of this machine idle; blocks while it watches them.
 
-    The same as the command `diagnose`, with default settings. It may run in any thread.
+    The same as the command `diagnose`, with default settings. It may run in any thread; a second
+    call waits for the first one. It raises the soft limit of open files to the hard one. Values of
+    its log lines are in `args` of their records.
 
     Args:
         seconds: How long to watch, in seconds; ratios cover this time. From about 30 on,
@@ -27,14 +34,15 @@ def diagnose(seconds: float = 30.0, *, gpu: int | str | None = None) -> Node:
         What /api/v1/node serves: ratios from 0 to 1, base units, None for what is unknown.
 
     Raises:
-        SettingsError: If `seconds` is not positive, or there is no such GPU.
+        SettingsError: If `seconds` is no length of time, or, after that time, there is no such GPU.
         ExporterError: If there are no GPU metrics, for example without a driver.
     """
-    if not seconds > 0:
-        raise SettingsError(f"seconds: {seconds} is not positive")
+    if not 0 < seconds < math.inf:
+        raise SettingsError(f"seconds: {seconds} is no length of time")
     settings = Settings()
     opening = partial(open_driver, settings.sysfs, wake_suspended=settings.wake_suspended)
-    node = watched(settings, opening, seconds).node
+    with _one_at_a_time:
+        node = watched(settings, opening, seconds).node
     if not node.gpus:
         raise ExporterError(f"no GPU metrics: {node.driver_status}")
     if gpu is None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 
 FORMATS = ("logfmt", "json")
 LEVELS = ("debug", "info", "warning", "error")
+MAX_NUMBER = 2**63
+"""Larger ones are text in JSON, as is infinity."""
 
 
 def configure(level: str, layout: str) -> None:
@@ -46,17 +48,32 @@ class _Formatter(logging.Formatter):
             "level": record.levelname.lower(),
             "source": record.name.rpartition(".")[2],
             "msg": record.getMessage(),
-            **pairs(record),
         }
+        # Whatever another library calls its values, these four are ours.
+        entries = {**entries, **pairs(record), **entries}
         if record.exc_info:
             entries["traceback"] = self.formatException(record.exc_info)
         if self._json:
-            return json.dumps(entries, default=str)
-        return " ".join(f"{key}={_quoted(str(value))}" for key, value in entries.items())
+            return json.dumps({key: _plain(value) for key, value in entries.items()})
+        return " ".join(f"{key}={_quoted(_text(value))}" for key, value in entries.items())
+
+
+def _plain(value: object) -> object:
+    """What JSON has for a value: a number where it has such a one, else text."""
+    is_number = isinstance(value, int | float) and abs(value) < MAX_NUMBER
+    return value if is_number else _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - a line must not be lost for one value
+        return f"{type(value).__name__} ({type(error).__name__})"
 
 
 def _quoted(value: str) -> str:
     if value and value.isprintable() and not set(value) & set(' "='):
         return value
     # Non-printable text is escaped, as it could break or colour the line.
-    return json.dumps(value, ensure_ascii=not value.isprintable())
+    quoted = json.dumps(value, ensure_ascii=not value.isprintable())
+    return quoted.replace("\x7f", r"\u007f")

@@ -280,7 +280,7 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 def _represented(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     """Break lines where `text` does; quote it if any YAML parser might take it for no string."""
-    plain = len(text) > 1 and (text[0].isalpha() or text[-1].isalpha())
+    plain = len(text) > 1 and (text[0].isalpha() or re.fullmatch(_DURATION, text))
     style = "|" if "\n" in text else None if plain else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
@@ -289,4 +289,4 @@ _Dumper.add_representer(str, _represented)
 
 
 def _dumped(content: object) -> str:
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=_WIDTH)

@@ -1,13 +1,14 @@
 """Measures the exporter next to nvitop-exporter.
 
-    python tests/bench/beside.py [SECONDS]
+    python tests/bench/beside.py [--seconds SECONDS] [--quota CORES]
     python tests/bench/beside.py --crowds
 
 Each row is one run of both, at the same time, on one stand-in for the driver's library: the
 exporter with its default settings, nvitop-exporter with its own (both read once a second). Each GPU
 has its own real main process and workers (`crowd.py`). CPU time is that of the whole process as the
 kernel counts it, without start-up, with a scrape of both every 4 s. Shares vary by half with the
-machine's other load; the ratios within a row do not.
+machine's other load; the ratios within a row do not. With --quota, both share a CPU quota, as on a
+slower machine (root).
 
 With --crowds, it is the exporter alone, scraped once a second, next to a job with many processes or
 threads whose GPUs starve: it looks closely at all of them, and finds nothing.
@@ -18,7 +19,9 @@ the stand-in's board, which no real driver has: memory figures exclude it.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,9 +36,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
-from bench.crowd import ASLEEP, IN_TURNS, STARVED, Node, feeders
+from bench.crowd import ASLEEP, CROWD, IN_TURNS, MIXED, STARVED, Node, feeders
 from fake_nvml.build import build
 from gpu_bottleneck_exporter.demo.board.create import H100, create
+from scenarios.cgroups import Limits, limited
 from support.board_exporter import over_nvml
 from support.daemon import HOST, daemon, free_port, get
 
@@ -50,6 +54,8 @@ NODES = (
     Node(8, 64),
     Node(8, 64, doing=IN_TURNS),
     Node(8, 64, doing=STARVED),
+    Node(8, 64, doing=CROWD),
+    Node(8, 64, doing=MIXED),
     Node(1, 8),
     Node(2, 16),
     Node(4, 32),
@@ -68,26 +74,36 @@ CROWDS = {
 }
 
 
+_LOOPS = 10_000_000
+"""So many turns of an empty loop tell how fast a machine is."""
+
+
 class Cost(NamedTuple):
     """The cost of one process."""
 
     cpu: float
     """Share of one core."""
+    switches: float
+    """Context switches a second."""
     resident_bytes: int
     scrapes: Sequence[float]
     """Seconds that each of the exporter took."""
 
 
-def main(seconds: float) -> None:
-    """Print the table."""
+def main(seconds: float, quota: float | None) -> None:
+    """Print the table; `quota`: CPUs that both may use together."""
     program = install()
+    print(
+        f"{os.cpu_count()} CPUs; {_loop_seconds():.2f} s for {_LOOPS:,} turns of a loop", end="\n\n"
+    )
     head = "| GPUs | workers | other processes | GPUs are | of nvitop-exporter | exporter "
-    head += "| nvitop-exporter | RSS, exporter | RSS, nvitop-exporter |"
-    print(head, "|---:|---:|---:|---|" + "---:|" * 5, sep="\n", flush=True)
+    head += "| nvitop-exporter | switches/s | RSS, exporter | RSS, nvitop-exporter |"
+    print(head, "|---:|---:|---:|---|" + "---:|" * 6, sep="\n", flush=True)
     for node in NODES:
-        ours, theirs = measure(node, seconds, program)
+        ours, theirs = measure(node, seconds, program, quota=quota)
         cells = [f"{node.gpus} | {node.workers} | {node.others} | {node.doing}"]
         cells += [f"**{ours.cpu / theirs.cpu:.2f}** | {ours.cpu:.2%} | {theirs.cpu:.2%}"]
+        cells += [f"{ours.switches:.0f}"]
         cells += [f"{cost.resident_bytes / 2**20:.1f} MiB" for cost in (ours, theirs)]
         print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -115,7 +131,11 @@ def install() -> Path:
 
 
 def measure(
-    node: Node, seconds: float, nvitop: Path | None, every: float = SCRAPE_EVERY_SECONDS
+    node: Node,
+    seconds: float,
+    nvitop: Path | None,
+    every: float = SCRAPE_EVERY_SECONDS,
+    quota: float | None = None,
 ) -> list[Cost]:
     """The cost of the exporter and, if there is one, of `nvitop` at the same time."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -131,15 +151,29 @@ def measure(
             command = [f"{nvitop}", "--bind-address", HOST, "--port", f"{ports[-1]}"]
             log = folder / "nvitop.log"
             pids.append(stack.enter_context(daemon(command, ports[-1], "/metrics", log, places)))
+        for group in stack.enter_context(limited(Limits(cpu_cores=quota), folder)):
+            for pid in pids:
+                (group / "cgroup.procs").write_text(f"{pid}")
         time.sleep(WARM_UP_SECONDS)
-        before, began = [*map(_cpu_seconds, pids)], time.monotonic()
+        before, began = [*map(_used, pids)], time.monotonic()
         scrapes = list(_scraped(ports, seconds, every))
-        after, elapsed = [*map(_cpu_seconds, pids)], time.monotonic() - began
-        shares = [(now - then) / elapsed for then, now in zip(before, after, strict=True)]
+        after, elapsed = [*map(_used, pids)], time.monotonic() - began
         return [
-            Cost(share, _resident_bytes(pid), scrapes)
-            for pid, share in zip(pids, shares, strict=True)
+            Cost(
+                (now[0] - then[0]) / elapsed,
+                (now[1] - then[1]) / elapsed,
+                _resident_bytes(pid),
+                scrapes,
+            )
+            for pid, then, now in zip(pids, before, after, strict=True)
         ]
+
+
+def _loop_seconds() -> float:
+    began = time.thread_time()
+    for _ in range(_LOOPS):
+        pass
+    return time.thread_time() - began
 
 
 def _scraped(ports: Sequence[int], seconds: float, every: float) -> Iterator[float]:
@@ -155,9 +189,15 @@ def _scraped(ports: Sequence[int], seconds: float, every: float) -> Iterator[flo
         time.sleep(min(0.5, seconds / 4))
 
 
-def _cpu_seconds(pid: int) -> float:
-    """CPU time of process `pid`, with ns resolution: its clock (clock_getcpuclockid(3))."""
-    return time.clock_gettime((~pid << 3) | 2)
+def _used(pid: int) -> tuple[float, int]:
+    """CPU seconds of process `pid`, and context switches of its threads.
+
+    CPU time has ns resolution: it is that of its clock (clock_getcpuclockid(3)).
+    """
+    cpu = time.clock_gettime((~pid << 3) | 2)
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    lines = [line for text in texts for line in text.splitlines() if "ctxt_switches" in line]
+    return cpu, sum(int(line.split()[1]) for line in lines)
 
 
 def _resident_bytes(pid: int) -> int:
@@ -167,7 +207,12 @@ def _resident_bytes(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--crowds"]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=MEASURED_SECONDS)
+    parser.add_argument("--quota", type=float, metavar="CORES")
+    parser.add_argument("--crowds", action="store_true")
+    wanted = parser.parse_args()
+    if wanted.crowds:
         crowds()
     else:
-        main(float(sys.argv[1]) if len(sys.argv) > 1 else MEASURED_SECONDS)
+        main(wanted.seconds, wanted.quota)

@@ -2,8 +2,10 @@
 
 Workers wake twenty times a second and sleep on a pipe in between. A busy GPU always has work; a
 starved one has none, so that the exporter looks closely at its feeders and finds nothing; one that
-works and waits in turns works for 0.2 s of each half second, as most GPUs do in some way. Where all
-sleep, the GPU is starved and nobody wakes.
+works and waits in turns works for 0.2 s of each half second, as most GPUs do in some way. In a
+crowd it does so, too, but its main sleeps, and the workers wake by themselves; with two causes, the
+main writes to the disk for 40 % of the time in which it waits. Where all sleep, the GPU is starved
+and nobody wakes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -25,14 +28,13 @@ from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent
 
 BUSY, STARVED, IN_TURNS, ASLEEP = "busy", "starved", "in turns", "asleep"
-CROWD, MIXED = "a crowd", "of two causes"
+CROWD, MIXED = "in turns, a crowd", "in turns, two causes"
 WAKE_SECONDS = 0.05
 _AHEAD_NS = 2_000_000_000
 _TURN_SECONDS, _WORK_SECONDS = 0.5, 0.2
 _FORKED_SECONDS = 0.05
 _PAUSES = {ASLEEP: 60.0, CROWD: _TURN_SECONDS}
-_BURNT = 0.05
-"""Share of the time in which a main computes, where a turn has two causes."""
+_WRITTEN_SECONDS = 0.4 * (_TURN_SECONDS - _WORK_SECONDS)
 
 
 class Node(NamedTuple):
@@ -91,17 +93,20 @@ def _feed(parent: str, path: str, told: str, number: str) -> None:
             _come_and_go()
             time.sleep(1 / node.forks)
         elif node.doing == MIXED:
-            _burn(_BURNT * _TURN_SECONDS)
+            time.sleep(_WORK_SECONDS)
+            _write(_WRITTEN_SECONDS)
             time.sleep(max(turn - time.monotonic(), 0.0))
         else:
             time.sleep(_PAUSES.get(node.doing, WAKE_SECONDS))
 
 
-def _burn(seconds: float) -> None:
-    """Use so much CPU time."""
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
+def _write(seconds: float) -> None:
+    """Write to the disk again and again."""
+    end = time.monotonic() + seconds
+    with tempfile.TemporaryFile(dir="/var/tmp") as file:
+        while time.monotonic() < end:
+            os.pwrite(file.fileno(), bytes(2**16), 0)
+            os.fdatasync(file.fileno())
 
 
 def _worker(doing: str) -> Connection | None:

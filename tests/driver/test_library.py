@@ -69,6 +69,10 @@ BAD: dict[str, tuple[Place, str]] = {
         "too short",
     ),
     "of random bytes": (lambda _, at: at.write_bytes(b"\xff" * 100), "invalid ELF header"),
+    "of random bytes after its kind": (
+        lambda whole, at: at.write_bytes(whole.read_bytes()[:32] + b"\xff" * 100),
+        loader.LIBRARY,
+    ),
     "text": (lambda _, at: at.write_text("GPU\n" * 100), "invalid ELF header"),
     "without segments": (without_segments, "no loadable segments"),
     "of another machine": (of_another_class, "wrong ELF class"),

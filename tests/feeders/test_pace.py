@@ -10,7 +10,7 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Part, Role
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP, CPU_QUOTA, NETWORK, STORAGE
 from gpu_bottleneck_exporter.feeders.group import Pace
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
@@ -64,13 +64,18 @@ def test_what_has_been_the_same_for_long_lasts(split: Split) -> None:
 @rows(
     "lasts, stretches",
     {
-        "seconds of another cause": (False, [long(ASLEEP), (3, all_on(STORAGE))]),
-        "a long tick of another": (False, [long(ASLEEP), (1, (0.0, {STORAGE: 4.0}))]),
+        "seconds of another cause": (False, [long(ASLEEP), (12, all_on(STORAGE))]),
+        "long ticks of another": (False, [long(ASLEEP), (2, (0.0, {STORAGE: 4.0}))]),
         "a look that differs": (True, [long(ASLEEP), (1, all_on(STORAGE))]),
-        "seconds of several": (False, [long(STORAGE), (9, SEVERAL)]),
+        "many seconds of several": (False, [long(STORAGE), (2 * LONG, SEVERAL)]),
         "the first wait of a busy one": (False, [(2 * LONG, BUSY), (1, all_on(STORAGE))]),
         "busy meanwhile": (True, [long(ASLEEP), (2 * LONG, BUSY), (1, all_on(ASLEEP))]),
         "in turns": (True, [*[(1, BUSY), (1, all_on(ASLEEP))] * LONG]),
+        "two waits by turns": (True, [(10, all_on(ASLEEP)), (10, all_on(STORAGE))] * LONG),
+        "noise of a busy one": (
+            True,
+            [(1, (0.93, {ASLEEP: 0.07})), (1, (0.93, {STORAGE: 0.07}))] * LONG,
+        ),
         "nothing known": (True, [(2 * LONG, (0.0, {stall.UNKNOWN: 1.0}))]),
     },
 )
@@ -99,6 +104,7 @@ def looked(
         for role, activities in seen.items():
             part = second.parts[role] = Part()
             for _ in range(round(1 / pause)):
+                part.looks += 1
                 part.note(draws.choice(activities))
         pace.note_looks(second)
         pause = pace.pause(SHORTEST, LONGEST)
@@ -155,9 +161,46 @@ def test_the_error_of_a_share_is_as_stated() -> None:
 def test_a_change_takes_all_looks() -> None:
     found = after(long(ASLEEP))
     assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
-    found.note(0, {STORAGE: 4 * SECOND_NS})
+    for _ in range(2):
+        found.note(0, {STORAGE: 4 * SECOND_NS})
     assert found.pause(SHORTEST, LONGEST) == SHORTEST
 
 
 def test_a_busy_gpu_takes_few() -> None:
     assert after((2 * LONG, BUSY)).pause(SHORTEST, LONGEST) == LONGEST
+
+
+def test_who_is_not_looked_at_any_more_takes_no_looks() -> None:
+    """Fewer and fewer old looks would seem to say less and less."""
+    found = after(long(ASLEEP))
+    two = [Activity.DISK, Activity.NETWORK]
+    assert looked({Role.MAIN: [Activity.SLEEP], Role.RELATED: two}, found) < 0.2
+    assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
+
+
+def test_a_thread_that_is_rarely_active_takes_few() -> None:
+    found = after(long(ASLEEP))
+    for number in range(LONG_NS // SECOND_NS):
+        second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS)
+        second.parts[Role.MAIN] = Part({Activity.SLEEP: 4}, 4, 4)
+        second.parts[Role.THREAD] = Part({Activity.RUN: 1} if number == 5 else {}, 1, 4)
+        found.note_looks(second)
+    assert found.pause(SHORTEST, LONGEST) == LONGEST
+
+
+def test_run_time_of_mains_that_launch_from_other_threads_is_not_counted() -> None:
+    found = after(long(ASLEEP))
+    for _ in range(LONG):
+        second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS)
+        used = Counters(launch_cpu_ns=SECOND_NS // 5)
+        second.parts[Role.MAIN] = Part({Activity.SLEEP: 5, Activity.RUN: 5}, 10, 10, used)
+        found.note_looks(second)
+    assert found.pause(SHORTEST, LONGEST) < 0.2
+
+
+def test_counts_between_two_looks_change_nothing() -> None:
+    found = after(long(ASLEEP))
+    assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
+    for _ in range(LONG):
+        found.note_looks(Bucket(elapsed_ns=SECOND_NS))
+    assert found.pause(SHORTEST, LONGEST) == LONGEST

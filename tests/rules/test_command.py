@@ -133,6 +133,12 @@ def test_it_overwrites_nothing_silently_but_with_force(tmp_path: Path) -> None:
         ),
         ("--alert GpuNearOom=page", 2, "--alert must be an alert and one of critical"),
         ("--alert GpuIdle2=off", 2, "--alert: unknown alert GpuIdle2"),
+        ("--budget \udcff=4", 2, "'\\udcff' has characters that cannot be printed"),
+        (
+            "--grafana-url http://g\udcff",
+            2,
+            "'http://g\\udcff' has characters that cannot be printed",
+        ),
         ("--budget vision", 2, "--budget must be an owner and GPU-hours a month"),
         ("--budget =4", 2, "--budget must be an owner and GPU-hours a month"),
         ("--budget a=0", 2, "--budget must be an owner and GPU-hours a month"),

@@ -272,8 +272,25 @@ def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
     for _ in range(20):
         note_split(watch, "lasting", 0, {ASLEEP: 1_000_000_000})
     until(lambda: between_looks("lasting") > 2 * between_looks("new") > 0, "fewer looks")
-    note_split(watch, "lasting", 0, {STORAGE: 4_000_000_000})
+    for _ in range(3):
+        note_split(watch, "lasting", 0, {STORAGE: 4_000_000_000})
     until(lambda: between_looks("lasting") < 1.5 * between_looks("new"), "more looks")
+
+
+def test_who_is_looked_at_less_often_waits_for_no_second_pause_of_another(
+    watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds = [held_by(watch, start().pid, uuid=name) for name in "ab"]
+    for feed, pause in zip(feeds, (0.4, 0.5), strict=True):
+        monkeypatch.setattr(feed.pace, "pause", lambda *_, pause=pause: pause)
+    passes = [feed.history._passes for feed in feeds]
+    begin = time.monotonic_ns()
+
+    def looks() -> list[int]:
+        return [sum(one.at_ns > begin for one in list(found)) for found in passes]
+
+    until(lambda: looks()[0] >= 12, "looks")
+    assert looks()[1] >= 9, "else it would have half as many"
 
 
 def test_counters_of_what_lasts_are_read_though_less_often(

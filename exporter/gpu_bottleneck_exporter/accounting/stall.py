@@ -45,7 +45,8 @@ NO_ACCIDENT = 3
 WEIGHT = 0.1
 """Of a later look: what was seen ten looks ago hardly counts."""
 _MOST_CARRIED_NS = 1e9
-"""So much is wrong at most when a main that does I/O while its GPU works falls asleep."""
+"""So much is wrong at most when a main that does I/O while its GPU works falls asleep, or half of
+a tick, if that is more: a single look of a long tick stands for a second of it."""
 _BY_CHANCE = 3
 """Standard deviations of a share of few samples: by so much it may miss the true share."""
 _BULK_BYTES_PER_SECOND = 20e6
@@ -215,9 +216,9 @@ def _while_idle(
         taken = min(left[activity], busy)
         left[activity] -= taken
         busy -= taken
-        if taken and activity.reads:
+        if taken and (activity.reads or activity is Activity.MEMORY):
             carried = carry.get(activity, 0.0) + taken * duration_ns
-            carry[activity] = min(carried, _MOST_CARRIED_NS)
+            carry[activity] = min(carried, max(_MOST_CARRIED_NS, duration_ns / 2))
     for activity in carry:
         for sleep in _HIDES_A_WORKING_GPU:
             paid = min(left[sleep], carry[activity] / duration_ns)
@@ -356,6 +357,14 @@ def _of_threads(did: Bucket) -> Counters:
     return Counters(
         threads.cpu_ns, system_ns, read_bytes=main.read_bytes, written_bytes=main.written_bytes
     )
+
+
+def run_is_counted(role: str, did: Bucket) -> bool:
+    """Whether the kernel counted for how long those of `role` were runnable."""
+    if role == Role.MAIN:
+        return did.main_runnable is not None and not did.held.throttled_periods
+    part = did.of(role)
+    return role == Role.WORKER and _counted(part, did.elapsed_ns) is not None
 
 
 def _counted(part: Part, elapsed_ns: int) -> float | None:

@@ -34,6 +34,10 @@ class Wanted(rulepack.Changes):
         given = {"--name": self.name, "--namespace": self.namespace, "--label": self.labels}
         if alone := [flag for flag, value in given.items() if value and not self.prometheusrule]:
             raise SettingsError(f"{' and '.join(alone)}: only with --prometheusrule")
+        texts = (self.name, self.namespace, self.runbook_base, self.grafana_url)
+        for text in (*filter(None, texts), *self.labels, *self.budgets):
+            if not text.isprintable():
+                raise SettingsError(f"{text!r} has characters that cannot be printed")
         if wrong := [label for label in self.labels if label.count("=") != 1]:
             raise SettingsError(f"--label must be like release=prometheus, not {wrong[0]!r}")
         if self.owner_label and not _OWNER_LABEL.fullmatch(self.owner_label):

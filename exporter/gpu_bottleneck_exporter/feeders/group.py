@@ -24,6 +24,7 @@ from gpu_bottleneck_exporter.accounting.stall import (
     STORAGE,
     UNKNOWN,
     engaged,
+    run_is_counted,
 )
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.feeders import evidence
@@ -52,6 +53,8 @@ _ERROR = 0.05
 """Standard error of a share of the time over `_SCRAPED_SECONDS`: half of it over a minute."""
 _SCRAPED_SECONDS = 15.0
 """The shortest time over which Prometheus is mostly asked for rates."""
+_FORGETS = 0.5
+"""What is left, second by second, of looks at those who are not looked at any more."""
 _DIFFERS = MOSTLY
 """So much of the idle time goes to other waits than before: looks are worth more again."""
 
@@ -100,28 +103,32 @@ class Pace:
         self._idle = idle_ns > IDLES * elapsed_ns  # what is so little is no wait
         if self._idle:
             shares = {wait: ns / idle_ns for wait, ns in stalls.items()}
-            self._lately = _nearer(self._lately, shares, elapsed_ns / WINDOW_NS)
+            # By idle time: of little, chance makes other shares.
+            self._lately = _nearer(self._lately, shares, idle_ns / LATELY_NS)
             if _distance(self._lately, self._usual) > _DIFFERS:
-                self._usual = self._lately
+                # Not all of the way, so that waits that take turns become usual.
+                self._usual = _nearer(self._usual, self._lately, _DIFFERS)
                 self.restart()
-            self._usual = _nearer(self._usual, shares, elapsed_ns / LONG_NS)
+            self._usual = _nearer(self._usual, shares, idle_ns / LONG_NS)
 
     def note_looks(self, second: Bucket) -> None:
-        """Note what looks saw since the last call.
-
-        Of mains and workers, the kernel counts the run time: see `accounting.stall`.
-        """
-        keep = max(1 - second.elapsed_ns / LONG_NS, 0.0)
-        counted = bool(second.counted_ns) and not second.held.throttled_periods
-        looks_by_role = self._looks
-        for role, part in second.parts.items():
-            looks = looks_by_role.setdefault(role, {})
+        """Note what looks saw since the last call; run time that the kernel counts takes none."""
+        if not second.of(Role.MAIN).looks:
+            return
+        keep, known = max(1 - second.elapsed_ns / LONG_NS, 0.0), self._looks
+        for role in {*known, *second.parts}:
+            part = second.of(role)
+            looks = known.setdefault(role, {})
             for activity in looks:
-                looks[activity] *= keep
+                looks[activity] *= keep if part.looks else _FORGETS
+            exact = run_is_counted(role, second)
             for activity, number in part.seen.items():
-                exact = counted and activity is Activity.RUN and role in (Role.MAIN, Role.WORKER)
-                one = Activity.GONE if exact else activity
+                one = Activity.GONE if exact and activity is Activity.RUN else activity
                 looks[one] = looks.get(one, 0.0) + number
+            if nobody := max(part.looks - part.samples, 0):
+                looks[Activity.SLEEP] = looks.get(Activity.SLEEP, 0.0) + nobody
+            if sum(looks.values()) < 1:
+                del known[role]
 
     def restart(self) -> None:
         """It is another one now: other processes, or other waits."""

@@ -82,6 +82,11 @@ class MachineReader:
         """What is no counter and need not be read every second."""
         self._sizes_due_ns = 0
 
+    def close(self) -> None:
+        """Close all files; the next `read` opens them again."""
+        for file in self._files.values():
+            file.close()
+
     def read(self, now_ns: int) -> Machine:
         """The machine at monotonic time `now_ns`."""
         psutil.PROCFS_PATH = str(self._proc)  # psutil has one for the whole process

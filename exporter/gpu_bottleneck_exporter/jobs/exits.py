@@ -35,7 +35,7 @@ class ExitWatch:
         """
         pidfd = None
         if self._same_pids and len(self._callbacks) < _MAX_PIDFDS:
-            with suppress(OSError, NoRoomError):
+            with suppress(OSError, ValueError, NoRoomError):  # the epoll may be closed
                 pidfd = open_pidfd(pid)
                 if pidfd is None:
                     exited()

@@ -199,7 +199,9 @@ class JobRecorder:
             job, started = self._known(alike, started_ns, timed=True), started_ns / 1e9
             name = f"{alike}-{max(int(started), 0)}"
             end = end_of(job.gpus) if job else started
-            job = job if end is None or started < end - _LATE_SECONDS else None
+            # One that ends later than now was stored before the clock was set back.
+            goes_on = end is None or started < end - _LATE_SECONDS <= self.now_ns() / 1e9
+            job = job if goes_on else None
         elif job and is_later(run, job.run):
             self._retire(job)
             job = None

@@ -69,6 +69,11 @@ class HostReader:
         machine = self._machine.read(now) if self._machine else None
         self.snapshot = HostSnapshot(now, machine, self._signals, watched or {})
 
+    def close(self) -> None:
+        """Close the files of the machine."""
+        if self._machine:
+            self._machine.close()
+
     def _update_signals(self, read: Mapping[str, bool]) -> None:
         # A signal that cannot be judged at the moment keeps its last value.
         known = {**self._signals, **read}

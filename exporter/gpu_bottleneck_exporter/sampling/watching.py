@@ -321,8 +321,7 @@ class HostSampler:
             if publishes:
                 self._publish()
         rest = _REST * (_cpu_seconds() - began)
-        pause = min((one.pause for one in self._gpus.values()), default=self._step)
-        every = STEADY_DISCOVERY_SECONDS if pause > self._step else DISCOVERY_SECONDS
+        every = STEADY_DISCOVERY_SECONDS if self._shortest() > self._step else DISCOVERY_SECONDS
         self._stale |= self._discovering.is_due(time.monotonic(), every)
         if self._changed or (self._stale and time.monotonic() >= self._discover_from):
             self._stale, began = False, _cpu_seconds()
@@ -330,13 +329,18 @@ class HostSampler:
                 self._discover()
             spent = _cpu_seconds() - began
             self._discover_from = time.monotonic() + _REST_FROM_DISCOVERY * spent
-        self._next_pass = max(now + jitter * pause, time.monotonic() + rest)
+        self._next_pass = max(now + jitter * self._shortest(), time.monotonic() + rest)
         return max(self._next_pass - time.monotonic(), 0.0)
+
+    def _shortest(self) -> float:
+        """The shortest pause between two looks at the feeders of any GPU, in seconds."""
+        return min((one.pause for one in self._gpus.values()), default=self._step)
 
     def _close(self) -> None:
         for feed in self._feeds.values():
             feed.close()
         self._cgroups.keep(())
+        self.host.close()
 
     def _pass(self, now: float, jitter: float, *, publishes: bool) -> bool:
         """Sample and count feeders that are due. Returns whether trees must be rediscovered.
@@ -350,6 +354,7 @@ class HostSampler:
         self._mains_only = not self._mains_only
         inspects, children = self._inspecting.is_due(now), self._looking_for_children.is_due(now)
         now_ns, cpu = time.monotonic_ns(), _cpu_seconds()
+        soon = now + self._shortest() / 2  # else who is just not due would wait for two pauses
         closing = {
             feed for feed in awake.values() if self._is_to_count(feed, now_ns, publishes=publishes)
         }
@@ -363,8 +368,8 @@ class HostSampler:
             lively = gpu.pause <= self._step
             self._reading = uuid, began_ns
             try:
-                if lively or now >= gpu.sample_from:
-                    gpu.sample_from = now + jitter * gpu.pause - self._step / 2
+                if lively or soon >= gpu.sample_from:
+                    gpu.sample_from = now + jitter * gpu.pause
                     mains_only = lively and self._mains_only
                     stale |= not feed.sample(
                         time.monotonic_ns(),
@@ -423,6 +428,8 @@ class HostSampler:
         feeds = self._discovery.discover(held, known, left_out) | left_out
         for uuid in feeds.keys() - self._gpus.keys():
             self._gpus[uuid] = _Watched(FeedingReader(self._networks, self._owners))
+        for gpu in (self._gpus[uuid] for uuid, feed in feeds.items() if not feed.pace.lasts):
+            gpu.pause, gpu.sample_from = self._step, 0.0
         self._feeds = feeds
         for uuid in known.keys() - held.keys():
             self._drop(uuid, known[uuid])

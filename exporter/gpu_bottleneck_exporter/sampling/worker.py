@@ -62,7 +62,7 @@ class GpuWorker(Loop):
 
         `own_cpu` measures how late a thread wakes that never calls the driver.
         """
-        super().__init__(f"gpu{index}", self._read, log=log)
+        super().__init__(f"gpu{index}", self._read, log=log, last=self._close)
         self._throttle = LogThrottle(log)
         self.index = index
         self._own_cpu = own_cpu
@@ -199,6 +199,10 @@ class GpuWorker(Loop):
         self._up_since = None
         self.rest(self._retry.pause())  # whoever wants it sooner
         return 0.0
+
+    def _close(self) -> None:
+        if self._schedstat:
+            self._schedstat.close()
 
     def _read_open(self) -> None:
         """Open the GPU, or open it anew if its MIG instances are others now; then read it."""

@@ -58,7 +58,6 @@ _BLAMED: Mapping[str, Sequence[tuple[frozenset[bool], frozenset[Activity]]]] = {
 """By `waiting_on`: whose looks (a main's or a helper's) doing what; the first that were seen."""
 ON_LINES = frozenset(_BLAMED)
 """The waits that lines of code explain."""
-"""Those that lie with a line of code."""
 
 
 class Thread(NamedTuple):

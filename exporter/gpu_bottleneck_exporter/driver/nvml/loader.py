@@ -17,6 +17,10 @@ LIBRARY = "libnvidia-ml.so.1"
 _ELF64 = b"\x7fELF\x02"
 _SEGMENT = struct.Struct("=IIQQQQ")
 """Elf64_Phdr: type, flags, offset in the file, two addresses, size in the file (elf.h)."""
+_LOADED = 1
+"""PT_LOAD, the type of segments that are mapped."""
+_MOST_BYTES = 2**20
+"""Of the table of segments, which takes a kilobyte."""
 
 
 def failure(library: str = LIBRARY) -> str | None:
@@ -59,11 +63,13 @@ def _lengths(file: Path) -> tuple[int, int]:
             # e_phoff, e_phentsize and e_phnum of Elf64_Ehdr: the table of segments.
             table, size, count = struct.unpack_from("=Q14xHH", head, 32)
             content.seek(table)
-            rows = content.read(size * count)
+            rows = content.read(min(size * count, _MOST_BYTES))
         segments = [_SEGMENT.unpack_from(rows, size * at) for at in range(count)]
-    except (OSError, struct.error):  # the loader says what is wrong
+    except (OSError, ValueError, struct.error):  # the loader says what is wrong
         return 0, 0
-    return length, max((offset + size for _, _, offset, _, _, size in segments), default=0)
+    return length, max(
+        (offset + size for kind, _, offset, _, _, size in segments if kind == _LOADED), default=0
+    )
 
 
 def _skipped(path: Path) -> str | None:
