@@ -65,7 +65,7 @@ class Gpu:
         self, machine: Machine | None = None, job: Job | None = None, rivals: int = 1
     ) -> Observed | None:
         """The last stretch, which ends now."""
-        self.feed.last_tick_ns = self.at_ns
+        self.feed.last_count_ns = self.at_ns
         about = replace(feeding(), job=job) if job else None
         host = HostSnapshot(self.read_ns or self.at_ns, machine) if machine else None
         self.prescriber.advise(self.feed, about, host, rivals, ())
@@ -182,7 +182,7 @@ def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
 
     def stretch(busy: float, seconds: int = STRETCH) -> Observed | None:
         gpu.work(busy, {HOST_CODE: 1}, seconds=seconds)
-        gpu.feed.last_tick_ns = gpu.at_ns
+        gpu.feed.last_count_ns = gpu.at_ns
         return gpu.prescriber.advise(gpu.feed, None, None, 1, ()).seen
 
     assert [stretch(busy) for busy in (9, 3, 3, 3)] == [None] * 4, "too little is known"
@@ -203,7 +203,7 @@ def test_what_was_found_is_of_the_processes_that_are_there(tmp_path: Path) -> No
         gpu.feed.mains.clear()
         gpu.feed.mains[pid] = Process(tmp_path, pid)
         gpu.work(3, {HOST_CODE: 1})
-        gpu.feed.last_tick_ns = gpu.at_ns
+        gpu.feed.last_count_ns = gpu.at_ns
         return gpu.prescriber.advise(gpu.feed, None, None, 1, ())
 
     found = [stretch(1) for _ in range(6)][-1]
@@ -271,7 +271,7 @@ def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
     gpu, gpus, seen = Gpu(tmp_path), Prescribers(tmp_path, tmp_path), None
     for _ in range(5):
         gpu.work(0, {})
-        gpu.feed.last_tick_ns = gpu.at_ns
+        gpu.feed.last_count_ns = gpu.at_ns
         seen = gpus.advise("a", {"a": gpu.feed}, {}, None, None).seen
         for uuid in "ab":
             gpus.note(tick(3 * SECOND, {HOST_CODE: SECOND}, uuid=uuid))
@@ -288,7 +288,7 @@ def test_ranks_of_a_job_are_seen_together_and_share_what_is_free(tmp_path: Path)
         for uuid in 30 * here:
             (rank := ranks[uuid]).work(2, {NETWORK: 2}, did=READING)
             gpus.note(tick(2 * SECOND, {NETWORK: 2 * SECOND}, uuid=uuid))
-            rank.feed.last_tick_ns = rank.at_ns
+            rank.feed.last_count_ns = rank.at_ns
             found = gpus.advise(uuid, feeds, {}, None, HostSnapshot(rank.at_ns, MACHINE)).seen
             seen[uuid] = found and (found.job_gpus, found.job_busy, found.free_cores)
         assert seen == dict.fromkeys(here, expected)

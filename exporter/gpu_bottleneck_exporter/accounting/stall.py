@@ -103,7 +103,11 @@ def _split(
         return {UNALLOCATED if busy == 0 else UNKNOWN: idle}
     if did is None or not did.of(Role.MAIN).samples:
         return {UNKNOWN: idle}
-    shares = _with_awaited_reads(_main_shares(did), did)
+    # Each tick is charged by itself: a main that sleeps only while its GPU works would be charged
+    # for every tick that happens to show more sleep than busy time, and the others would not make
+    # up for it.
+    seen = _put_right(did.of(Role.MAIN), did.main_runnable, did)
+    shares = _with_awaited_reads(seen, did)
     left = _while_idle(busy, shares, {} if carry is None else carry, duration)
     return apportion(idle, _by_wait(left, did))
 
@@ -133,16 +137,6 @@ def apportion(total: int, shares: Mapping[str, float]) -> dict[str, int]:
 def engaged(active_ns: int, stalls: Mapping[str, int]) -> int:
     """Nanoseconds in which a GPU worked or waited within its own rank."""
     return active_ns + sum(ns for wait, ns in stalls.items() if wait in _OF_ITS_OWN)
-
-
-def _main_shares(did: Bucket) -> dict[Activity, float]:
-    """Shares of the mains' time by activity.
-
-    Each tick is charged by itself: a main that sleeps only while its GPU works would be charged
-    for every tick that happens to show more sleep than busy time, and the others would not make up
-    for it.
-    """
-    return _put_right(did.of(Role.MAIN), did.main_runnable, did)
 
 
 def _put_right(part: Part, counted: float | None, did: Bucket) -> dict[Activity, float]:

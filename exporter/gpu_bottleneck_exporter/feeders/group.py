@@ -255,7 +255,7 @@ class FeederGroup:
         self.traffic = SocketTraffic()
         """Of the job, where its network namespace is the machine's."""
         self.worker_starts = 0
-        self.last_tick_ns: int | None = None
+        self.last_count_ns: int | None = None
         """When the counters were last read."""
         self._proc = proc
         self._groups = groups
@@ -328,8 +328,8 @@ class FeederGroup:
 
     def advance(self, now_ns: int) -> bool:
         """Close a second with the counters; False if the tree is out of date."""
-        before, deep = self.last_tick_ns, self.idles(now_ns)
-        self.last_tick_ns = now_ns
+        before, deep = self.last_count_ns, self.idles(now_ns)
+        self.last_count_ns = now_ns
         second = self.history.passes_since(before or 0)
         second.at_ns, second.elapsed_ns = now_ns, now_ns - (before or now_ns)
         complete = self.counters.read(second, self._busy, deep=deep)

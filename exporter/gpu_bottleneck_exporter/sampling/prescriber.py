@@ -94,7 +94,7 @@ class Prescriber:
         share what is free. `ranks`: of the other GPUs of the job that other processes have.
         """
         self._rivals, self._ranks = rivals, ranks
-        now_ns = feed.last_tick_ns
+        now_ns = feed.last_count_ns
         if now_ns and not (self._mark and now_ns - self._mark.at_ns < STRETCH_NS):
             self._close(feed, feeding, host, now_ns)
         outlook = self._keeper.outlook

@@ -241,7 +241,7 @@ class HostSampler:
         return self._feeds.get(uuid)
 
     def feeding(self, uuid: str) -> Feeding | None:
-        """The feeders of GPU `uuid` as of the last tick; None if they are out of sight."""
+        """The feeders of GPU `uuid` as last published; None if they are out of sight."""
         gpu = self._gpus.get(uuid)
         return gpu.feeding if gpu else None
 
@@ -411,7 +411,7 @@ class HostSampler:
 
     def _is_to_count(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
         """Whether its counters are to be read: what lasts much less than a second tells little."""
-        seconds = (now_ns - (feed.last_tick_ns or 0)) / 1e9
+        seconds = (now_ns - (feed.last_count_ns or 0)) / 1e9
         due = not feed.pace.lasts and seconds >= COUNT_SECONDS - self._step / 2
         return due or (publishes and seconds >= COUNT_SECONDS / 2)
 

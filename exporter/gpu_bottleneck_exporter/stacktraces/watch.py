@@ -195,20 +195,17 @@ class LineWatch:
         if not self._watched(time.monotonic_ns()):
             return math.inf
         with self._open_reader() as reader:
-            self._look_on(reader)
+            before = reader.cpu_seconds + time.thread_time()
+            while not self.loop.stopping and (watched := self._watched(time.monotonic_ns())):
+                for uuid in watched:
+                    self._look(uuid, reader)
+                # Reads that were abandoned go on during the pause.
+                spent = reader.cpu_seconds + time.thread_time() - before
+                before += spent
+                rest = _REST_ASKED if any(gpu.asked for gpu in watched.values()) else _REST_UNASKED
+                pause = max(_APART_SECONDS, rest * spent) * random.uniform(0.7, 1.3)  # noqa: S311
+                self.loop.rest(pause)
         return _APART_SECONDS
-
-    def _look_on(self, reader: StackReader) -> None:
-        """Look until there is nothing to look at."""
-        before = reader.cpu_seconds + time.thread_time()
-        while not self.loop.stopping and (watched := self._watched(time.monotonic_ns())):
-            for uuid in watched:
-                self._look(uuid, reader)
-            # Reads that were abandoned go on during the pause.
-            spent = reader.cpu_seconds + time.thread_time() - before
-            before += spent
-            rest = _REST_ASKED if any(gpu.asked for gpu in watched.values()) else _REST_UNASKED
-            self.loop.rest(max(_APART_SECONDS, rest * spent) * random.uniform(0.7, 1.3))  # noqa: S311
 
     def _watched(self, now_ns: int) -> dict[str, _Watched]:
         """The GPUs to look at now: those that somebody asked for, or else one."""
