@@ -163,10 +163,14 @@ def test_a_caller_waits_for_no_other_caller(beside: Aside) -> None:
 def test_a_helper_without_calls_ends(beside: Aside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_IDLE_SECONDS", 0.01)
     beside._patience = PATIENCE_SECONDS
-    before = threading.active_count()
+
+    def helpers() -> int:
+        return sum(one.name == "aside" for one in threading.enumerate())
+
+    before = helpers()
     for _ in range(3):
         assert beside.call(1, lambda: "answer") == "answer"
-        until(lambda: threading.active_count() <= before and not beside._idle, "its end")
+        until(lambda: helpers() <= before and not beside._idle, "its end")
 
 
 def test_computing_is_no_late_answer(beside: Aside) -> None:
