@@ -159,6 +159,7 @@ def test_a_watch_without_room_takes_nobody_for_gone(
         until(lambda: watch.feed("another"), "a discovery")
         # On a crowded machine, a read of its stat may time out meanwhile: then it is found anew.
         until(lambda: feed.workers.keys() == {worker}, "the worker")
+        assert feed.worker_starts == 0
     assert len(faults()) <= 6, "by what could not be done, not by pass"
 
 

@@ -131,6 +131,7 @@ class CgroupCounters(NamedTuple):
 _UNUSED, _NOT_HELD = Counters(), CgroupCounters()
 C = TypeVar("C", Counters, CgroupCounters)
 K = TypeVar("K")
+N = TypeVar("N", int, float)
 
 
 def less(now: C, before: C) -> C:
@@ -151,7 +152,7 @@ def plus(one: C, more: C) -> C:
     return type(one)._make([*map(add, one, more)])
 
 
-def add_up(total: dict[K, int], counts: Mapping[K, int]) -> None:
+def add_up(total: dict[K, N], counts: Mapping[K, int]) -> None:
     """Add `counts` to `total`."""
     # Not a Counter, which is ten times as slow: this runs at each pass for every GPU.
     for key, number in counts.items():

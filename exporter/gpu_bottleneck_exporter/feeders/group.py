@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, History, Role
+from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, History, Role, add_up
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
@@ -121,12 +121,11 @@ class Pace:
             looks = known.setdefault(role, {})
             for activity in looks:
                 looks[activity] *= keep if part.looks else _FORGETS
-            exact = run_is_counted(role, second)
-            for activity, number in part.seen.items():
-                one = Activity.GONE if exact and activity is Activity.RUN else activity
-                looks[one] = looks.get(one, 0.0) + number
-            if nobody := max(part.looks - part.samples, 0):
-                looks[Activity.SLEEP] = looks.get(Activity.SLEEP, 0.0) + nobody
+            seen = dict(part.seen)
+            if run_is_counted(role, second):
+                add_up(seen, {Activity.GONE: seen.pop(Activity.RUN, 0)})
+            add_up(seen, {Activity.SLEEP: max(part.looks - part.samples, 0)})
+            add_up(looks, seen)
             if sum(looks.values()) < 1:
                 del known[role]
 
