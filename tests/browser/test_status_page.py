@@ -24,7 +24,7 @@ from support.nodes import node
 from support.states import mixed_state
 from support.waiting import until
 
-# Chromium holds the place of what is being read once a frame, thus two frames are awaited.
+# After the frame in which something changed.
 TOP = """card => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
     () => done(card.getBoundingClientRect().top))))"""
 # In one go: the page changes meanwhile.
@@ -87,12 +87,35 @@ def test_it_follows_without_losing_place_and_focus(browser: Browser, demo: Serve
         cards.last.evaluate("card => card.querySelector('.seen')?.remove()")
         # A card above grows meanwhile; what is being read must stay where it is all the same.
         cards.first.evaluate("card => card.lastElementChild.remove()")
-        cards.nth(2).evaluate("card => { card.scrollIntoView(); window.before = true }")
-        before, place = page.get_by_role("main").inner_text(), cards.nth(2).evaluate(TOP)
+        read = cards.nth(2).element_handle()  # whatever its rank is later
+        assert read
+        read.evaluate("card => { card.scrollIntoView(); window.before = true }")
+        before, place = page.get_by_role("main").inner_text(), read.evaluate(TOP)
         expect(page.get_by_role("main")).not_to_have_text(before, use_inner_text=True)
         assert page.evaluate("document.activeElement.textContent").startswith("Runbook")
-        assert cards.nth(2).evaluate(TOP) == pytest.approx(place, abs=8)
+        assert read.evaluate(TOP) == pytest.approx(place, abs=8)
         assert page.evaluate("window.before")
+        assert said == []
+
+
+def test_cards_that_change_ranks_take_the_reader_along(browser: Browser, demo: Server) -> None:
+    with opened(browser, page_of(demo), viewport=PHONE) as (page, said):
+        last = page.get_by_role("article").last.element_handle()
+        assert last
+        # The other way round, until the page is fetched again.
+        last.evaluate("""card => {
+            const list = card.closest("ul");
+            list.append(...[...list.children].reverse());
+            card.querySelector("a").focus();
+            list.children[1].scrollIntoView();
+            window.read = list.children[1];
+            window.first = list.firstElementChild;
+        }""")
+        place = page.evaluate("read.getBoundingClientRect().top")
+        again = "read.closest('ul').firstElementChild !== first"
+        until(lambda: page.evaluate(again), "the cards in their order")
+        assert page.evaluate("read.getBoundingClientRect().top") == pytest.approx(place, abs=8)
+        assert page.evaluate("document.activeElement.textContent").startswith("Runbook")
         assert said == []
 
 

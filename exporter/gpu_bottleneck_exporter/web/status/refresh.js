@@ -82,9 +82,22 @@
       return;
     }
     document.title = page.title;
-    for (const part of ["header", "main", "footer"]) {
-      takeOver(document.querySelector(part), page.querySelector(part));
-    }
+    keepingPlace(() => {
+      for (const part of ["header", "main", "footer"]) {
+        takeOver(document.querySelector(part), page.querySelector(part));
+      }
+    });
+  }
+
+  // A card that changes its rank takes the reader along; a moved node loses the focus.
+  function keepingPlace(change) {
+    const focused = document.activeElement;
+    const top = (node) => node.getBoundingClientRect().top;
+    const read = [...document.querySelectorAll("[data-key]")].find((card) => card.getBoundingClientRect().bottom > 0);
+    const place = read && top(read);
+    change();
+    if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+    if (read?.isConnected && scrollY > 0) scrollBy(0, top(read) - place);
   }
 
   // Buttons ask the exporter for something that a later page shows.
@@ -143,6 +156,7 @@
   }
 
   document.documentElement.classList.add("live"); // buttons work
+  document.documentElement.style.overflowAnchor = "none"; // see keepingPlace
   closed(document);
   setTimeout(turn, PERIOD);
 })();
