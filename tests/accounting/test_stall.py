@@ -402,9 +402,9 @@ def test_counters_read_soon_after_a_window_belong_to_it() -> None:
     found = history.explaining(0, SECOND)
     assert found is not None
     assert (found.of(Role.MAIN).used, found.elapsed_ns) == (soon, SECOND)
-    assert found.of(Role.MAIN).seen == {**WAITS, **RUNS}
+    assert found.of(Role.MAIN).by_activity == {**WAITS, **RUNS}
     assert (later := history.explaining(SECOND, SECOND + 1))
-    assert later.of(Role.MAIN).seen == RUNS, "the last look holds on"
+    assert later.of(Role.MAIN).by_activity == RUNS, "the last look holds on"
 
 
 def test_counters_hold_on_where_counts_are_further_apart_than_a_window() -> None:
@@ -426,7 +426,7 @@ def test_waits_for_threads_are_judged_over_seconds() -> None:
         history.add_second(history.passes_since(at_ns - SECOND))
     found = history.explaining(SECOND, 2 * SECOND)
     assert found is not None
-    assert found.of(Role.MAIN).seen == {SLEEP: 10}
+    assert found.of(Role.MAIN).by_activity == {SLEEP: 10}
     assert found.locked == pytest.approx(0.3)
     assert found.awaited == pytest.approx(2 / 3)
 

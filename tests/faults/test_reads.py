@@ -222,7 +222,7 @@ def test_a_read_that_fails_costs_that_process(
 
     def right(fault: Fault, seen: Bucket) -> bool:
         name, _ = fault
-        main, worker = (seen.of(one).seen for one in (Role.MAIN, Role.WORKER))
+        main, worker = (seen.of(one).by_activity for one in (Role.MAIN, Role.WORKER))
         victim, other = (main, worker) if role == "main" else (worker, main)
         renames = fault == ("cmdline", "nonsense")  # a child of another name may be no worker
         loses = name in LOSES_WAIT or fault == ("wchan", "nonsense")
@@ -247,7 +247,7 @@ def test_a_read_that_fails_costs_the_place_of_that_process_s_files(
         assert Place.LOCAL not in seen.places
         lost = seen.places.keys() == {Place.UNKNOWN}
         told = fault[0] in MAY_LOSE_PLACE or lost == (fault in LOSES_PLACE)
-        return bool(seen.places) and told and bool(seen.of(role).seen.get(Activity.DISK))
+        return bool(seen.places) and told and bool(seen.of(role).by_activity.get(Activity.DISK))
 
     jobs = program(FILE_JOBS, tmp_path, len(FILE_FAULTS), role)
     with unanswering(tmp_path, READ) as server, jobs as one:

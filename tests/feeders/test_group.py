@@ -160,7 +160,7 @@ def test_what_kin_do_and_use_is_the_gpus(recorded: Recorded) -> None:
     process(recorded.proc, 8, state="R", cpu_ticks=45)
     recorded.tick()
     kin = recorded.feed.history.total.of(Role.RELATED)
-    assert (kin.seen, kin.processes) == ({Activity.RUN: 1}, 1)
+    assert (kin.by_activity, kin.processes) == ({Activity.RUN: 1}, 1)
     assert kin.used.cpu_ns == 30 * TICK_NS
 
 
@@ -198,7 +198,7 @@ def test_a_lock_of_the_driver_is_named(recorded: Recorded) -> None:
     ((cause, text),) = recorded.tick().evidence
     assert cause == UNKNOWN
     assert text.endswith("the GPU's driver (100%): os_acquire_rwlock_write")
-    assert recorded.feed.history.total.of(Role.MAIN).seen == {Activity.DRIVER: 1}
+    assert recorded.feed.history.total.of(Role.MAIN).by_activity == {Activity.DRIVER: 1}
 
 
 @pytest.mark.parametrize("gap", [False, True], ids=["at once", "after a while"])
@@ -237,7 +237,7 @@ def test_who_sleeps_by_itself_does_not_wait_for_its_next_task(recorded: Recorded
     recorded.adopt(7, workers=(8, 9))
     recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
     recorded.tick()
-    seen = recorded.feed.history.total.of(Role.WORKER).seen
+    seen = recorded.feed.history.total.of(Role.WORKER).by_activity
     assert seen == {Activity.QUEUE: 1, Activity.TIMER: 1}
 
 

@@ -71,7 +71,7 @@ def watch():
     libc.inotify_add_watch(watch, os.fsencode(folder), 8)
     return watch
 '''
-IDLES = "ready(one.pid); locked()"
+MIN_IDLE_SHARE = "ready(one.pid); locked()"
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def helpers(one: Program, waits: Waits) -> set[int]:
     },
 )
 def test_a_program_that_shares_nothing_is_a_helper(tmp_path: Path, code: str) -> None:
-    with program(f"{START}\n{code}\n{IDLES}", tmp_path) as one:
+    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as one:
         until(lambda: helpers(one, Waits()) == {int(one.words[0])}, "a helper")
 
 
@@ -141,7 +141,7 @@ def test_a_program_that_shares_nothing_is_a_helper(tmp_path: Path, code: str) ->
     },
 )
 def test_what_is_made_for_it_makes_a_worker(tmp_path: Path, code: str) -> None:
-    with program(f"{START}\n{code}\n{IDLES}", tmp_path) as one:
+    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as one:
         until(lambda: helpers(one, never()) == set(), "a worker")
 
 
@@ -153,7 +153,7 @@ for number in copies: os.set_inheritable(number, True)
 os.set_inheritable(os.dup2(w, 400), True)
 one = start(SLEEPS, close_fds=False); os.close(400); os.close(w)
 """
-    with program(f"{START}\n{code}\n{IDLES}", tmp_path) as one:
+    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as one:
         used = time.process_time()
         until(lambda: helpers(one, never()) == set(), "a worker by its pipe")
         assert time.process_time() - used < 1  # each with each: 90 000 reads, 5 s

@@ -173,7 +173,7 @@ def test_of_many_sockets_the_one_that_is_asked_is_seen() -> None:
         since = time.monotonic_ns()
 
         def mostly() -> bool:
-            found = dict(seen(watch, since, Role.WORKER).seen)
+            found = dict(seen(watch, since, Role.WORKER).by_activity)
             found.pop(Activity.RUN, 0)  # it is about to, for long where there is no CPU for it
             asks = found.pop(Activity.NETWORK, 0)
             return asks > max(10, 4 * sum(found.values()))

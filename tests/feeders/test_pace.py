@@ -104,7 +104,7 @@ def looked(
         for role, activities in seen.items():
             part = second.parts[role] = Part()
             for _ in range(round(1 / pause)):
-                part.looks += 1
+                part.rounds += 1
                 part.note(draws.choice(activities))
         pace.note_looks(second)
         pause = pace.pause(SHORTEST, LONGEST)

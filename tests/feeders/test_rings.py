@@ -189,7 +189,7 @@ class Job:
             self.feed.sample(now_ns)
             self.feed.advance(now_ns)
             bucket = self.feed.history.explaining(now_ns - 1, now_ns)
-            found += bucket is not None and wanted in bucket.of(role).seen
+            found += bucket is not None and wanted in bucket.of(role).by_activity
         return found / looks
 
     def comes_to(self, wanted: Activity) -> None:

@@ -265,9 +265,9 @@ def test_it_counts_while_it_is_active(watch: Watch, place: str) -> None:
         watched = watch(main)
         assert watched.finds(one.pid)
         parts = [watched.look().of(Role.RELATED) for _ in range(9)]
-        assert not any(part.seen or part.present for part in parts)
+        assert not any(part.by_activity or part.present for part in parts)
         one.tell()
-        until(lambda: watched.look().of(Role.RELATED).seen.get(Activity.RUN), "it runs")
+        until(lambda: watched.look().of(Role.RELATED).by_activity.get(Activity.RUN), "it runs")
         assert watched.look().of(Role.RELATED).present == 1
 
 
@@ -303,9 +303,9 @@ def test_who_waits_for_a_compiler_runs_code_of_its_own(
     with program(code, compiler) as main:
         until(lambda: read(PROC / main.words[0] / "cmdline"), "its command line")
         watched = watch(main, *map(int, main.words if seen else ()))
-        until(lambda: watched.look().of(Role.MAIN).seen.get(Activity.RUN), "run")
+        until(lambda: watched.look().of(Role.MAIN).by_activity.get(Activity.RUN), "run")
         assert watched.feed.family.worker_count == 0
-        assert not watched.look().of(Role.WORKER).seen
+        assert not watched.look().of(Role.WORKER).by_activity
 
 
 def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path)
         assert watched.feed.family.worker_count == 0
         assert len(watched.feed.family.compilers) == len(main.words)
         until(
-            lambda: not watched.look().of(Role.MAIN).seen.get(Activity.RUN),
+            lambda: not watched.look().of(Role.MAIN).by_activity.get(Activity.RUN),
             "a pool that rests is no reason",
         )
 

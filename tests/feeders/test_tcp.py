@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.accounting.stall import NO_ACCIDENT
+from gpu_bottleneck_exporter.accounting.stall import MIN_OBSERVATIONS
 from gpu_bottleneck_exporter.feeders.tcp import (
     PATIENCE_MS,
     AnswerTimeouts,
@@ -323,7 +323,7 @@ def test_who_fed_the_gpu_once_may_send_mere_signals_later(talk: Talk) -> None:
     talk.works_after_answers(2)
     talk.look()
     found = []
-    for _ in range(NO_ACCIDENT + 1):
+    for _ in range(MIN_OBSERVATIONS + 1):
         talk.sends()
         found.append(talk.look())
         talk.waits(5)
@@ -421,7 +421,7 @@ def test_who_is_asked_in_vain_is_a_queue(
     talk.works_after_answers(fed)
     talk.waits(2 * LATELY_MS)
     talk.sends()
-    for _ in range(NO_ACCIDENT):
+    for _ in range(MIN_OBSERVATIONS):
         assert talk.look() is ANSWER
         talk.waits(late_ms)
         talk.look()

@@ -70,7 +70,7 @@ def test_what_a_main_waits_for_when_its_gpu_idles(
             feed.sample(now_ns)
             feed.advance(now_ns)
             found = feed.history.explaining(now_ns - 1, now_ns)
-            return {*found.of(Role.MAIN).seen} if found else set()
+            return {*found.of(Role.MAIN).by_activity} if found else set()
 
         for _ in range(busy_ticks):
             if code == SERVES:
@@ -96,7 +96,7 @@ def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
             feed.sample(now_ns)
             feed.advance(now_ns)
             found = feed.history.explaining(now_ns - 1, now_ns)
-            return {*found.of(Role.MAIN).seen} if found else set()
+            return {*found.of(Role.MAIN).by_activity} if found else set()
 
         until(lambda: tick() == {Activity.REQUESTS}, "it waits for requests")
         told = feed.evidence(now_ns)

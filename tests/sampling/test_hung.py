@@ -64,7 +64,7 @@ def idle(watch: HostSampler) -> None:
 
 def looks(watch: HostSampler, uuid: str, since_ns: int) -> int:
     feed = watch.feed(uuid)
-    return feed.history.passes_since(since_ns).of(Role.MAIN).looks if feed else 0
+    return feed.history.passes_since(since_ns).of(Role.MAIN).rounds if feed else 0
 
 
 def test_an_execve_that_does_not_end_costs_its_own_gpu(watch: HostSampler, tmp_path: Path) -> None:

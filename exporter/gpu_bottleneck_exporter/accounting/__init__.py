@@ -1,1 +1,1 @@
-"""Where GPU time goes: busy windows, and idle time by what it waited on."""
+"""Accounting of GPU time: busy windows, and idle time by cause."""

@@ -1,4 +1,4 @@
-"""What a feeder does at one moment: the one vocabulary of probes, buckets and the split."""
+"""Activities of feeders: the vocabulary of probes, buckets and the attribution of idle time."""
 
 from __future__ import annotations
 
@@ -15,53 +15,50 @@ _PUBLISHED_AS = {
 
 
 class Activity(Enum):
-    """What a process, or one of its threads, does at one moment.
+    """The state of a process, or of one of its threads, at the time of sampling.
 
-    The order is that in which a main thread does these while its GPU works, likeliest first: a
-    blocking synchronize sleeps in ioctl or poll; waits that look alike follow (a futex, an unknown
-    channel, a server); CUDA spins by default; and only I/O hardly ever hides a working GPU. Busy
-    time is subtracted in this order, and what survives is charged: a main that sleeps and
-    computes is charged for computing.
+    The order is the likelihood of each in a main thread while its GPU works: a blocking synchronize
+    sleeps in ioctl or poll; waits that look alike follow (a futex, an unknown channel, a server);
+    CUDA spins by default; I/O seldom hides a working GPU. Busy time is subtracted in this order, so
+    a main that sleeps and computes is charged for computing.
     """
 
     SLEEP = "sleep"
-    """Asleep in anything but those below: a timer, a poll, waiting for a child to end."""
+    """Asleep in anything but those below: a timer, a poll, a wait for a child to exit."""
     QUEUE = "queue"
-    """Asleep in a pipe, a futex or a semaphore: it waits for another thread or process."""
+    """Asleep in a pipe, a futex or a semaphore, so waiting for another thread or process."""
     UNKNOWN = "unknown"
-    """Asleep, but we may not read in what."""
+    """Asleep in an unknown call, for lack of permission."""
     REQUESTS = "requests"
-    """A server without a request in flight; only deep probes can find this."""
+    """A server without a request in flight; found by deep probes only."""
     PEER = "peer"
-    """Waits for a process of another GPU of its job: an answer or a request; only deep probes can
-    find this."""
+    """Waiting for a process of another GPU of its job; found by deep probes only."""
     TIMER = "timer"
-    """Asleep on a timer or in a socket, so not for a task, and nothing explains it; only deep
-    probes tell it from SLEEP."""
+    """Asleep on a timer or in a socket, so not for a task, and unexplained; only deep probes
+    distinguish it from SLEEP."""
     DRIVER = "driver"
-    """Uninterruptible, for a lock of the GPU's driver."""
+    """Uninterruptible sleep, for a lock of the GPU's driver."""
     RUN = "run"
-    """Running or runnable; only the scheduler's counters (schedstat) tell them apart."""
+    """Running or runnable; only the scheduler's counters (schedstat) distinguish the two."""
     PROGRAM = "program"
-    """Uninterruptible, for a lock of its own memory map or a child of vfork: as good as running.
-    """
+    """Uninterruptible sleep for a lock of its memory map or a vfork child; counts as running."""
     NETWORK = "network"
-    """Asleep in a socket; found by a deep probe: waiting for an answer."""
+    """Asleep in a socket; in a deep probe, waiting for a response."""
     DISK = "disk"
-    """Uninterruptible: block devices, NFS, FUSE, page faults."""
+    """Uninterruptible sleep: block devices, NFS, FUSE, page faults."""
     MEMORY = "memory"
-    """Uninterruptible, for memory of its control group."""
+    """Uninterruptible sleep, for memory of its control group."""
     GONE = "gone"
 
     def __init__(self, name: str) -> None:
         self.reads = name in {"network", "disk"}
         """Whether it waits for data from a disk or from another machine."""
         self.active = self.reads or name in {"run", "program", "memory"}
-        """Whether it may hold others up."""
+        """Whether it may delay others."""
         self.rests = not self.active and name not in {"driver", "gone"}
-        """Whether it sleeps, and nobody waits for that."""
+        """Whether it sleeps and delays no other process."""
         self.waits_as = _PUBLISHED_AS.get(name, name)
-        """What its time is published as (`gpu_feeder_wait_seconds_total`), if it is a wait."""
+        """Label of its time in `gpu_feeder_wait_seconds_total`, if it is a wait."""
         self.runs = name in {"run", "program"}
         self.on_files = name in {"disk", "memory"}
         """Whether larger memory or faster storage would shorten it."""
@@ -87,4 +84,4 @@ ACTIVITY_OF = {
         Activity.SLEEP,
     ),
 }
-"""What a first thread does that is in a wait, without a deep probe."""
+"""Activities of a first thread by wait, without a deep probe."""

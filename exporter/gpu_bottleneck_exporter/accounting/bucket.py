@@ -1,4 +1,4 @@
-"""What the feeders of one GPU did in a stretch of time, and in its last seconds."""
+"""Samples and counters of the feeders of one GPU, over a stretch of time and the last seconds."""
 
 from __future__ import annotations
 
@@ -12,70 +12,72 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.host.mounts import Place
 
 WINDOW_NS = 4_000_000_000
-"""Workers are sampled in turn, and counters read once a second: what takes most of the helpers'
-time shows over seconds, not in one tick."""
-_HOLDS_NS = 1_500_000_000
-"""What was seen of a feeder holds until the next look, but not for longer; for ratios, counters
-that were read so long after a window, or before it, are near enough."""
-_PASSES_KEPT_NS = 3 * WINDOW_NS
-"""A GPU is read every few seconds at least, and its driver's ring holds 10 s."""
-SECONDS_KEPT_NS = 4 * WINDOW_NS
-"""Predictions look back over several windows."""
+"""Time over which the dominant activity of helpers is judged: workers are sampled in turn, and
+counters read once a second, so a single tick does not show it."""
+_SAMPLE_TTL_NS = 1_500_000_000
+"""Lifetime of a state sample; also the tolerance for counters read before or after a window."""
+_PASS_RETENTION_NS = 3 * WINDOW_NS
+"""Retention of passes: a GPU's ring of utilization samples holds 10 s."""
+SECONDS_RETENTION_NS = 4 * WINDOW_NS
+"""Retention of seconds: predictions cover several windows."""
 
 
 class Role:
-    """The role of a process or thread that feeds a GPU; the first two are labels of metrics."""
+    """Roles of processes and threads that feed a GPU; the first two are labels of metrics."""
 
     MAIN = "main"
     """A holder of the GPU."""
     WORKER = "worker"
     """A descendant of a main."""
     RELATED = "related"
-    """Feeds a GPU without descending from a main."""
+    """A process that feeds a GPU without descending from a main."""
     THREAD = "thread"
     """A loading thread of a main."""
 
 
-_MUCH_BYTES = 2**18
-"""In a second or two: more than logs and settings."""
-_LOGS = 0.05
-"""Share of what is written that may go to other files."""
+_MIN_DATA_BYTES = 2**18
+"""Bytes in a second or two that are more than logs and settings."""
+_MAX_LOG_SHARE = 0.05
+"""Share of the bytes written that may be logs."""
 
 
 class Counters(NamedTuple):
     """Counters of one or many processes, in ns, bytes and counts. None: no permission to read."""
 
     cpu_ns: int = 0
-    """All threads, dead ones included (/proc/PID/stat)."""
+    """CPU time of all threads, exited ones included (/proc/PID/stat)."""
     system_ns: int = 0
     """The kernel's part of `cpu_ns`."""
     leader_cpu_ns: int = 0
-    """The first thread's part (schedstat)."""
+    """CPU time of the first thread (schedstat)."""
     queue_ns: int = 0
-    """The first thread, runnable without a CPU (schedstat)."""
+    """Run-queue delay of the first thread (schedstat)."""
     major_faults: int = 0
     read_bytes: int | None = 0
     written_bytes: int | None = 0
     children_ns: int = 0
     """CPU time of children that ended and were waited for."""
     read_chars: int = 0
-    """Bytes read in any way but from sockets. 0 without the permission to read them."""
+    """Bytes read in any way but from sockets; 0 without permission."""
     write_calls: int = 0
-    """0 without the permission to read them."""
+    """Write calls; 0 without permission."""
     write_chars: int = 0
-    """Bytes written to files and pipes. 0 without the permission to read them."""
+    """Bytes written to files and pipes; 0 without permission."""
     launch_cpu_ns: int = 0
-    """Of a main, other threads that launch kernels; only deep probes count them."""
+    """CPU time of a main's other threads that launch kernels; counted by deep probes only."""
     launch_queue_ns: int = 0
+    """Run-queue delay of these threads."""
     poller_cpu_ns: int = 0
-    """The part of `cpu_ns` and `system_ns` in which the kernel polled io_uring rings (SQPOLL), busy
-    or not; only deep probes count it."""
+    """Part of `cpu_ns` and `system_ns` in which the kernel polled io_uring rings (SQPOLL).
+
+    Counted by deep probes only.
+    """
     disk_ns: int = 0
-    """Of loading threads, delay by block I/O; 0 unless the kernel counts it."""
+    """Block I/O delay of loading threads; 0 unless the kernel counts it."""
 
     @property
     def own_cpu_ns(self) -> int:
-        """CPU time without that of the kernel's pollers, which are read at other moments."""
+        """CPU time without that of the kernel's pollers, read at other moments."""
         return max(self.cpu_ns - self.poller_cpu_ns, self.leader_cpu_ns)
 
     @property
@@ -85,23 +87,27 @@ class Counters(NamedTuple):
 
     @property
     def hides_reads(self) -> bool:
-        """Whether much was read, and nothing from storage as far as the kernel accounts for it."""
-        return self.read_bytes == 0 and self.read_chars >= _MUCH_BYTES
+        """Whether much was read, none of it from storage by the kernel's accounting."""
+        return self.read_bytes == 0 and self.read_chars >= _MIN_DATA_BYTES
 
     @property
     def hides_writes(self) -> bool:
-        """Whether much was written, and hardly anything to storage.
+        """Whether much was written, almost none of it to storage by the kernel's accounting.
 
-        Where the kernel accounts for writes, it does so as soon as the page cache has them.
+        The kernel accounts for writes, where it does, as soon as the page cache has them.
         """
         written = self.written_bytes
-        return written is not None and max(written / _LOGS, _MUCH_BYTES) <= self.write_chars
+        return (
+            written is not None
+            and max(written / _MAX_LOG_SHARE, _MIN_DATA_BYTES) <= self.write_chars
+        )
 
     def accounted(self, piped: int, unaccounted: int) -> Counters:
-        """The same with what is hidden as data of storage, but for bytes `piped` to the process.
+        """The counters with hidden bytes as storage I/O, without bytes `piped` to the process.
 
-        `unaccounted`: bytes that the process wrote in its life and the kernel did not account for.
-        A long write is accounted for as the page cache fills, and in `write_chars` at its end.
+        `unaccounted`: bytes written in the life of the process that the kernel did not account for.
+        The kernel accounts for a long write as the page cache fills, but counts it in `write_chars`
+        at its end.
         """
         read, written = self.read_bytes, self.written_bytes
         hidden = min(self.write_chars, max(unaccounted, 0))
@@ -117,15 +123,15 @@ class Counters(NamedTuple):
 
 
 class CgroupCounters(NamedTuple):
-    """Counters of how control groups held their tasks back."""
+    """Counters of throttling and refaults of control groups."""
 
     throttled_ns: int = 0
     refault_bytes: int = 0
-    """Evicted from the page cache and read again."""
+    """Bytes evicted from the page cache and read again."""
     periods: int = 0
     """CPU quota periods."""
     throttled_periods: int = 0
-    """Those in which the quota ran out."""
+    """Periods in which the quota ran out."""
 
 
 _UNUSED, _NOT_HELD = Counters(), CgroupCounters()
@@ -135,21 +141,22 @@ N = TypeVar("N", int, float)
 
 
 def less(now: C, before: C) -> C:
-    """What was added since `before`; never negative, and unknown if either is."""
+    """The increase since `before`; never negative, and unknown if either is."""
     if None in now or None in before:
         pairs = zip(now, before, strict=True)
         grown = (None if a is None or b is None else max(a - b, 0) for a, b in pairs)
         return type(now)._make(grown)
     added = [*map(sub, now, before)]
-    return type(now)._make(added if min(added) >= 0 else (max(one, 0) for one in added))
+    return type(now)._make(added if min(added) >= 0 else (max(number, 0) for number in added))
 
 
-def plus(one: C, more: C) -> C:
-    """Their sums; what is unknown adds nothing."""
-    if None in one or None in more:
-        return type(one)._make((a or 0) + (b or 0) for a, b in zip(one, more, strict=True))
+def plus(first: C, second: C) -> C:
+    """Their sums; unknown counters add nothing."""
+    if None in first or None in second:
+        pairs = zip(first, second, strict=True)
+        return type(first)._make((a or 0) + (b or 0) for a, b in pairs)
     # From a list: Python keeps up to 2000 tuples that it made of an iterator, once they are free.
-    return type(one)._make([*map(add, one, more)])
+    return type(first)._make([*map(add, first, second)])
 
 
 def add_up(total: dict[K, N], counts: Mapping[K, int]) -> None:
@@ -161,88 +168,89 @@ def add_up(total: dict[K, N], counts: Mapping[K, int]) -> None:
 
 @dataclass(slots=True)
 class Part:
-    """The part of one role in a bucket."""
+    """Samples and counters of one role in a bucket."""
 
-    seen: dict[Activity, int] = field(default_factory=dict)
+    by_activity: dict[Activity, int] = field(default_factory=dict)
     """Samples by activity."""
     present: int = 0
-    """How many processes there were, summed over the looks; not all are sampled at each."""
-    looks: int = 0
+    """Number of processes, summed over the rounds; not all are sampled in each."""
+    rounds: int = 0
+    """Rounds of samples."""
     used: Counters = _UNUSED
 
     def note(self, activity: Activity) -> None:
-        """Note one sample."""
-        self.seen[activity] = self.seen.get(activity, 0) + 1
+        """Add one sample."""
+        self.by_activity[activity] = self.by_activity.get(activity, 0) + 1
 
     @property
     def samples(self) -> int:
         """Number of samples."""
-        return sum(self.seen.values())
+        return sum(self.by_activity.values())
 
     @property
     def processes(self) -> float:
         """Mean number of its processes."""
-        return self.present / self.looks if self.looks else 0.0
+        return self.present / self.rounds if self.rounds else 0.0
 
     def shares(self) -> dict[Activity, float]:
-        """Shares of the samples by activity, 0-1, without those of who was gone."""
-        living = self.samples - self.seen.get(Activity.GONE, 0)
+        """Shares of the samples by activity, 0-1, without exited processes."""
+        living = self.samples - self.by_activity.get(Activity.GONE, 0)
         return {
-            one: number / living
-            for one, number in self.seen.items()
-            if number and one is not Activity.GONE
+            activity: number / living
+            for activity, number in self.by_activity.items()
+            if number and activity is not Activity.GONE
         }
 
     def mean(self, activity: Activity) -> float:
-        """Mean number of its processes that did that."""
+        """Mean number of its processes with that activity."""
         return self.shares().get(activity, 0.0) * self.processes
 
     def add(self, more: Part) -> None:
-        """Add what `more` has."""
-        add_up(self.seen, more.seen)
+        """Add `more`."""
+        add_up(self.by_activity, more.by_activity)
         self.present += more.present
-        self.looks += more.looks
+        self.rounds += more.rounds
         if more.used is not _UNUSED:
             self.used = plus(self.used, more.used)
 
 
-_NOBODY = Part()
+_EMPTY = Part()
 
 
 @dataclass(slots=True)
 class Bucket:
-    """What the feeders of one GPU did until `at_ns` (monotonic); buckets add up."""
+    """Samples and counters of the feeders of one GPU until `at_ns` (monotonic); buckets add up."""
 
     at_ns: int = 0
     elapsed_ns: int = 0
     """Time that the counters cover."""
     parts: dict[str, Part] = field(default_factory=dict)
-    """By role, without those of which nothing was seen."""
+    """Parts by role, without empty ones."""
     held: CgroupCounters = _NOT_HELD
     runnable_ns: int = 0
-    """How long first threads of mains were runnable, as the kernel counted it."""
+    """Runnable time of the mains' first threads, counted by the kernel."""
     counted_ns: int = 0
-    """Out of how much time, summed over these threads; 0 where it is not known."""
+    """Time over which `runnable_ns` was counted, summed over these threads; 0 if unknown."""
     peer: float = 0.0
     """Share of the time, 0-1, in which another GPU of the job worked or waited by itself."""
     awaited_threads: int = 0
-    """Active threads that were seen while a main waited in a lock or a pipe."""
+    """Active threads sampled while a main waited in a lock or a pipe."""
     locked: float = 0.0
     """Share of the last seconds, 0-1, in which the mains waited in a lock or a pipe."""
     awaited: float = 0.0
-    """The part of these waits, 0-1, that active threads of the mains explain."""
+    """Share of these waits, 0-1, that active threads of the mains explain."""
     reasons: dict[str, int] = field(default_factory=dict)
-    """How often a main was asleep in what, with nothing behind it."""
+    """Samples of a sleeping main by the call it slept in, with nothing behind it."""
     places: dict[Place, int] = field(default_factory=dict)
-    """How often somebody was seen to wait for a file, by where it is."""
+    """Samples of processes that waited for a file, by file system."""
 
     def of(self, role: str) -> Part:
         """The part of `role`, to be read only."""
-        return self.parts.get(role, _NOBODY)
+        return self.parts.get(role, _EMPTY)
 
     @property
     def main_runnable(self) -> float | None:
-        """Share of the time, 0-1, in which first threads of mains were runnable.
+        """Share of the time, 0-1, in which the mains' first threads were runnable.
 
         None if the kernel did not count it, or if other threads launch kernels, too.
         """
@@ -266,72 +274,78 @@ class Bucket:
 
 
 class History:
-    """One thread adds; any thread may ask."""
+    """Recent buckets of one GPU: passes for 12 s, seconds for 16 s. Single writer, any reader."""
 
     def __init__(self) -> None:
         self.total = Bucket()
         self._passes: deque[Bucket] = deque()
         self._seconds: deque[Bucket] = deque()
 
-    def add_pass(self, one: Bucket) -> None:
-        """Add what one pass saw."""
-        self._passes.append(one)
+    def add_pass(self, bucket: Bucket) -> None:
+        """Add the samples of one pass."""
+        self._passes.append(bucket)
 
     def passes_since(self, start_ns: int) -> Bucket:
-        """What passes after `start_ns` saw: a second, once its counters are added."""
+        """Samples of passes after `start_ns`: a second, once its counters are added."""
         return _sum(_between(self._passes, start_ns))
 
-    def add_second(self, one: Bucket) -> None:
+    def add_second(self, bucket: Bucket) -> None:
         """Add a second, its passes included."""
-        self._seconds.append(one)
-        self.total.add(one)
-        for known, kept_ns in ((self._passes, _PASSES_KEPT_NS), (self._seconds, SECONDS_KEPT_NS)):
-            while known and known[0].at_ns < one.at_ns - kept_ns:
-                known.popleft()
+        self._seconds.append(bucket)
+        self.total.add(bucket)
+        passes, seconds = self._passes, self._seconds
+        for recent, retention_ns in (
+            (passes, _PASS_RETENTION_NS),
+            (seconds, SECONDS_RETENTION_NS),
+        ):
+            while recent and recent[0].at_ns < bucket.at_ns - retention_ns:
+                recent.popleft()
 
     def seconds(self, start_ns: int, end_ns: int) -> Bucket | None:
         """The seconds after `start_ns` up to `end_ns`, added up; None if there are none."""
-        found = _between(self._seconds, start_ns, end_ns)
-        return _sum(found) if found else None
+        seconds = _between(self._seconds, start_ns, end_ns)
+        return _sum(seconds) if seconds else None
 
     def explaining(self, start_ns: int, end_ns: int) -> Bucket | None:
-        """What explains idle time from `start_ns` to `end_ns`; None if nobody was looked at then.
+        """The bucket that explains idle time from `start_ns` to `end_ns`; None without samples.
 
-        Mains: what they did in that time, as they are sampled at each pass. All else: over the
-        last `WINDOW_NS`, or since the count before, if none falls into that.
+        Mains are sampled at each pass, so their samples are those of that time. All else is of the
+        last `WINDOW_NS`, or since the previous count if that is older.
         """
-        # Looks may be further apart than ticks are long: then the last one holds on.
+        # Samples may be further apart than ticks are long: then the last one is valid still.
         passes = _between(self._passes, start_ns, end_ns)
-        passes = passes or _between(self._passes, end_ns - _HOLDS_NS, end_ns)[:1]
+        passes = passes or _between(self._passes, end_ns - _SAMPLE_TTL_NS, end_ns)[:1]
         if not passes:
             return None
-        # So may counts be: without one, nothing would be known of quotas and reads.
-        seconds = _between(self._seconds, end_ns - WINDOW_NS, end_ns + _HOLDS_NS)
-        seconds = seconds or _between(self._seconds, end_ns - WINDOW_NS - _HOLDS_NS, end_ns)[:1]
+        # So may counts be, without which quotas and reads would be unknown.
+        seconds = _between(self._seconds, end_ns - WINDOW_NS, end_ns + _SAMPLE_TTL_NS)
+        seconds = (
+            seconds or _between(self._seconds, end_ns - WINDOW_NS - _SAMPLE_TTL_NS, end_ns)[:1]
+        )
         counted_ns = seconds[0].at_ns if seconds else end_ns - WINDOW_NS
-        found = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
-        before = found.of(Role.MAIN)
-        found.locked = before.shares().get(Activity.QUEUE, 0.0)
-        waits = before.seen.get(Activity.QUEUE, 0)
-        found.awaited = min(found.awaited_threads / waits, 1.0) if waits else 0.0
+        bucket = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
+        before = bucket.of(Role.MAIN)
+        bucket.locked = before.shares().get(Activity.QUEUE, 0.0)
+        waits = before.by_activity.get(Activity.QUEUE, 0)
+        bucket.awaited = min(bucket.awaited_threads / waits, 1.0) if waits else 0.0
         main = Part(used=before.used)
-        for one in passes:
-            main.add(one.of(Role.MAIN))
-        found.parts[Role.MAIN] = main
-        found.runnable_ns = sum(one.runnable_ns for one in passes)
-        found.counted_ns = sum(one.counted_ns for one in passes)
-        return found
+        for each in passes:
+            main.add(each.of(Role.MAIN))
+        bucket.parts[Role.MAIN] = main
+        bucket.runnable_ns = sum(each.runnable_ns for each in passes)
+        bucket.counted_ns = sum(each.counted_ns for each in passes)
+        return bucket
 
 
 def _between(history: deque[Bucket], start_ns: int, end_ns: int | None = None) -> list[Bucket]:
-    """The buckets after `start_ns` up to `end_ns`, the newest first: mostly few out of many."""
-    found: list[Bucket] = []
+    """The buckets after `start_ns` up to `end_ns`, the newest first: usually few out of many."""
+    buckets: list[Bucket] = []
     for bucket in reversed(list(history)):
         if bucket.at_ns <= start_ns:
             break
         if end_ns is None or bucket.at_ns <= end_ns:
-            found.append(bucket)
-    return found
+            buckets.append(bucket)
+    return buckets
 
 
 def _sum(buckets: Iterable[Bucket]) -> Bucket:

@@ -1,4 +1,4 @@
-"""One tick of one GPU: what was read, who had it, and what it did."""
+"""One tick of one GPU: its readings, holders and time."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ R = TypeVar("R", bound=Reading)
 class Tick:
     """A tick of a GPU or MIG instance. All times are integer nanoseconds.
 
-    The idle time of `windows` is that of `stalls`, exactly. What is read after them is told by a
-    tick of its own, without windows: the next call of the driver may hang.
+    The idle time of `windows` is that of `stalls`, exactly. Later readings have a tick of their
+    own, without windows: the next call of the driver may hang.
     """
 
     gpu: Identity
     at_ns: int
-    """Monotonic; when it was published."""
+    """Monotonic time of its publication."""
     holders: frozenset[int] | None = None
     """Pids of the processes that have the GPU; None: unknown."""
     readings: Mapping[type[Reading], tuple[int, Reading]] = field(default_factory=dict)
-    """What was due and could be read, by type, each with its time: the next one may have hung."""
+    """Readings by type, each with its time."""
     windows: Sequence[Window] = ()
-    """Of busy time; none until the driver's samples cover some time."""
+    """Busy time; empty until the driver's samples cover some time."""
     stalls: Mapping[str, int] = field(default_factory=dict)
-    """Idle time by what the GPU waited on (`WAITING_ON`)."""
+    """Idle time by `waiting_on`."""
     storage: Mapping[str, int] = field(default_factory=dict)
-    """That of storage by file system, as far as that is known."""
+    """Idle time on storage by file system, as far as that is known."""
 
     @property
     def active_ns(self) -> int:
-        """Time in which the GPU worked."""
+        """The GPU's busy time."""
         return sums(self.windows)[1]
 
     def reading(self, kind: type[R]) -> R | None:
         """The reading of type `kind`; None if none was due or it failed."""
-        _, found = self.readings.get(kind, (0, None))
-        return found if isinstance(found, kind) else None
+        _, reading = self.readings.get(kind, (0, None))
+        return reading if isinstance(reading, kind) else None
 
     def read_ns(self, kind: type[Reading]) -> int:
-        """When the reading of type `kind` was made. Raises KeyError if there is none."""
+        """Monotonic time of the reading of type `kind`. Raises KeyError if there is none."""
         return self.readings[kind][0]
 
     def shifted(self, by_ns: int) -> Tick:
-        """The tick with all times `by_ns` later: those of another clock."""
-        readings = {kind: (at_ns + by_ns, one) for kind, (at_ns, one) in self.readings.items()}
-        windows = [one._replace(end_ns=one.end_ns + by_ns) for one in self.windows]
+        """The tick with all times `by_ns` later, on another clock."""
+        readings = {kind: (at_ns + by_ns, read) for kind, (at_ns, read) in self.readings.items()}
+        windows = [window._replace(end_ns=window.end_ns + by_ns) for window in self.windows]
         return replace(self, at_ns=self.at_ns + by_ns, readings=readings, windows=windows)
 
     def only(self, kinds: Collection[type[Reading]]) -> Tick:
-        """It with the readings of these types, for who keeps it for long."""
-        kept = {kind: one for kind, one in self.readings.items() if kind in kinds}
-        return replace(self, readings=kept)
+        """The tick with the readings of these types only, to be retained."""
+        readings = {kind: read for kind, read in self.readings.items() if kind in kinds}
+        return replace(self, readings=readings)
 
 
 Subscriber = Callable[[Tick], None]
-"""Learns of each tick of each GPU, in the thread that reads that GPU: it must return at once."""
+"""A function called with each tick, in the thread that reads its GPU: it must return at once."""

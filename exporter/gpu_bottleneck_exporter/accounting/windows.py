@@ -2,7 +2,7 @@
 
 All times are integer nanoseconds, so sums are exact: observed = busy + idle, in
 every window. Time that no source covered is unobserved, never idle. Whatever the
-driver says, observed plus unobserved time never exceeds the time since the first feed.
+driver reports, observed plus unobserved time never exceeds the time since the first call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_PERIOD_NS = 1_000_000_000
 """The driver's sample period is 1/6 s to 1 s, by product (nvml.h, nvmlUtilization_t)."""
 
 WINDOW_BUCKETS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-"""Quarters, and at both ends what passes for idle and for fully busy."""
+"""Quarters, and the limits of idle and of fully busy."""
 
 
 class Window(NamedTuple):
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
 def sums(windows: Sequence[Window]) -> tuple[int, int]:
     """Observed and active nanoseconds of `windows`."""
-    return sum(one.duration_ns for one in windows), sum(one.active_ns for one in windows)
+    return sum(w.duration_ns for w in windows), sum(w.active_ns for w in windows)
 
 
 class Integrator:
@@ -47,29 +47,29 @@ class Integrator:
     """
 
     def __init__(self, tick_ns: int) -> None:
-        """`tick_ns`: the time between two feeds when all is well."""
+        """`tick_ns`: the usual time between two calls."""
         self.observed_ns = 0
         self.active_ns = 0
         self.unobserved_ns = 0
         self.lost_ns = 0
-        """The part of `unobserved_ns` whose samples the ring dropped before we read them."""
+        """Part of `unobserved_ns` that the ring dropped before it was read."""
         self.booked_at_ns: int | None = None
-        """When a window was last booked."""
+        """Monotonic time at which a window was last booked."""
         self._tick_ns = tick_ns
         self._longest_reading_ns = 2 * max(tick_ns, MAX_PERIOD_NS)
         self._began_ns: int | None = None
         self._accounted_ns: int | None = None
         self._frontier_us: int | None = None
-        """Driver time of the newest sample that was booked."""
+        """Driver time of the newest booked sample."""
         self._clock_offset_ns: int | None = None
         self._steps: deque[int] = deque(maxlen=15)
         self._pending: list[tuple[int, int]] = []
-        """Single readings taken while the ring is silent: booked only if it stays silent."""
+        """Single readings taken while the ring is silent: booked only if it remains silent."""
         self._covered_ns = 0
         """Time beyond the frontier that single readings have booked.
 
-        A ring that comes back after a silence also delivers samples for the time that readings
-        stood in for. So much of the next samples is skipped, or it would count twice.
+        A ring that delivers again after a silence includes samples of that time. They are skipped,
+        or it would count twice.
         """
 
     def ring(self, now_ns: int, ring: Ring | None, percent: int | None) -> list[Window]:
@@ -98,27 +98,27 @@ class Integrator:
             self._begin(now_ns)
             return []
         elapsed = now_ns - self._accounted_ns
-        seen = min(elapsed, self._longest_reading_ns)
-        self._miss(now_ns, elapsed - seen)
+        observed = min(elapsed, self._longest_reading_ns)
+        self._miss(now_ns, elapsed - observed)
         self._accounted_ns = now_ns
-        return self._book(now_ns, now_ns, seen, seen * percent // 100)
+        return self._book(now_ns, now_ns, observed, observed * percent // 100)
 
     def mean(self, now_ns: int, interval_ns: int, ratio: float) -> list[Window]:
         """Book an interval by its mean `ratio` (0-1), as the driver gives it.
 
-        What a ring or a reading has booked of it is not booked again.
+        Time that a ring or a reading has booked is not booked again.
         """
         if self._accounted_ns is None:
             self._begin(now_ns - interval_ns)
         since = now_ns - (self._accounted_ns or 0)
         self._miss(now_ns, since - interval_ns)
         self._accounted_ns = now_ns
-        self._frontier_us = None  # a ring that comes back begins anew
-        seen = min(interval_ns, since)
-        return self._book(now_ns, now_ns, seen, round(seen * ratio))
+        self._frontier_us = None  # a ring that delivers again starts anew
+        observed = min(interval_ns, since)
+        return self._book(now_ns, now_ns, observed, round(observed * ratio))
 
     def longest_wait_ns(self) -> int:
-        """Time in which nothing may be booked while all is well: a silent ring gets that much."""
+        """Longest time without a booked window that is no fault: that of a silent ring."""
         return 4 * self._period_ns() + 2 * self._tick_ns
 
     def _begin(self, now_ns: int) -> None:
@@ -136,21 +136,21 @@ class Integrator:
         for sample in self._unseen(samples):
             windows += self._sample(now_ns, sample, period, samples[-1].timestamp_us)
         self._accounted_ns = now_ns
-        # The ring has caught up. What is still covered beyond two periods was time for which it
-        # will never deliver samples, and would swallow good ones.
+        # The ring has caught up. It never delivers samples for time covered beyond two periods,
+        # which would swallow good ones.
         self._covered_ns = min(self._covered_ns, 2 * period)
         return windows
 
     def _unseen(self, samples: tuple[RingSample, ...]) -> tuple[RingSample, ...]:
         """Samples beyond the frontier; a GPU that was reopened repeats old ones."""
-        assert self._frontier_us is not None  # noqa: S101 - the caller has looked
+        assert self._frontier_us is not None  # noqa: S101 - checked by the caller
         newest = samples[-1].timestamp_us
         if newest <= self._frontier_us:  # the driver's clock was set back
             self._frontier_us = newest - self._period_ns() // 1000
         return tuple(sample for sample in samples if sample.timestamp_us > self._frontier_us)
 
     def _start(self, now_ns: int, samples: tuple[RingSample, ...]) -> None:
-        # The first drain returns up to 10 s from before we started: learn the period, book nothing.
+        # The first drain is of up to 10 s before the start: only the period is taken from it.
         for old, new in pairwise(samples):
             self._steps.append((new.timestamp_us - old.timestamp_us) * 1000)
         self._frontier_us = samples[-1].timestamp_us
@@ -168,15 +168,15 @@ class Integrator:
         self._covered_ns -= covered
         step -= covered
         # One sample stands for one period; up to two allow for jitter. The rest was dropped.
-        seen = min(step, 2 * period)
-        # If the driver's clock jumps ahead, no more may be missing than has passed for us.
+        observed = min(step, 2 * period)
+        # If the driver's clock jumps ahead, at most the time that has passed here is missing.
         elapsed = now_ns - (self._accounted_ns or now_ns) - (newest_us - sample.timestamp_us) * 1000
-        self.lost_ns += self._miss(now_ns, min(step, elapsed) - seen)
+        self.lost_ns += self._miss(now_ns, min(step, elapsed) - observed)
         if sample.percent is None:
-            self._miss(now_ns, seen)
+            self._miss(now_ns, observed)
             return []
         end = sample.timestamp_us * 1000 + (self._clock_offset_ns or 0)
-        return self._book(now_ns, end, seen, seen * sample.percent // 100)
+        return self._book(now_ns, end, observed, observed * sample.percent // 100)
 
     def _silence(self, now_ns: int, percent: int | None) -> list[Window]:
         if percent is None:
@@ -206,12 +206,12 @@ class Integrator:
         # The newest sample is up to a period old when we read it, so the smallest lag seen is the
         # closest. A lag far above it means that one of the clocks was set: begin again.
         lag = now_ns - newest_us * 1000
-        known = self._clock_offset_ns
-        if known is None or lag < known or lag > known + 2 * MAX_PERIOD_NS:
+        offset = self._clock_offset_ns
+        if offset is None or lag < offset or lag > offset + 2 * MAX_PERIOD_NS:
             self._clock_offset_ns = lag
 
     def _book(self, now_ns: int, end_ns: int, duration_ns: int, active_ns: int) -> list[Window]:
-        """Book a window, as far as there is time left for it."""
+        """Book a window, within the time left."""
         room_ns = min(duration_ns, self._room_ns(now_ns))
         if room_ns <= 0:
             return []
@@ -223,19 +223,19 @@ class Integrator:
         return [Window(end_ns, duration_ns, active_ns)]
 
     def _miss(self, now_ns: int, duration_ns: int) -> int:
-        """Book time that nothing covered; returns what of it there was time for."""
+        """Book uncovered time, within the time left; returns how much."""
         duration_ns = max(min(duration_ns, self._room_ns(now_ns)), 0)
         self.unobserved_ns += duration_ns
         return duration_ns
 
     def _room_ns(self, now_ns: int) -> int:
-        """Time since the first feed that is booked neither as observed nor as unobserved."""
+        """Time since the first call that is booked neither as observed nor as unobserved."""
         began_ns = now_ns if self._began_ns is None else self._began_ns
         return now_ns - began_ns - self.observed_ns - self.unobserved_ns
 
 
 class WindowHistogram:
-    """A histogram of how busy windows were: one observation per window."""
+    """A histogram of the busy share of windows."""
 
     def __init__(self) -> None:
         self.counts = [0] * len(WINDOW_BUCKETS)

@@ -13,12 +13,12 @@ from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, History
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
-    HARDLY,
     HOST_CODE,
-    IDLES,
-    MOSTLY,
+    MAJORITY,
+    MIN_IDLE_SHARE,
+    MIN_OBSERVATIONS,
+    NEGLIGIBLE,
     NETWORK,
-    NO_ACCIDENT,
     PEER,
     REQUESTS,
     STORAGE,
@@ -55,7 +55,7 @@ _SCRAPED_SECONDS = 15.0
 """The shortest time over which Prometheus is mostly asked for rates."""
 _FORGETS = 0.5
 """What is left, second by second, of looks at those who are not looked at any more."""
-_DIFFERS = MOSTLY
+_DIFFERS = MAJORITY
 """So much of the idle time goes to other waits than before: looks are worth more again."""
 
 
@@ -100,7 +100,7 @@ class Pace:
         idle_ns = sum(stalls.values())
         elapsed_ns = active_ns + idle_ns
         self._lasted_ns += elapsed_ns
-        self._idle = idle_ns > IDLES * elapsed_ns  # what is so little is no wait
+        self._idle = idle_ns > MIN_IDLE_SHARE * elapsed_ns  # what is so little is no wait
         if self._idle:
             shares = {wait: ns / idle_ns for wait, ns in stalls.items()}
             # By idle time: of little, chance makes other shares.
@@ -113,18 +113,18 @@ class Pace:
 
     def note_looks(self, second: Bucket) -> None:
         """Note what looks saw since the last call; run time that the kernel counts takes none."""
-        if not second.of(Role.MAIN).looks:
+        if not second.of(Role.MAIN).rounds:
             return
         keep, known = max(1 - second.elapsed_ns / LONG_NS, 0.0), self._looks
         for role in {*known, *second.parts}:
             part = second.of(role)
             looks = known.setdefault(role, {})
             for activity in looks:
-                looks[activity] *= keep if part.looks else _FORGETS
-            seen = dict(part.seen)
+                looks[activity] *= keep if part.rounds else _FORGETS
+            seen = dict(part.by_activity)
             if run_is_counted(role, second):
                 add_up(seen, {Activity.GONE: seen.pop(Activity.RUN, 0)})
-            add_up(seen, {Activity.SLEEP: max(part.looks - part.samples, 0)})
+            add_up(seen, {Activity.SLEEP: max(part.rounds - part.samples, 0)})
             add_up(looks, seen)
             if sum(looks.values()) < 1:
                 del known[role]
@@ -292,7 +292,7 @@ class FeederGroup:
         self._busy = active_ns / elapsed_ns
         if active_ns and self._timeouts:
             self._timeouts.note_work(tick.at_ns)
-        if self._busy < 1 - IDLES:
+        if self._busy < 1 - MIN_IDLE_SHARE:
             self._idled_ns = tick.at_ns
 
     def idles(self, now_ns: int) -> bool:
@@ -323,7 +323,7 @@ class FeederGroup:
         )
         bucket = self.states.sample(now_ns, situation, mains_only=mains_only)
         self.history.add_pass(bucket)
-        return Activity.GONE not in bucket.of(Role.WORKER).seen
+        return Activity.GONE not in bucket.of(Role.WORKER).by_activity
 
     def advance(self, now_ns: int) -> bool:
         """Close a second with the counters; False if the tree is out of date."""
@@ -350,7 +350,7 @@ class FeederGroup:
 
     def _ask_for_whom_it_works(self, now_ns: int) -> None:
         """Find out whether mains that have no workers make the GPU work for clients."""
-        if self._busy < MOSTLY or self._timeouts is None or self.idles(now_ns):
+        if self._busy < MAJORITY or self._timeouts is None or self.idles(now_ns):
             return  # where it idles, each sample of a main shows whether requests are open
         for main in self.mains.values():
             if main.works.is_due(now_ns):
@@ -358,7 +358,7 @@ class FeederGroup:
                 deep.inspect_connections(now_ns, now=True)
                 if deep.tcp and deep.tcp.ports:
                     clients = deep.tcp.lively_clients
-                    main.works.note(clients=clients, busy=self._busy, looks=NO_ACCIDENT)
+                    main.works.note(clients=clients, busy=self._busy, looks=MIN_OBSERVATIONS)
 
     @property
     def sees_all_threads(self) -> bool:
@@ -410,7 +410,7 @@ class FeederGroup:
         """The mains, and the workers and related processes that were active lately."""
         related = self.family.related.values()
         helpers = [*self.states.probed.members, *(o for o in related if o.counts(1 - self._busy))]
-        active = [one for one in helpers if one.active > HARDLY]
+        active = [one for one in helpers if one.active > NEGLIGIBLE]
         return _ranked(self.mains.values()), _ranked(active)
 
     def is_stranger(self, pid: int) -> bool:
@@ -428,10 +428,10 @@ class FeederGroup:
             return ()
         tcp = [deep.tcp for deep in self._deep() if deep.tcp]
         used = did.of(Role.WORKER).used
-        if used.queue_ns > max(MOSTLY * used.cpu_ns, HARDLY * did.elapsed_ns):
+        if used.queue_ns > max(MAJORITY * used.cpu_ns, NEGLIGIBLE * did.elapsed_ns):
             sampled = [worker.pid for worker in self.states.probed.members]
             self.pinned = pinned_workers(self._proc, self.mains, sampled)
-        files = any(Activity.DISK in part.seen for part in did.parts.values())
+        files = any(Activity.DISK in part.by_activity for part in did.parts.values())
         pids = [*self.mains, *self.workers][:4] if files else []
         seen = {
             ASLEEP: evidence.asleep(did.reasons),

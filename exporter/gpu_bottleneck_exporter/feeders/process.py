@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
 from gpu_bottleneck_exporter.accounting.bucket import Counters, less
-from gpu_bottleneck_exporter.accounting.stall import MOSTLY, NO_ACCIDENT, WEIGHT
+from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_OBSERVATIONS
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, shallow
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, numbers
@@ -46,11 +46,13 @@ class Works:
     @property
     def for_clients(self) -> bool:
         """Whether it works for clients only, as far as was seen."""
-        return self._busy >= 1 and self._open >= MOSTLY * self._busy
+        return self._busy >= 1 and self._open >= MAJORITY * self._busy
 
     def is_due(self, now_ns: int) -> bool:
         """Whether to look again; if so, it is due again later."""
-        return self._asking.is_due(now_ns, STEADY_NS if self._samples < NO_ACCIDENT else OFTEN_NS)
+        return self._asking.is_due(
+            now_ns, STEADY_NS if self._samples < MIN_OBSERVATIONS else OFTEN_NS
+        )
 
     def note(self, *, clients: bool, busy: float, looks: int = 1) -> None:
         """Note whether a client's request was open, and the GPU's `busy` share, of some looks."""
@@ -73,7 +75,7 @@ class StrangerRecord:
     def note(self, activity: Activity) -> None:
         """Take in the next look."""
         self._looks += 1
-        weight = max(WEIGHT, 1 / self._looks)
+        weight = max(EWMA_WEIGHT, 1 / self._looks)
         works = activity.active and activity is not Activity.NETWORK
         self._works += (works - self._works) * weight
         self._active += (activity.active - self._active) * weight
@@ -83,7 +85,7 @@ class StrangerRecord:
 
         As a database or a proxy serves everybody, being connected says little.
         """
-        return self._looks >= NO_ACCIDENT and self._active > MOSTLY * idle
+        return self._looks >= MIN_OBSERVATIONS and self._active > MAJORITY * idle
 
     def works(self, idle: float) -> bool:
         """Whether it ran or read files for nearly all of that time.
@@ -133,7 +135,7 @@ class Process:
 
     def note(self, activity: Activity) -> None:
         """Note what it was seen to do."""
-        self.active += WEIGHT * (activity.active - self.active)
+        self.active += EWMA_WEIGHT * (activity.active - self.active)
         if self.stranger:
             self.stranger.note(activity)
 

@@ -97,7 +97,7 @@ class StateSampler:
         around = self._around_others() if others and idle is not None else None
         self.probed.choose_from(self._family.workers, now_ns)
         if not mains_only:
-            workers = Part(present=self._family.worker_count, looks=1)
+            workers = Part(present=self._family.worker_count, rounds=1)
             bucket.parts[Role.WORKER] = workers
             # While all workers rest, each needs a costly deep probe: one per pass is enough.
             count = 1 if self.resting else _PER_PASS
@@ -113,7 +113,7 @@ class StateSampler:
     def conclude(self, second: Bucket, *, deep: bool) -> None:
         """Note what the last `second` says of the next one; `deep`: the GPU idles."""
         main, workers = second.of(Role.MAIN).used, second.of(Role.WORKER)
-        seen = {*workers.seen, *second.of(Role.RELATED).seen}
+        seen = {*workers.by_activity, *second.of(Role.RELATED).by_activity}
         running = workers.mean(Activity.RUN) + workers.mean(Activity.DISK)
         others_ns = main.own_cpu_ns - main.leader_cpu_ns
         self.resting = deep and all(activity.rests for activity in seen)
@@ -133,8 +133,8 @@ class StateSampler:
 
     def _sample_mains(self, bucket: Bucket, *, deep: bool) -> None:
         behind = deep and not self.explained
-        main = bucket.parts[Role.MAIN] = Part(present=len(self._family.mains), looks=1)
-        threads = Part(looks=1)
+        main = bucket.parts[Role.MAIN] = Part(present=len(self._family.mains), rounds=1)
+        threads = Part(rounds=1)
         for process in self._family.mains.values():
             seen = process.probe(bucket.at_ns, self._around(process) if behind else None)
             if deep and not behind and seen.first is Activity.NETWORK:
@@ -147,7 +147,7 @@ class StateSampler:
             if behind and (waits := self._family.waits.get(process.pid)):
                 waits.note(process.deepen().awaits)
             if seen.active and activity is not Activity.REQUESTS:
-                add_up(threads.seen, seen.active)
+                add_up(threads.by_activity, seen.active)
                 if activity is Activity.QUEUE:
                     bucket.awaited_threads += sum(seen.active.values())
             if deep:
@@ -232,7 +232,7 @@ class StateSampler:
         related = self._family.related.values()
         if not related:
             return
-        part = bucket.parts[Role.RELATED] = Part(looks=1)
+        part = bucket.parts[Role.RELATED] = Part(rounds=1)
         for process in self._related_in_turn.take(_PER_PASS, related):
             activity = self._whole(process, bucket, around)
             if process.counts(idle):
@@ -270,7 +270,7 @@ class StateSampler:
         part, samples = bucket.parts[role], bucket.parts[role].samples
         elapsed_ns = (bucket.at_ns - self._at_ns.get(role, bucket.at_ns)) * part.present
         self._at_ns[role] = bucket.at_ns
-        for activity, number in part.seen.items():
+        for activity, number in part.by_activity.items():
             if activity.waits:
                 add_up(self.wait_ns, {(role, activity.waits_as): elapsed_ns * number // samples})
 

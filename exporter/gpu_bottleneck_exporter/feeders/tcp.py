@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.accounting.stall import MOSTLY, NO_ACCIDENT, WEIGHT
+from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_OBSERVATIONS
 from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED, KeptFile
 from gpu_bottleneck_exporter.host.process import parse_schedstat
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
@@ -80,7 +80,7 @@ class Arrivals:
             self._came_ns = time.monotonic_ns()
         if worked_ns - self._step_ns >= _STEP_NS:
             self._steps += 1
-            weight = max(WEIGHT, 1 / self._steps)
+            weight = max(EWMA_WEIGHT, 1 / self._steps)
             self._fed += (self._came_since - self._fed) * weight
             self._step_ns, self._came_since = worked_ns, False
 
@@ -106,7 +106,7 @@ class Arrivals:
     @property
     def feed_steps(self) -> bool:
         """Whether datagrams came before the GPU worked, most of the time."""
-        return self._steps >= NO_ACCIDENT and self._fed > MOSTLY
+        return self._steps >= MIN_OBSERVATIONS and self._fed > MAJORITY
 
     def _taken(self) -> int:
         """Datagrams that processes of the network namespace took."""
@@ -224,7 +224,7 @@ class AnswerTimeouts:
         It has not worked for long, and never took as many to work, or half as many.
         """
         before = max((fed.messages for fed in self._fed(remote)), default=0)
-        return answers >= max(2 * before, NO_ACCIDENT) and self._idles(LATELY_MS)
+        return answers >= max(2 * before, MIN_OBSERVATIONS) and self._idles(LATELY_MS)
 
     def brings_tasks(self, remote: Endpoint) -> bool:
         """Whether messages from `remote` are tasks: each makes the GPU work."""
@@ -672,8 +672,8 @@ class TcpTracker:
         now, feeds = course.now, self._timeouts.feeds(course.now.remote)
         if verdict is Verdict.IDLE and course.pushed and now.received_ms <= patience_ms:
             verdict = Verdict.OURS if ours else Verdict.ANSWER
-        small = course.small >= NO_ACCIDENT and not feeds
-        small |= course.signals >= NO_ACCIDENT
+        small = course.small >= MIN_OBSERVATIONS and not feeds
+        small |= course.signals >= MIN_OBSERVATIONS
         small |= self._timeouts.are_vain(now.remote, course.vain)
         if verdict is Verdict.ANSWER and (small or now.remote in self._timeouts.polled):
             verdict = Verdict.IDLE

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.stall import HARDLY
+from gpu_bottleneck_exporter.accounting.stall import NEGLIGIBLE
 from gpu_bottleneck_exporter.feeders.probe import child_token
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
@@ -167,12 +167,12 @@ class Waits:
     def are_on(self, numbers: Collection[int]) -> bool:
         """Whether the main waits on one of `numbers`, or too little is known."""
         count = sum(self._on[number] for number in (None, *numbers))
-        return self.looks < MIN_LOOKS or count >= HARDLY * self.looks
+        return self.looks < MIN_LOOKS or count >= NEGLIGIBLE * self.looks
 
     def are_for(self, child: int) -> bool:
         """Whether the main waits for the end of a child, as far as it is known."""
         count = sum(self._on[token] for pid in (0, child) for token in child_token(pid))
-        return self.looks >= MIN_LOOKS and count >= HARDLY * self.looks
+        return self.looks >= MIN_LOOKS and count >= NEGLIGIBLE * self.looks
 
 
 class Channels(NamedTuple):

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.accounting.bucket import (
     less,
     plus,
 )
-from gpu_bottleneck_exporter.accounting.stall import HARDLY, IDLES
+from gpu_bottleneck_exporter.accounting.stall import MIN_IDLE_SHARE, NEGLIGIBLE
 from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tree import Family
@@ -61,7 +61,7 @@ class Handovers:
     def idlers(self) -> int:
         """Number of processes that write so seldom that they cannot hand batches over."""
         # Of the calls of the one that writes most.
-        least = HARDLY * max(self._calls.values(), default=0)
+        least = NEGLIGIBLE * max(self._calls.values(), default=0)
         known = (one for one, looks in self._looks.items() if looks >= _KNOWN_LOOKS)
         return sum(self._calls[one] < least for one in known)
 
@@ -198,7 +198,7 @@ class CounterReader:
                 plus, (related[one] for one in related if one.counts(1 - busy)), Counters()
             ),
         }
-        if busy >= IDLES:  # one that hardly works tells nothing of who drives it
+        if busy >= MIN_IDLE_SHARE:  # one that hardly works tells nothing of who drives it
             for main, did in mains.items():
                 main.note_launches(did, second.elapsed_ns)
         if deep:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import SECONDS_KEPT_NS, Bucket, Role, add_up
+from gpu_bottleneck_exporter.accounting.bucket import SECONDS_RETENTION_NS, Bucket, Role, add_up
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import cpu_cores
@@ -107,7 +107,7 @@ class Prescriber:
         received = feeding.job.received_bytes if feeding else None
         starts = feed.worker_starts
         self._mark = Mark(now_ns, dict(self._time_ns), mains, starts, host, received)
-        if mark is None or mark.mains != mains or now_ns - mark.at_ns > SECONDS_KEPT_NS:
+        if mark is None or mark.mains != mains or now_ns - mark.at_ns > SECONDS_RETENTION_NS:
             self._keeper.skip()
             self.last, self._memory_due_ns = None, 0
             return
@@ -141,7 +141,7 @@ class Prescriber:
         elapsed = max(did.elapsed_ns, 1)
         idlers = feed.counters.handovers.idlers()
         much = _MUCH_BYTES_PER_SECOND * elapsed / 1e9
-        held, crew, states = did.held, did.of(Role.WORKER), did.of(Role.MAIN).seen
+        held, crew, states = did.held, did.of(Role.WORKER), did.of(Role.MAIN).by_activity
         main, workers = did.of(Role.MAIN).used, crew.used
         samples = max(did.of(Role.MAIN).samples, 1)
         cores = (main.cpu_ns + workers.cpu_ns) / elapsed
@@ -154,7 +154,7 @@ class Prescriber:
             active=sum(crew.mean(activity) for activity in _AT_WORK),
             running=crew.mean(Activity.RUN) + crew.mean(Activity.PROGRAM),
             reading=crew.mean(Activity.DISK),
-            threads=sum(map(did.of(Role.THREAD).mean, did.of(Role.THREAD).seen)),
+            threads=sum(map(did.of(Role.THREAD).mean, did.of(Role.THREAD).by_activity)),
             worker_cores=workers.cpu_ns / elapsed,
             worker_queue=workers.queue_ns / elapsed,
             main_cores=main.cpu_ns / elapsed,
