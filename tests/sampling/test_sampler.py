@@ -119,6 +119,19 @@ def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_told_once(
     assert told[1] == "GPU is back gpu=0"
 
 
+def test_a_driver_that_does_not_wait_for_events_costs_no_more(make_board: MakeBoard) -> None:
+    called = list[float]()
+
+    class Hasty(VirtualDriver):
+        def wait_error(self, timeout_seconds: float) -> None:  # noqa: ARG002 - as it is called
+            called.append(time.monotonic())
+
+    with samplers.sampling(lambda: Hasty(make_board())) as sampler:
+        until(lambda: len(called) >= 3, "waits")
+        assert sampler.state().error_events
+    assert min(after - before for before, after in pairwise(called)) > 0.9
+
+
 def test_lost_pcie_lanes_are_noticed_while_it_runs(
     make_board: MakeBoard, libraries: Libraries
 ) -> None:

@@ -383,6 +383,7 @@ class Sampler:
     def _count_event(self) -> float:
         """Wait for an error event; returns the pause after it."""
         assert self._driver is not None  # noqa: S101 - started after it was opened
+        began, event = time.monotonic(), None
         trouble, kind = None, self._driver.about.error_event
         try:
             event = self._driver.wait_error(_EVENT_WAIT_SECONDS)
@@ -401,7 +402,10 @@ class Sampler:
         if trouble:
             return self._counting.pause()
         self._counting = Backoff()
-        return 0.0
+        if event is not None:
+            return 0.0
+        # Some drivers return before the time is over; the set queues the next event meanwhile.
+        return max(began + _EVENT_WAIT_SECONDS - time.monotonic(), 0.0)
 
     def _log_event(self, event: ErrorEvent, kind: str) -> None:
         """Log `event`, once a minute for each kind: a job can cause thousands."""
