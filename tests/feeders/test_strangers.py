@@ -340,6 +340,6 @@ def test_compilers_are_told_by_their_names(program: str, compiler: bool) -> None
 def test_a_forkserver_is_no_worker_but_what_it_starts(tmp_path: Path) -> None:
     process(tmp_path, 8)  # a child of process 1
     command = "python\0-c\0from multiprocessing.forkserver import main; main(5)\0"
-    lay(tmp_path, {"8/cmdline": command})
+    lay(tmp_path, {"8/cmdline": command, "8/status": "PPid:\t1\n"})
     assert loads_nothing(tmp_path, 8, {1}, set())
     assert not loads_nothing(tmp_path, 8, {7}, set())

@@ -93,7 +93,7 @@ def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> 
     """Siblings of a fork have one command line; of long ones only the beginnings are known."""
     long = "x" * (2 * MOST_BYTES)
     for pid, end in ((1, "1"), (2, "2"), (3, "1")):
-        files = {"stat": STAT.format(pid), "cmdline": f"python\0{long}{end}\0", "environ": ""}
+        files = {"status": "PPid:\t1\n", "cmdline": f"python\0{long}{end}\0", "environ": ""}
         lay(tmp_path, {f"{pid}/{name}": text for name, text in files.items()})
 
     def keys(pid: int) -> set[str]:

@@ -79,8 +79,7 @@ def test_children_that_are_known_are_not_asked_for(family: Family) -> None:
 def test_the_table_is_scanned_where_the_kernel_names_no_children(tmp_path: Path) -> None:
     """As on one without /proc/PID/task/TID/children."""
     parents = {1: 0, 10: 1, 11: 10, 12: 10, 13: 12, 20: 1, 21: 20}
-    zeros = " ".join(["0"] * 40)
-    files = {f"{pid}/stat": f"{pid} (a b) S {parent} {zeros}\n" for pid, parent in parents.items()}
+    files = {f"{pid}/status": f"Name:\ta b\nPPid:\t{one}\n" for pid, one in parents.items()}
     proc = lay(tmp_path, {**files, "30/comm": "vanished\n"})
     assert trees(proc, [10, 20, 99], NOBODY).of == {10: {11, 12, 13}, 20: {21}, 99: set()}
     assert trees(proc, [10], frozenset({12})).of == {10: {11}}

@@ -182,10 +182,10 @@ def test_another_address_is_one_job_on_all_machines(address: str, tmp_path: Path
 
 def test_workers_of_a_ray_job_meet_at_the_address_of_their_raylets(tmp_path: Path) -> None:
     """On the head RAY_ADDRESS is a loopback address, and elsewhere it may be missing."""
-    stat = "2 (ray::train) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
+    status = "Name:\tray::train\nPPid:\t1\n"
     for machine in "ab":
         raylet = "raylet\0--raylet_socket_name=x\0--gcs-address=10.0.0.1:6379\0"
-        lay(tmp_path / machine, {"1/cmdline": raylet, "2/stat": stat})
+        lay(tmp_path / machine, {"1/cmdline": raylet, "2/status": status})
     job = {"RAY_JOB_ID": "01000000"}
     head = name(tmp_path / "a", {**job, "RAY_ADDRESS": "127.0.0.1:6379"}, pid=2)
     assert head is not None

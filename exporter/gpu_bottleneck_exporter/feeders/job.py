@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.host.process import (
     is_our_network,
     monotonic_start_ns,
     network_namespace,
-    stat_of,
+    parent_of,
     stat_text,
     user_id,
 )
@@ -91,7 +91,8 @@ def facts_of(
     texts = [one.text for one in commands.values()]
     notebook = any(map(runs_notebook, texts))
     users = {pid: user_id(proc, pid) for pid in mains}
-    stats = [stat for pid in mains if (stat := stat_text(proc, pid))]
+    stats = [stat_text(proc, pid) for pid in mains]
+    terminal = any(map(has_terminal, filter(None, stats))) or (None if None in stats else False)
     used, limit = _memory(groups)
     return JobFacts(
         jobs=frozenset(key for pid in mains for key in job_keys(proc, pid, commands[pid], units)),
@@ -112,7 +113,7 @@ def facts_of(
             shared_memory=_shared_memory(proc, mains),
             throttling_known=any(group.counted.throttled_ns is not None for group in groups),
             refaults_known=any(group.counted.refault_bytes is not None for group in groups),
-            interactive=notebook or any(map(has_terminal, stats)) if stats else None,
+            interactive=notebook or terminal,
         ),
     )
 
@@ -137,10 +138,9 @@ def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
 
 
 def _siblings(proc: Path, pid: int, command: Part) -> Key | None:
-    stat = stat_of(proc, pid)
-    if not command.text or not stat:
+    parent = parent_of(proc, pid)
+    if not command.text or not parent:
         return None
-    parent = stat.parent
     # Of two that are cut it is not known whether they are the same.
     forked = command.whole and command == command_line(proc, parent)
     spawned = any(words in command.text for words in _SPAWNED)

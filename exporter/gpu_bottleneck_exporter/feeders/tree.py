@@ -37,7 +37,7 @@ from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.descriptors import ask, descriptors, fields, is_file, is_socket
 from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
-from gpu_bottleneck_exporter.host.process import command_line, stat_of
+from gpu_bottleneck_exporter.host.process import command_line, has_ended, parent_of, stat_of
 from gpu_bottleneck_exporter.host.programs import loads_nothing
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.schedule import (
@@ -259,7 +259,7 @@ class _Program:
     """A descendant of a main, as last looked at."""
 
     def __init__(self) -> None:
-        self.due_ns = 0
+        self.due_ns = self.parent = 0
         self.is_own = False
         """Whether it was started by execve."""
         self.channels: Channels | None = None
@@ -328,12 +328,15 @@ class HelperFinder:
         opened = cache(lambda pid: _Opened(self._proc, pid))
         command = cache(lambda pid: command_line(self._proc, pid).text)
         for pid in due:
-            # A process that was only forked has its parent's command line.
-            parent = command(stat.parent) if (stat := stat_of(self._proc, pid)) else ""
-            self._known[pid].is_own = bool(parent) and command(pid) not in {"", parent}
+            one = self._known[pid]
+            one.parent = parent_of(self._proc, pid)
+            # One that was only forked has its parent's command line; without both, nothing is new.
+            if command(pid) and command(one.parent):
+                one.is_own = command(pid) != command(one.parent)
         for pid in due:
             one = self._known[pid]
-            one.channels = self._channels(opened(pid), mains, opened) if one.is_own else None
+            found = self._channels(opened(pid), mains, opened) if one.is_own else None
+            one.channels = (found or one.channels) if one.is_own else None
             lasts = one.channels is None or one.channels.surely
             # A new one may not have called execve yet, nor have connected.
             is_new, pause_ns = not one.due_ns, SELDOM_NS if lasts else SHORTLY_NS
@@ -353,8 +356,7 @@ class HelperFinder:
             if surely:
                 return Channels(surely=True)
             to_mains[main] = numbers | opened(main).watches
-        stat = stat_of(self._proc, program.pid)
-        parent = stat.parent if stat else 0
+        parent = self._known[program.pid].parent
         forked = parent in self._known and parent not in others
         if forked and any(_joined(program, opened(parent))):
             return Channels(surely=True)
@@ -611,4 +613,6 @@ class Family:
                 return last is not None and last.ended
             return self.workers[pid].probe(0).first is Activity.GONE
         stat = stat_of(self._proc, pid)
-        return stat is None or stat.ended
+        if stat is None:  # of one that does not answer, but is known, nothing is new
+            return pid not in self._auxiliary or has_ended(self._proc, pid)
+        return stat.ended

@@ -34,6 +34,7 @@ _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 _LIVES = re.compile(r"^State:\t[^ZX]", re.MULTILINE)
 _V1_GROUPS = re.compile(r"^[1-9][0-9]*:[^:]*:/(.?)", re.MULTILINE)
 """The hierarchies of cgroup v1 in /proc/PID/cgroup; empty: in the root of the hierarchy."""
+_PARENT = re.compile(r"^PPid:\t([0-9]{1,10})$", re.MULTILINE)
 _CPUS = re.compile(r"^Cpus_allowed_list:\t(\S+)$", re.MULTILINE)
 MOST_PROCESSES = 16_384
 """Half of what a machine allows by default (kernel.pid_max): of the machine, or below one root;
@@ -149,7 +150,7 @@ def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
 
 
 def stat_of(proc: Path, pid: int) -> Stat | None:
-    """/proc/PID/stat, None if the process has ended or hangs in an execve."""
+    """/proc/PID/stat, None if the process has ended or does not answer: see `has_ended`."""
     return parse_stat(stat_text(proc, pid))
 
 
@@ -162,6 +163,17 @@ def stat_text(proc: Path, pid: int) -> str | None:
     return proc_reads.call(pid, lambda: read(f"{proc}/{pid}/stat"))
 
 
+def has_ended(proc: Path, pid: int) -> bool:
+    """Whether there is no process `pid` any more, by its folder, which waits for no execve."""
+    return not os.path.lexists(f"{proc}/{pid}")
+
+
+def parent_of(proc: Path, pid: int) -> int:
+    """Parent of a process, 0 if it has ended; by its status, which waits for no execve."""
+    found = _PARENT.search(read(f"{proc}/{pid}/status") or "")
+    return int(found[1]) if found else 0
+
+
 def processes(proc: Path) -> list[int]:
     """Many of the processes of the machine, by pid."""
     return sorted(numbered(proc, MOST_PROCESSES))
@@ -171,8 +183,7 @@ def lineage(proc: Path, pid: int) -> Iterator[int]:
     """Process `pid` and its ancestors, the nearest first."""
     while pid > 0:
         yield pid
-        stat = stat_of(proc, pid)
-        pid = stat.parent if stat else 0
+        pid = parent_of(proc, pid)
 
 
 def ourselves(proc: Path) -> frozenset[int]:
@@ -477,8 +488,7 @@ def _children(proc: Path, pid: int) -> Children:
 def _scan(proc: Path) -> defaultdict[int, list[int]]:
     children: defaultdict[int, list[int]] = defaultdict(list)
     for pid in processes(proc):
-        if stat := stat_of(proc, pid):
-            children[stat.parent].append(pid)
+        children[parent_of(proc, pid)].append(pid)
     return children
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.descriptors import link_of
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.process import command_line, stat_of
+from gpu_bottleneck_exporter.host.process import command_line, parent_of
 
 _POOLS = ("torch/_inductor/compile_worker", "torch._inductor.compile_worker")
 """Where the command line says that the interpreter runs a pool of them (torch.compile)."""
@@ -44,8 +44,7 @@ def loads_nothing(proc: Path, pid: int, mains: Collection[int], compilers: set[i
     for a parent. What compiles, or was started by one of `compilers`, is added to these.
     """
     command = command_line(proc, pid).text
-    stat = stat_of(proc, pid)
-    parent = stat.parent if stat else 0
+    parent = parent_of(proc, pid)
     if compiles(command) or parent in compilers:
         compilers.add(pid)
         return True

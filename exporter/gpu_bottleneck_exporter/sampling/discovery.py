@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.feeders.states import UNCONNECTED, JobConnections, 
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.tree import Holders, ProcessTree, share_of
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.process import ourselves, stat_of, trees
+from gpu_bottleneck_exporter.host.process import has_ended, ourselves, stat_of, trees
 from gpu_bottleneck_exporter.host.sockets import Ends, same_pids
 from gpu_bottleneck_exporter.schedule import LATELY_NS
 from gpu_bottleneck_exporter.settings import Settings
@@ -59,7 +59,13 @@ class Discovery:
         mains = frozenset(pid for one in held.values() for pid in one.pids or ())
         read = {uuid: holders for uuid, holders in held.items() if uuid not in left_out}
         asked = {pid for holders in read.values() for pid in holders.pids or ()}
-        seen = {pid for pid in asked if stat_of(self._proc, pid)}
+        # One that hangs would hold up the others; one that is late stays as it was.
+        hanging = {pid for uuid in left_out for pid in known[uuid].mains}
+        watched = {pid for feed in known.values() for pid in feed.mains} - hanging
+        answering = {pid for pid in asked if stat_of(self._proc, pid)}
+        silent = asked & watched - answering
+        late = {pid for pid in silent if not has_ended(self._proc, pid)}
+        seen = answering | late
         workers = {pid: one for feed in known.values() for pid, one in feed.workers.items()}
         found = trees(
             self._proc, seen, mains, lambda pid: workers[pid].children() if pid in workers else None
@@ -77,7 +83,8 @@ class Discovery:
             )
             with self._isolated("finding the feeders", uuid):
                 feed.adopt(tree)
-        self._find_kin(feeds, mains)
+        late_feeds = {uuid for uuid, feed in feeds.items() if late & feed.mains.keys()}
+        self._find_kin({uuid: feeds[uuid] for uuid in feeds.keys() - late_feeds}, mains)
         return feeds
 
     def _new_group(self) -> FeederGroup:

@@ -62,8 +62,10 @@ REFRESH_SECONDS = 0.5
 """A pass takes milliseconds: for whoever waits longer, what was known before must do."""
 LOOK_FOR_CHILDREN_SECONDS = 0.4
 """Some workers live for a second only."""
-DISCOVERY_SECONDS, STEADY_DISCOVERY_SECONDS = OFTEN_NS / 1e9, SELDOM_NS / 1e9
-"""Without a sign that processes came or went."""
+DISCOVERY_SECONDS = OFTEN_NS / 1e9
+"""Seconds between two discoveries without a sign that processes came or went."""
+SLOW_PACE_DISCOVERY_SECONDS = SELDOM_NS / 1e9
+"""The same while the pace of all feeders is slow (`feeders.group.Pace`): their waits last."""
 _JITTER = 0.3
 """In step with a loop of 25 or 100 ms, each pass would see one moment of that loop."""
 _REST = 9
@@ -321,7 +323,7 @@ class HostSampler:
             if publishes:
                 self._publish()
         rest = _REST * (_cpu_seconds() - began)
-        every = STEADY_DISCOVERY_SECONDS if self._shortest() > self._step else DISCOVERY_SECONDS
+        every = SLOW_PACE_DISCOVERY_SECONDS if self._shortest() > self._step else DISCOVERY_SECONDS
         self._stale |= self._discovering.is_due(time.monotonic(), every)
         if self._changed or (self._stale and time.monotonic() >= self._discover_from):
             self._stale, began = False, _cpu_seconds()

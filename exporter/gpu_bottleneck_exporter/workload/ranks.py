@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import (
     command_line,
     network_namespace,
-    stat_of,
+    parent_of,
     user_id,
 )
 from gpu_bottleneck_exporter.host.sockets import is_here
@@ -180,8 +180,8 @@ def _of_ray(proc: Path, pid: int, variables: Mapping[str, str]) -> Mapping[str, 
 
     RAY_ADDRESS may be missing, and is a loopback address on the head.
     """
-    stat = stat_of(proc, pid) if "RAY_JOB_ID" in variables else None
-    match = _GCS_ADDRESS.search(command_line(proc, stat.parent).text) if stat else None
+    raylet = parent_of(proc, pid) if "RAY_JOB_ID" in variables else 0
+    match = _GCS_ADDRESS.search(command_line(proc, raylet).text) if raylet else None
     return {"RAY_ADDRESS": match[1]} if match else {}
 
 
