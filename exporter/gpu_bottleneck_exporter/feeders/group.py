@@ -53,6 +53,8 @@ _ERROR = 0.05
 """Standard error of a share of the time over `_SCRAPED_SECONDS`: half of it over a minute."""
 _SCRAPED_SECONDS = 15.0
 """The shortest time over which Prometheus is mostly asked for rates."""
+_MAX_SPREAD = 0.25
+"""Variance of a share of one half, the largest: as long as nothing is known."""
 _FORGETS = 0.5
 """What is left, second by second, of looks at those who are not looked at any more."""
 _DIFFERS = MAJORITY
@@ -79,6 +81,8 @@ class Pace:
         """The same of the last seconds."""
         self._idle = False
         """Whether there is anything to explain."""
+        self._variance = _MAX_SPREAD
+        """The largest variance of a role's shares, after the last call of `note_looks`."""
         self._lasted_ns = 0
 
     @property
@@ -90,10 +94,9 @@ class Pace:
         """Seconds until the next look."""
         if not self.lasts:
             return shortest
-        if not self._idle:
+        if not self._idle or not self._variance:
             return longest
-        rate = max(map(_spread, [*self._looks.values()]), default=0.25) / _SCRAPED_SECONDS
-        return min(max(_ERROR**2 / rate, shortest), longest) if rate else longest
+        return min(max(_ERROR**2 * _SCRAPED_SECONDS / self._variance, shortest), longest)
 
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """Note how a tick was split: busy time, and idle time by `waiting_on`."""
@@ -128,10 +131,11 @@ class Pace:
             add_up(looks, seen)
             if sum(looks.values()) < 1:
                 del known[role]
+        self._variance = max(map(_spread, known.values()), default=_MAX_SPREAD)
 
     def restart(self) -> None:
         """It is another one now: other processes, or other waits."""
-        self._lasted_ns = 0
+        self._lasted_ns, self._variance = 0, _MAX_SPREAD
         self._looks = {}  # a new one, as the other thread may just go through it
 
 

@@ -130,6 +130,8 @@ def _ends_of(proc: Path, pid: int) -> set[Ends]:
     return {(one.local, one.remote) for one in sockets if not one.listens}
 
 
+_Links = dict[int, str | None]
+"""What descriptors are, by number, as `links_of` returns them."""
 _FIRST_NS = 300_000_000
 """Between two searches: each time a quarter longer, up to `OFTEN_NS`."""
 MOST_STRANGERS = MOST_KIN
@@ -206,20 +208,49 @@ class StrangerFinder:
         known = self._seen.get(feed, {})
         # A client may connect anew for each request, and be connected at few searches.
         seen = {end: at_ns for end, at_ns in known.items() if now_ns - at_ns < LONG_NS}
-        for pid, numbers in feed.drain_awaited().items():
-            for end in self._other_ends(pid, numbers):
+        awaited = feed.drain_awaited()
+        links = self._links(feed, awaited)
+        for pid, numbers in awaited.items():
+            for end in self._other_ends(pid, numbers, links.get(pid)):
                 seen.pop(end, None)
                 seen[end] = now_ns
         return seen
 
-    def _other_ends(self, pid: int, numbers: Collection[int | None]) -> set[End]:
+    def _links(
+        self, feed: FeederGroup, awaited: Mapping[int, Collection[int | None]]
+    ) -> Mapping[int, _Links]:
+        """What the `awaited` descriptors of feeders are, by pid; without those that do not answer.
+
+        A main and its workers, which are of one tenant, share a call: each call costs 0.1 ms.
+        """
+        named = [pid for pid, numbers in awaited.items() if None not in numbers]
+        family = {*feed.mains, *feed.workers} if len(feed.mains) == 1 else set()
+        together = [pid for pid in named if pid in family]
+        found = self._links_of(together, awaited)
+        for pid in named:
+            if pid not in found:  # of another tenant, or beside one that hangs
+                found |= self._links_of([pid], awaited)
+        return found
+
+    def _links_of(
+        self, pids: Collection[int], awaited: Mapping[int, Collection[int | None]]
+    ) -> dict[int, _Links]:
+        def asked() -> dict[int, _Links]:
+            found: dict[int, _Links] = {}
+            for pid in pids:
+                numbers = [number for number in awaited[pid] if number is not None]
+                with suppress(PermissionError):
+                    found[pid] = links_of(f"{self._proc}/{pid}/fd", numbers)
+            return found
+
+        return proc_reads.call(next(iter(pids)), asked) or {} if pids else {}
+
+    def _other_ends(
+        self, pid: int, numbers: Collection[int | None], links: _Links | None
+    ) -> set[End]:
         """What is opposite to descriptors of process `pid`, see `links.other_ends`."""
         if None in numbers:  # all that an epoll watches
             return other_ends(self._proc, pid, numbers, self._networks)
-        links = None
-        with suppress(PermissionError):
-            known = [number for number in numbers if number is not None]
-            links = proc_reads.call(pid, partial(links_of, f"{self._proc}/{pid}/fd", known))
         key = (pid, *(links or {}).values())
         ends = self._opposite.get(key) or other_ends(self._proc, pid, numbers, self._networks)
         if ends:  # else the connection may get another end yet

@@ -183,7 +183,7 @@ class Sockets:
         for some in (self._lively, self.datagrams, self.rings, self.events, self.files):
             some.intersection_update(numbers)
         new = [*numbers.difference(self._is_tcp, surely)]
-        chosen = random.sample(new, min(len(new), MOST_LINKS))
+        chosen = random.sample(new, MOST_LINKS) if len(new) > MOST_LINKS else new
         checked: dict[int, bool] = {}
 
         def queried() -> Iterator[int]:  # runs where they are queried: one call for both

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 
 from gpu_bottleneck_exporter.host.cgroup import memberships
@@ -57,7 +57,7 @@ class Owner:
     @property
     def texts(self) -> tuple[str, ...]:
         """The label values in this order, empty if unknown: all fields but `source`."""
-        return tuple(text or "" for text in astuple(self)[:-1])
+        return tuple([getattr(self, name) or "" for name in _LABELS])
 
     def known_from(self, source: str) -> Owner:
         """The same owner with this source, if there is anything beside the user."""
@@ -66,6 +66,8 @@ class Owner:
 
 
 NOBODY = Owner()
+_LABELS = tuple(one.name for one in fields(Owner) if one.name != "source")
+"""Names of the fields in `Owner.texts`."""
 
 
 def owner_in_cgroup(
