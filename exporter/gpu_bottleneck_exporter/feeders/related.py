@@ -22,9 +22,16 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.descriptors import links_of
-from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find, links, other_ends
-from gpu_bottleneck_exporter.host.process import Stat, lineage, ourselves, processes, stat_of, trees
+from gpu_bottleneck_exporter.host.process import (
+    Stat,
+    has_ended,
+    lineage,
+    ourselves,
+    processes,
+    stat_of,
+    trees,
+)
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.schedule import LONG_NS, OFTEN_NS, Every
 from gpu_bottleneck_exporter.workload.owners import Groups
@@ -200,8 +207,9 @@ class StrangerFinder:
 
     def _holds(self, one: _Found, now_ns: int) -> bool:
         """Whether what was found need not be sought again yet."""
-        alive = [pid for pid in one.pids if read(f"{self._proc}/{pid}/comm")]
-        return now_ns - one.at_ns < LONG_NS and (bool(alive) or not one.pids)
+        if now_ns - one.at_ns >= LONG_NS:
+            return False
+        return not one.pids or not all(has_ended(self._proc, pid) for pid in one.pids)
 
     def _seen_lately(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
         """The ends that were seen lately, the newest last."""

@@ -131,9 +131,10 @@ def _part(descriptor: int, most: int) -> Part | None:
 def _content(descriptor: int, most: int) -> tuple[bytes, bool]:
     """The first `most` bytes of an open file, and whether these are all. Raises OSError."""
     text = os.pread(descriptor, _AT_ONCE, 0)
-    if len(text) < _AT_ONCE and len(text) <= most:
+    size = len(text)
+    if size < _AT_ONCE and size <= most:
         return text, True
-    parts, size = [text], len(text)
+    parts = [text]
     while size <= most and (part := os.pread(descriptor, most + 1 - size, size)):
         parts.append(part)
         size += len(part)

@@ -234,8 +234,7 @@ class Prescribers:
     ) -> Outlook:
         """What would help GPU `uuid` of those that `feeds` feed."""
         feed = feeds[uuid]
-        for one in feeds:
-            self._of.setdefault(one, Prescriber(*self._shared))
+        self._of |= {one: Prescriber(*self._shared) for one in feeds.keys() - self._of.keys()}
         idle = {one.idle_mains for one in self._of.values() if one.idle_mains}
         # GPUs of the same processes have the same knobs.
         beside = ranks_beside(uuid, feeds, connections)

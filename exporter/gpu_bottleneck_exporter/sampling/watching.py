@@ -66,6 +66,8 @@ DISCOVERY_SECONDS = OFTEN_NS / 1e9
 """Seconds between two discoveries without a sign that processes came or went."""
 SLOW_PACE_DISCOVERY_SECONDS = SELDOM_NS / 1e9
 """The same while the pace of all feeders is slow (`feeders.group.Pace`): their waits last."""
+SLOW_PACE_INSPECTION_SECONDS = SHORTLY_NS / 1e9
+"""Seconds between two inspections of connections then: no process lists its own more often."""
 _JITTER = 0.3
 """In step with a loop of 25 or 100 ms, each pass would see one moment of that loop."""
 _REST = 9
@@ -143,6 +145,7 @@ class HostSampler:
         self._step, self._fresh_ns = PASS_SECONDS, 0
         self._mains_only = True
         self._inspecting = Every(COUNT_SECONDS)
+        self._inspecting_slowly = Every(SLOW_PACE_INSPECTION_SECONDS)
         self._asked_ns = 0
         """When somebody last asked for a snapshot."""
         self._published = threading.Condition()
@@ -354,7 +357,11 @@ class HostSampler:
         feeds = found.values()
         awake = {uuid: feed for uuid, feed in found.items() if now >= self._gpus[uuid].rests_until}
         self._mains_only = not self._mains_only
-        inspects, children = self._inspecting.is_due(now), self._looking_for_children.is_due(now)
+        slow = self._shortest() > self._step
+        inspects = self._inspecting.is_due(now) and (
+            not slow or self._inspecting_slowly.is_due(now)
+        )
+        children = self._looking_for_children.is_due(now)
         now_ns, cpu = time.monotonic_ns(), _cpu_seconds()
         soon = now + self._shortest() / 2  # else who is just not due would wait for two pauses
         closing = {
