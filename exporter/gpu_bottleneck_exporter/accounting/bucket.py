@@ -269,8 +269,10 @@ class Bucket:
         self.runnable_ns += more.runnable_ns
         self.counted_ns += more.counted_ns
         self.awaited_threads += more.awaited_threads
-        add_up(self.reasons, more.reasons)
-        add_up(self.places, more.places)
+        if more.reasons:  # mostly empty
+            add_up(self.reasons, more.reasons)
+        if more.places:
+            add_up(self.places, more.places)
 
 
 class History:

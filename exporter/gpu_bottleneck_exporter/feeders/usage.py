@@ -248,6 +248,8 @@ class CounterReader:
             (Role.RELATED, self._family.related.values()),
         ):
             threads_used = [thread for _, thread in _drained(processes)]
+            if not threads_used:
+                continue
             delays = (thread.queue_ns for thread in threads_used if not thread.polls)
             polling = (thread.cpu_ns for thread in threads_used if thread.polls)
             counters = Counters(queue_ns=sum(delays), poller_cpu_ns=sum(polling))

@@ -289,7 +289,8 @@ class HostSampler:
                     outlook = self._prescribers.advise(
                         uuid, self._feeds, self._connections, feeding, host
                     )
-                    feeding = replace(feeding, outlook=outlook)
+                    if outlook is not feeding.outlook:
+                        feeding = replace(feeding, outlook=outlook)
                 # Its holders are not in our /proc: of another PID namespace, or just ended.
                 unseen = not feed.mains and feed.holders.pids != frozenset()
                 gpu.feeding = None if unseen else feeding

@@ -72,7 +72,10 @@ class OwnerReader:
         An owner whose processes meet in several places gets none: they belong to several jobs.
         """
         places: defaultdict[Owner, set[str]] = defaultdict(set)
-        for owner in {self._owner(process, now_ns) for process in processes} - {NOBODY}:
+        owners = {self._owner(process, now_ns) for process in processes} - {NOBODY}
+        if len(owners) <= 1:  # nearly always
+            return (*owners,)
+        for owner in owners:
             places[replace(owner, rendezvous=None)].update(filter(None, (owner.rendezvous,)))
         return tuple(
             replace(owner, rendezvous=min(places[owner])) if len(places[owner]) == 1 else owner
