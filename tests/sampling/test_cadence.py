@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import Driver
-from gpu_bottleneck_exporter.driver.readings import Processes
+from gpu_bottleneck_exporter.driver.readings import Power, Processes
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
+from support.board import Board as HeldBoard
 from support.programs import program
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, until
@@ -158,3 +162,68 @@ def test_who_holds_it_is_read_soon_if_it_was_read_just_before(
         (first,) = until(lambda: worker.snapshots(time.monotonic_ns()), "a reading")
         worker.look([first.identity.uuid], now=True)
         until(lambda: worker.snapshots(time.monotonic_ns())[0].at_ns > first.at_ns, "another")
+
+
+@pytest.fixture
+def alone(
+    make_board: Callable[..., HeldBoard],
+) -> Iterator[tuple[HeldBoard, GpuReader, list[Tick]]]:
+    """A GPU that nobody holds, its reader, and the ticks since it was opened."""
+    board, ticks = make_board(gpus=[H100]), list[Tick]()
+    watch = HostSampler(Settings(), {"stall"}, [ticks.append])
+    reader = GpuReader(0, VirtualDriver(board), ALL, Settings(), watch)
+    reader.open()
+    reader.read()
+    ticks.clear()
+    yield board, reader, ticks
+    reader.close()
+    watch.stop()
+
+
+@rows("asked_seconds, pause_seconds", {"never": (0, 6), "often": (0.5, 2), "every 4 s": (4, 4)})
+def test_gauges_are_read_at_the_rate_at_which_somebody_asks(
+    alone: tuple[HeldBoard, GpuReader, list[Tick]], asked_seconds: float, pause_seconds: float
+) -> None:
+    _, reader, ticks = alone
+    (opened,) = reader._opened
+    if asked_seconds:
+        last_ns = opened.read_ns["power"] + 10**10
+        for ask_ns in (last_ns, last_ns + int(asked_seconds * 1e9)):
+            assert reader.ask(ask_ns)
+        reader.read()
+        assert any(tick.reading(Power) for tick in ticks)
+    half_ns = reader._tick_ns // 2
+    assert opened.due_ns["power"] == opened.read_ns["power"] + pause_seconds * 1e9 - half_ns
+    reader.read()
+    assert not reader.ask(opened.read_ns["power"] + 10**8)
+    assert reader.ask(opened.read_ns["power"] + 2 * 10**9)
+
+
+def test_energy_is_read_when_holders_change(
+    alone: tuple[HeldBoard, GpuReader, list[Tick]],
+) -> None:
+    """Else a job would pay for the seconds before and after it."""
+    board, reader, ticks = alone
+    for change in (board.gpus[0].hold, board.gpus[0].release):
+        change(os.getpid(), *([2**30] if change == board.gpus[0].hold else []))
+        reader.look([board.gpus[0].record.uuid.decode()])
+        reader.read()
+        assert any(tick.reading(Power) for tick in ticks)
+        ticks.clear()
+        reader.read()
+        assert not any(tick.reading(Power) for tick in ticks)
+
+
+def test_whoever_asks_is_shown_gauges_of_now_just_after_a_tick(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = time.monotonic() + 2 * PATIENCE_SECONDS
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker._next_tick", lambda *_: never)
+    with reading(VirtualDriver(board), None) as (worker,):
+        (first,) = until(lambda: worker.snapshots(time.monotonic_ns()), "a reading")
+        (opened,) = worker.reader._opened
+        opened.read_ns = dict.fromkeys(opened.read_ns, time.monotonic_ns() - 3 * 10**9)
+        worker._snapshots = (replace(first, at_ns=time.monotonic_ns()),)
+        asked_ns = time.monotonic_ns()
+        worker.refresh(time.monotonic() + PATIENCE_SECONDS)
+        assert opened.read_ns["power"] > asked_ns

@@ -1,5 +1,7 @@
 """What the driver says of each GPU: identity, holders, memory, power, clocks, errors, link."""
 
+from dataclasses import replace
+
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.sampling.collector import (
     SLOWLY,
@@ -232,7 +234,7 @@ INFO = collector("info", _INFO, lambda gpu: gpu)
 PROCESSES = collector(
     "processes", _PROCESSES, latest(readings.Processes), lambda one: one.processes(), SLOWLY
 )
-OTHERS = (
+_ON_DEMAND = (
     collector("power", _POWER, latest(readings.Power), lambda one: one.power(), UNHURRIEDLY),
     collector(
         "thermal", _THERMAL, latest(readings.Thermal), lambda one: one.thermal(), UNHURRIEDLY
@@ -241,6 +243,10 @@ OTHERS = (
     collector(
         "throttle", _THROTTLE, latest(readings.Throttle), lambda one: one.throttle(), UNHURRIEDLY
     ),
+)
+"""Collectors of readings that only scrapes show, or that add up in the driver."""
+OTHERS = (
+    *(replace(one, on_demand=True) for one in _ON_DEMAND),
     collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), UNHURRIEDLY),
     collector("xid", _XID, lambda gpu: gpu),
     collector("health", _HEALTH, latest(readings.Health), lambda one: one.health(), SLOWLY),

@@ -81,6 +81,8 @@ class Collector:
     """Samples of the host, without GPU labels; a collector has either these or GPU samples."""
     on: bool = True
     """Whether it is enabled by default."""
+    on_demand: bool = False
+    """Whether it is read as often as scrapes ask, at most `every_seconds` apart, else seldom."""
 
 
 def collector(

@@ -53,8 +53,8 @@ _SLOW_READINGS_KEPT = 3
 """Times their interval: one may fail, and the next one come late."""
 _STEADY_TICKS = 4
 """As many usual ones, at most, pass between two readings of a GPU that goes on as before."""
-_OF_HOLDERS = ("processes", "memory")
-"""Collectors that tell who holds a GPU."""
+_OF_HOLDERS = ("processes", "memory", "power")
+"""Collectors that report who holds a GPU, and the energy to charge when that changes."""
 _CONTEXT_BYTES = 16 * 2**20
 """Less than any context takes."""
 STEADY_TICK_SECONDS = WINDOW_NS / 1e9
@@ -86,6 +86,8 @@ class Opened:
     ledger: GpuLedger
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     due_ns: dict[str, int] = field(default_factory=dict)
+    read_ns: dict[str, int] = field(default_factory=dict)
+    """When each collector was last read, by name."""
     refusals: Refusals = field(default_factory=Refusals)
     """By the collectors' names."""
     forbidden: dict[str, str] = field(default_factory=dict)
@@ -134,7 +136,15 @@ class GpuReader:
         self._of_holders = [c for c in self._collectors if c.name in _OF_HOLDERS]
         self._settings = settings
         self._tick_ns = int(settings.interval_seconds * 1e9)
+        self._on_demand = {
+            c.name: int(c.every_seconds * 1e9) or self._tick_ns
+            for c in self._collectors
+            if c.on_demand or not c.every_seconds
+        }
+        """Interval of readings by collector, if somebody asks."""
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
+        self._asked_ns = self._pause_ns = 0
+        """Monotonic time of the last request by `ask`, and the time between the last two."""
         self._has_ring = False
         """Whether the driver keeps what it did between two ticks."""
         self._sees_all_holders = (
@@ -303,6 +313,22 @@ class GpuReader:
             opened.due_ns["processes"] = 0
         return bool(mine)
 
+    def ask(self, now_ns: int) -> bool:
+        """Have readings on demand that are older than their interval read at the next tick.
+
+        Returns whether there are any. For any thread.
+        """
+        self._asked_ns, self._pause_ns = now_ns, now_ns - self._asked_ns
+        old = [
+            (opened, name)
+            for opened in self._opened
+            for name, interval_ns in self._on_demand.items()
+            if now_ns - opened.read_ns.get(name, now_ns) >= interval_ns
+        ]
+        for opened, name in old:
+            opened.due_ns[name] = 0
+        return bool(old)
+
     def _watch_errors(self) -> None:
         now = time.monotonic_ns()
         if not self._counts_errors or now < self._events_due_ns:
@@ -335,10 +361,16 @@ class GpuReader:
         began = time.monotonic_ns()
         name = collector.name
         if opened.refusals.stands(name):
+            opened.read_ns.pop(name, None)
             return
-        # Half a tick early, or a tick that comes a little sooner would skip this collector.
-        opened.due_ns[name] = began + int(collector.every_seconds * 1e9) - self._tick_ns // 2
         before = opened.outcomes.get(name)
+        every_ns = int(collector.every_seconds * 1e9)
+        if collector.on_demand and (before is None or before.success):
+            pause_ns = max(self._pause_ns, began - self._asked_ns)
+            every_ns = max(every_ns, min(pause_ns, _SLOW_READINGS_KEPT * every_ns))
+        # Half a tick early, or a tick that comes a little sooner would skip this collector.
+        opened.due_ns[name] = began + every_ns - self._tick_ns // 2
+        opened.read_ns[name] = began
         try:
             error = self._read(collector, opened)
         except Unsupported as refusal:
@@ -408,11 +440,14 @@ class GpuReader:
     def _book(self, opened: Opened, fresh_ns: int, reading: Reading) -> None:
         now_ns = time.monotonic_ns()
         opened.readings[type(reading)] = now_ns, reading
+        before = opened.ledger.holders(now_ns) if isinstance(reading, Processes) else None
         opened.windows += opened.ledger.add(now_ns, fresh_ns, reading)
         if isinstance(reading, Utilization):
             self._has_ring = bool(reading.gpu)
         if isinstance(reading, Video) and opened.ledger.engine_share(now_ns):
             opened.due_ns["video"] = 0  # at each tick while an engine works: it explains idle time
+        if isinstance(reading, Processes) and opened.ledger.holders(now_ns) != before:
+            opened.due_ns["power"] = 0  # the energy so far is that of the holders before
         if isinstance(reading, (Processes, Memory)):
             self._expect_holder(opened, reading)
 

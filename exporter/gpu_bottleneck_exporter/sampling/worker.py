@@ -77,6 +77,8 @@ class GpuWorker(Loop):
         self._interval_seconds = settings.interval_seconds
         self._tick_ns = int(settings.interval_seconds * 1e9)
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
+        self._asked = False
+        """Whether `refresh` waits for the next tick."""
         self._finished = threading.Condition()
         """Notified at the end of a reading."""
         self._snapshots: tuple[GpuSnapshot, ...] = ()
@@ -124,15 +126,17 @@ class GpuWorker(Loop):
         return late_ns + delay_ns - self._delay_ns
 
     def refresh(self, until: float) -> None:
-        """Have the GPU read, unless that was done within the usual interval. For any thread.
+        """Have the GPU read, unless what scrapes show is fresh. For any thread.
 
         Waits for it until monotonic `until`, but not for a GPU that is down or being read.
         """
         asked_ns = time.monotonic_ns()
-        if not self._snapshots or asked_ns - self._snapshots[0].at_ns < self._tick_ns:
+        old = self.reader.ask(asked_ns)
+        if not self._snapshots or (asked_ns - self._snapshots[0].at_ns < self._tick_ns and not old):
             return
         if self._down is None and asked_ns < self._due_ns:
             with self._finished:
+                self._asked = True
                 self.wake()
                 self._finished.wait_for(
                     lambda: self._down or self._snapshots[0].at_ns > asked_ns,
@@ -178,10 +182,11 @@ class GpuWorker(Loop):
             self._delay_ns = run_delay_ns(self._schedstat)  # opens it, before others read it
         if self._up_since and time.monotonic_ns() < self._due_ns:  # somebody wants it sooner
             rest_ns = self._snapshots[0].at_ns + _JUST_NS - time.monotonic_ns()
-            self.rest(rest_ns / 1e9)  # many may come and go
+            self.rest(0 if self._asked else rest_ns / 1e9)  # many may come and go
             self._due_ns = min(self._due_ns, time.monotonic_ns())
         if self.stopping:
             return 0.0
+        self._asked = False
         try:
             self._read_open()
         except DriverError as error:
