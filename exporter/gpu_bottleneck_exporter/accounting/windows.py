@@ -164,14 +164,17 @@ class Integrator:
         step = (sample.timestamp_us - self._frontier_us) * 1000
         self._frontier_us = sample.timestamp_us
         self._steps.append(step)
-        covered = min(step, self._covered_ns)
-        self._covered_ns -= covered
-        step -= covered
+        if self._covered_ns:
+            covered = min(step, self._covered_ns)
+            self._covered_ns -= covered
+            step -= covered
         # One sample stands for one period; up to two allow for jitter. The rest was dropped.
         observed = min(step, 2 * period)
-        # If the driver's clock jumps ahead, at most the time that has passed here is missing.
-        elapsed = now_ns - (self._accounted_ns or now_ns) - (newest_us - sample.timestamp_us) * 1000
-        self.lost_ns += self._miss(now_ns, min(step, elapsed) - observed)
+        if observed < step:
+            # If the driver's clock jumps ahead, at most the time that has passed here is missing.
+            accounted_ns = self._accounted_ns or now_ns
+            elapsed = now_ns - accounted_ns - (newest_us - sample.timestamp_us) * 1000
+            self.lost_ns += self._miss(now_ns, min(step, elapsed) - observed)
         if sample.percent is None:
             self._miss(now_ns, observed)
             return []
@@ -215,8 +218,9 @@ class Integrator:
         room_ns = min(duration_ns, self._room_ns(now_ns))
         if room_ns <= 0:
             return []
-        active_ns = active_ns * room_ns // duration_ns
-        duration_ns = room_ns
+        if room_ns < duration_ns:
+            active_ns = active_ns * room_ns // duration_ns
+            duration_ns = room_ns
         self.observed_ns += duration_ns
         self.active_ns += active_ns
         self.booked_at_ns = now_ns

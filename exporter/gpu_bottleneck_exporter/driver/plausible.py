@@ -70,8 +70,8 @@ def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
     kind: object = type(reading)
     wrong = {
         name: _fitted(name, part, possible, drop)
-        for name, possible in _ranges(kind).items()
-        if not _fits(part := getattr(reading, name), possible)
+        for name, possible in _ranges(kind)
+        if (part := getattr(reading, name)) is not None and not _fits(part, possible)
     }
     if wrong:
         reading = replace(reading, **wrong)
@@ -85,10 +85,10 @@ def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
 
 
 @cache
-def _ranges(kind: type[readings.Reading]) -> Mapping[str, Range]:
-    """Range by name of each part of readings of type `kind`."""
+def _ranges(kind: type[readings.Reading]) -> tuple[tuple[str, Range], ...]:
+    """Name and range of each part of readings of type `kind`."""
     special = _RANGES.get(kind, {})
-    return {item.name: special.get(item.name, _ANYTHING) for item in fields(kind)}
+    return tuple((item.name, special.get(item.name, _ANYTHING)) for item in fields(kind))
 
 
 def _fits(given: object, possible: Range) -> bool:

@@ -135,7 +135,8 @@ class GpuReader:
         self._collectors = [collector for collector in collectors if collector.read]
         self._of_holders = [c for c in self._collectors if c.name in _OF_HOLDERS]
         self._settings = settings
-        self._tick_ns = int(settings.interval_seconds * 1e9)
+        self._tick_ns = self._interval_ns = int(settings.interval_seconds * 1e9)
+        """The shortest time between two ticks, and the one after this tick."""
         self._on_demand = {
             c.name: int(c.every_seconds * 1e9) or self._tick_ns
             for c in self._collectors
@@ -245,6 +246,7 @@ class GpuReader:
     def read(self) -> int:
         """Read what is due; returns the monotonic ns of its end. Raises DriverError."""
         self._watch_errors()
+        self._interval_ns = int(self.interval() * 1e9)
         for opened in self._opened:
             self._tick(opened, self._collectors)
             if opened.due_ns.get("processes") == 0:
@@ -281,7 +283,10 @@ class GpuReader:
     def _explained(self, watch: HostSampler, opened: Opened) -> Tick:
         """The tick, with its idle time by `waiting_on`. Whatever fails, all of it is unknown."""
         gpu, now_ns, windows = opened.ledger.identity, time.monotonic_ns(), opened.windows
-        holders, engine = opened.ledger.holders(now_ns), opened.ledger.engine_share(now_ns)
+        holders = opened.ledger.holders(now_ns)
+        if not windows:
+            return Tick(gpu, now_ns, holders, opened.readings)
+        engine = opened.ledger.engine_share(now_ns)
         known, did = None if holders is None else len(holders), None
         stalls = split(windows, known, None, engine=engine)
         if holders and stalls:  # else there is nothing to explain, or nobody is there
@@ -402,7 +407,7 @@ class GpuReader:
         """
         assert collector.read is not None  # noqa: S101 - `__init__` kept only those
         kept = max(self._deadline_ns, int(collector.every_seconds * 1e9) * _SLOW_READINGS_KEPT)
-        fresh_ns = int(self.interval() * 1e9) + kept
+        fresh_ns = self._interval_ns + kept
         try:
             reading = collector.read(opened.device)
             if reading is None:  # a mean needs two readings: take the second at the next tick
