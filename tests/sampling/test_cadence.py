@@ -180,23 +180,27 @@ def alone(
     watch.stop()
 
 
-@rows("asked_seconds, pause_seconds", {"never": (0, 6), "often": (0.5, 2), "every 4 s": (4, 4)})
+@rows(
+    "pause_seconds, due_seconds",
+    {"every 2 s": (2, 1.5), "every 4 s": (4, 3), "every 15 s": (15, 5.5), "no longer": (0.1, 5.5)},
+)
 def test_gauges_are_read_at_the_rate_at_which_somebody_asks(
-    alone: tuple[HeldBoard, GpuReader, list[Tick]], asked_seconds: float, pause_seconds: float
+    alone: tuple[HeldBoard, GpuReader, list[Tick]], pause_seconds: float, due_seconds: float
 ) -> None:
+    """A tick before the next request, and every 6 s; half a tick early."""
     _, reader, ticks = alone
     (opened,) = reader._opened
-    if asked_seconds:
-        last_ns = opened.read_ns["power"] + 10**10
-        for ask_ns in (last_ns, last_ns + int(asked_seconds * 1e9)):
-            assert reader.ask(ask_ns)
-        reader.read()
-        assert any(tick.reading(Power) for tick in ticks)
-    half_ns = reader._tick_ns // 2
-    assert opened.due_ns["power"] == opened.read_ns["power"] + pause_seconds * 1e9 - half_ns
+    assert opened.due_ns["power"] == opened.read_ns["power"] + 5_500_000_000
+    asked_ns = time.monotonic_ns() - (10**9 if pause_seconds < 1 else 0)
+    reader.ask(asked_ns - int(pause_seconds * 1e9))
+    opened.read_ns["power"] = asked_ns - 10**10
+    assert reader.ask(asked_ns)
     reader.read()
-    assert not reader.ask(opened.read_ns["power"] + 10**8)
-    assert reader.ask(opened.read_ns["power"] + 2 * 10**9)
+    assert any(tick.reading(Power) for tick in ticks)
+    read_ns = opened.read_ns["power"]
+    assert opened.due_ns["power"] - read_ns == pytest.approx(due_seconds * 1e9, abs=5e8)
+    assert not reader.ask(read_ns + 10**8)
+    assert reader.ask(read_ns + 2 * 10**9)
 
 
 def test_energy_is_read_when_holders_change(

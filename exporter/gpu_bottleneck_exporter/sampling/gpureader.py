@@ -41,7 +41,7 @@ from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import SELDOM_NS
+from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import without_bystanders
 
@@ -334,6 +334,13 @@ class GpuReader:
             opened.due_ns[name] = 0
         return bool(old)
 
+    def _unasked_ns(self, now_ns: int) -> int:
+        """Time until a tick before the next request that is a tick ahead; long without one."""
+        ahead_ns = now_ns + self._tick_ns - self._asked_ns
+        if ahead_ns > self._tick_ns + 2 * self._pause_ns:
+            return LONG_NS
+        return self._pause_ns - ahead_ns % self._pause_ns + self._tick_ns // 2
+
     def _watch_errors(self) -> None:
         now = time.monotonic_ns()
         if not self._counts_errors or now < self._events_due_ns:
@@ -371,8 +378,8 @@ class GpuReader:
         before = opened.outcomes.get(name)
         every_ns = int(collector.every_seconds * 1e9)
         if collector.on_demand and (before is None or before.success):
-            pause_ns = max(self._pause_ns, began - self._asked_ns)
-            every_ns = max(every_ns, min(pause_ns, _SLOW_READINGS_KEPT * every_ns))
+            unasked_ns = min(self._unasked_ns(began), _SLOW_READINGS_KEPT * every_ns)
+            every_ns = max(every_ns, unasked_ns)
         # Half a tick early, or a tick that comes a little sooner would skip this collector.
         opened.due_ns[name] = began + every_ns - self._tick_ns // 2
         opened.read_ns[name] = began
