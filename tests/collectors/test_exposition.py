@@ -15,10 +15,12 @@ from gpu_bottleneck_exporter.accounting.stall import REQUESTS
 from gpu_bottleneck_exporter.collectors import ALL, feeders, host, prescription
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Process, Processes, RingSample
+from gpu_bottleneck_exporter.exposition import render
 from gpu_bottleneck_exporter.exposition.render import OPENMETRICS, TEXT, Exposition
 from gpu_bottleneck_exporter.feeders.job import Job
 from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine
 from gpu_bottleneck_exporter.host.signals import host_signals
+from gpu_bottleneck_exporter.sampling.collector import Family
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.workload.identity import Owner
@@ -443,6 +445,49 @@ def test_what_is_kept_of_earlier_scrapes_is_what_a_first_one_shows(accept: str) 
         )
         assert kept[0] == first[0]
         assert kept[2].endswith("# EOF\n") is bool(accept)
+
+
+MOVED = summed(
+    busy_ns=7 * SECOND,
+    stall_ns={**states.stall_ns(), "storage": 3 * SECOND},
+    window_counts=tuple((bound, 2 * count) for bound, count in hopper().totals.window_counts),
+    window_sum=4e7,
+)
+"""`hopper` with other values of the same series."""
+
+
+@pytest.mark.parametrize("accept", ["", ASKS_OPENMETRICS])
+def test_new_values_of_the_same_series_need_no_encoding(
+    accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+    metric = render._metric
+
+    def counted(family: Family, found: render.Found) -> Metric:
+        encoded.append(family.name)
+        return metric(family, found)
+
+    sampler = FixedSampler(of(hopper()))
+    shown = Exposition(sampler, ALL)
+    shown.render(accept)
+    sampler.now = of(replace(MOVED, at_ns=LATER_NS))
+    expected = text_of(sampler.now, accept).partition("# HELP process_")[0]
+    monkeypatch.setattr(render, "_metric", counted)
+    assert shown.render(accept)[0].decode().partition("# HELP process_")[0] == expected
+    assert encoded == []
+    sampler.now = of(replace(hopper(), errors={63: 1}, at_ns=LATER_NS + 1))
+    shown.render(accept)
+    assert encoded == ["gpu_xid_errors_total"]
+
+
+def test_no_more_is_kept_than_the_last_rendering_showed() -> None:
+    sampler = FixedSampler(mixed_state())
+    shown = Exposition(sampler, ALL)
+    shown.render()
+    sampler.now = DOWN
+    shown.render()
+    assert {labels for _, labels in shown._shown} == {(), ("0", states.HOPPER.uuid)}
+    assert {*shown._texts[TEXT]} == {s.name for s in samples(DOWN)}
 
 
 @rows("later, series", LATER)

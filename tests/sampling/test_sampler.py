@@ -275,7 +275,7 @@ def test_a_refusal_is_a_failure_of_what_was_answered_before(
             raise Unsupported("not here")
         return Power(watts=300.0)
 
-    power = Collector("power", (), lambda _: (), read)
+    power = Collector("power", (), lambda _: None, lambda _: [], read)
     reader = GpuReader(0, VirtualDriver(make_board()), [power], samplers.FAST)
     reader.open()
     expected = [("power", None), ("power", "not here")] if answers else []

@@ -14,8 +14,8 @@ def families() -> list[Family]:
     """All metric families in the order of the exposition, each with all of its labels."""
     found: list[Family] = []
     for collector in (own.UP, *ALL):
-        per_gpu = collector.of_machine is None
-        found += map(_of_gpu, collector.families) if per_gpu else collector.families
+        families = collector.families
+        found += families if collector.of_machine else map(_of_gpu, families)
     return [*found, *own.EXPORTER]
 
 

@@ -1,5 +1,6 @@
 """What the driver says of each GPU: identity, holders, memory, power, clocks, errors, link."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gpu_bottleneck_exporter.driver import readings
@@ -33,13 +34,13 @@ def _memory(gpu: GpuSnapshot) -> readings.Memory:
     return gpu.reading(readings.Memory) or readings.Memory()
 
 
-def _identity(gpu: GpuSnapshot) -> dict[tuple[str, ...], float]:
-    who, system = gpu.identity, gpu.system
+def _identity(known: tuple[readings.Identity, readings.System]) -> dict[tuple[str, ...], float]:
+    who, system = known
     texts = who.name, who.architecture, who.pci_bus_id, system.driver_version, system.cuda_version
     return {tuple(text or "" for text in (*texts, who.mig_profile, who.parent_uuid)): 1.0}
 
 
-_INFO: Table[GpuSnapshot] = {
+_INFO: Table[tuple[readings.Identity, readings.System]] = {
     gauge(
         "gpu_info{name, architecture, pci_bus_id, driver_version, cuda_version, mig_profile, "
         "parent_uuid}",
@@ -151,13 +152,13 @@ _MEMORY: Table[GpuSnapshot] = {
     ): lambda gpu: _memory(gpu).reserved_bytes,
 }
 
-_XID: Table[GpuSnapshot] = {
+_XID: Table[Mapping[int, int]] = {
     counter(
         "gpu_xid_errors_total{xid}",
         "XID events since the exporter started, by code: 13, 31, 43, 45, 68 and 109 come from the "
         "application, others from hardware or driver. A code's series first appears at 1: an alert "
         "must also catch new series.",
-    ): lambda gpu: {str(code): count for code, count in sorted(gpu.errors.items())}
+    ): lambda errors: {str(code): count for code, count in sorted(errors.items())}
 }
 
 _HEALTH: Table[readings.Health] = {
@@ -230,7 +231,7 @@ _LINK: Table[readings.Link] = {
     ): lambda link: link.width_max,
 }
 
-INFO = collector("info", _INFO, lambda gpu: gpu)
+INFO = collector("info", _INFO, lambda gpu: (gpu.identity, gpu.system))
 PROCESSES = collector(
     "processes", _PROCESSES, latest(readings.Processes), lambda one: one.processes(), SLOWLY
 )
@@ -248,7 +249,7 @@ _ON_DEMAND = (
 OTHERS = (
     *(replace(one, on_demand=True) for one in _ON_DEMAND),
     collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), UNHURRIEDLY),
-    collector("xid", _XID, lambda gpu: gpu),
+    collector("xid", _XID, lambda gpu: gpu.errors),
     collector("health", _HEALTH, latest(readings.Health), lambda one: one.health(), SLOWLY),
     collector(
         "condition",

@@ -1,13 +1,15 @@
 """The host: its resources and how busy they are. Needs no GPU, and has no GPU labels."""
 
+from functools import partial
+
 from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, VIRTUAL_INTERFACES, Machine
 from gpu_bottleneck_exporter.sampling.collector import (
     Collector,
     Table,
     counter,
     gauge,
-    samples,
     seconds_by,
+    series,
 )
 
 _VIRTUAL = ", ".join(f"{name}*" for name in VIRTUAL_INTERFACES)
@@ -76,5 +78,5 @@ FAMILIES: Table[Machine] = {
 }
 
 COLLECTOR = Collector(
-    "host", tuple(FAMILIES), lambda _: (), of_machine=lambda machine: samples(FAMILIES, machine)
+    "host", tuple(FAMILIES), lambda _: None, partial(series, FAMILIES), of_machine=True
 )

@@ -2,4 +2,4 @@
 
 from gpu_bottleneck_exporter.sampling.collector import Collector
 
-COLLECTOR = Collector("stacks", (), lambda _: (), on=False)
+COLLECTOR = Collector("stacks", (), lambda _: None, lambda _: [], on=False)

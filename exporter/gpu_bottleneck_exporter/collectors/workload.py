@@ -2,23 +2,50 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
-from gpu_bottleneck_exporter.driver.readings import Processes
+from gpu_bottleneck_exporter.driver.readings import Pod, Processes
 from gpu_bottleneck_exporter.sampling.collector import Table, collector, counter, gauge
 from gpu_bottleneck_exporter.sampling.ledger import REACHED_WORK_NS, GpuSnapshot
-from gpu_bottleneck_exporter.workload.join import joined
+from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.join import Assigned, joined
+
+
+class Workload(NamedTuple):
+    """The part of a GPU that says whose it is."""
+
+    owners: tuple[Owner, ...]
+    assigned: Assigned
+    pod: Pod | None
+    starts: int | None
+    productive_starts: int | None
+
+
+def _workload(gpu: GpuSnapshot) -> Workload:
+    holders, totals = gpu.reading(Processes), gpu.totals
+    return Workload(
+        gpu.feeding.owners if gpu.feeding else (),
+        gpu.assigned,
+        holders.pod if holders else None,
+        totals.starts,
+        totals.productive_starts,
+    )
 
 
 def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
-    """The owners of a GPU, each once: texts in the order of `LABELS`, empty if unknown.
+    """The owners of a GPU, each once: texts in the order of `LABELS`, empty if unknown."""
+    return _texts(_workload(gpu))
+
+
+def _texts(workload: Workload) -> Iterable[tuple[str, ...]]:
+    """The texts of `owners`.
 
     All get the rendezvous of the ranks on the GPU, as a rank's helper in the same pod may not have
     it in its environment; none if there are several.
     """
-    found = joined(gpu.feeding.owners if gpu.feeding else (), gpu.assigned)
-    holders = gpu.reading(Processes)
-    if holders and holders.pod:
-        found = tuple(replace(owner, **holders.pod._asdict()) for owner in found)
+    found = joined(workload.owners, workload.assigned)
+    if workload.pod:
+        found = tuple(replace(owner, **workload.pod._asdict()) for owner in found)
     places = {owner.rendezvous for owner in found if owner.rendezvous}
     place = places.pop() if len(places) == 1 else None
     return dict.fromkeys(replace(owner, rendezvous=place).texts for owner in found)
@@ -36,20 +63,20 @@ _INFO = gauge(
 )
 LABELS = _INFO.labels
 """In the order of the fields of an owner."""
-FAMILIES: Table[GpuSnapshot] = {
-    _INFO: lambda gpu: dict.fromkeys(owners(gpu), 1.0),
+FAMILIES: Table[Workload] = {
+    _INFO: lambda workload: dict.fromkeys(_texts(workload), 1.0),
     counter(
         "gpu_workload_starts_total",
         "Jobs that started on the GPU while the exporter ran: processes held it after the first "
         "ones of the job before had left. Restarts of one container count, also between scrapes. "
         "Without labels of the owner, so that it goes on while no process is there.",
-    ): lambda gpu: gpu.totals.starts,
+    ): lambda workload: workload.starts,
     counter(
         "gpu_workload_productive_starts_total",
         f"Those of them that reached work: {REACHED_WORK_NS // 10**9} s of busy time, or of a "
         "server's time without a request. The rest crashed, were ended, or are still starting. "
         "Absent where busy time is not measured.",
-    ): lambda gpu: gpu.totals.productive_starts,
+    ): lambda workload: workload.productive_starts,
 }
 
-COLLECTOR = collector("workload", FAMILIES, lambda gpu: gpu)
+COLLECTOR = collector("workload", FAMILIES, _workload)

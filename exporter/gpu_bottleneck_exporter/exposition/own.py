@@ -6,18 +6,17 @@ import platform
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.sampling.collector import Table, collector, counter, gauge
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.sampling.signals import health, signals
 
-_UP: Table[GpuSnapshot] = {
+_UP: Table[bool] = {
     gauge(
         "gpu_up",
         "Whether the GPU answered within the deadline, 0 or 1. At 0 only gpu_up, gpu_info and XIDs "
         "remain; log and status page give the reason.",
-    ): lambda gpu: gpu.up,
+    ): lambda up: up,
 }
-UP = collector("up", _UP, lambda gpu: gpu)
+UP = collector("up", _UP, lambda gpu: gpu.up)
 """Comes first, whichever collectors are enabled."""
 
 EXPORTER: Table[SamplerState] = {

@@ -4,41 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector as Registrable
+from prometheus_client.utils import floatToGoString
 
 from gpu_bottleneck_exporter.exposition import own
 from gpu_bottleneck_exporter.exposition.accept import prefers_openmetrics
-from gpu_bottleneck_exporter.sampling.collector import Collector, Family, Histogram, Sample, samples
+from gpu_bottleneck_exporter.sampling.collector import (
+    Collector,
+    Family,
+    Histogram,
+    Series,
+    series,
+)
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
 GPU_LABELS = ("gpu", "uuid")
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-_ENCODERS: dict[str, Callable[[Registrable], bytes]] = {
+Encoder = Callable[[Registrable], bytes]
+_ENCODERS: dict[str, Encoder] = {
     TEXT: generate_latest,
     # Our names need no escaping; looking for what to escape takes a third of the library's time.
     OPENMETRICS: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
 }
+_number: Callable[[float], str] = floatToGoString
 _EOF = b"# EOF\n"
 _LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
 
 
 class Exposition:
-    """Renders scrapes. Those within one tick share one rendering: what a crowd costs is bounded."""
+    """Renders scrapes. Those within one tick share one rendering: what a crowd costs is bounded.
+
+    Of the last rendering are kept the series of each GPU and the text of each family: series of
+    parts that have not changed are not made again, and in a text only new values are replaced.
+    """
 
     def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
         self._sampler = sampler
         self._collectors = collectors
         self._process = ProcessCollector(registry=None)
         self._last: dict[str, tuple[object, bytes]] = {}
-        self._texts: dict[tuple[str, str], tuple[list[Labelled], bytes]] = {}
-        """By content type and family: its samples at the last rendering, and their text."""
+        self._shown: dict[tuple[str, Labels], _Shown] = {}
+        """By collector and GPU."""
+        self._texts: dict[str, dict[str, _Text]] = {}
+        """By content type and family."""
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type, OpenMetrics or text by the Accept header.
@@ -58,29 +74,54 @@ class Exposition:
         return body, content_type
 
     def _body(self, state: SamplerState, content_type: str) -> bytes:
-        encode = _ENCODERS[content_type]
-        texts: list[bytes] = []
-        for family, found in self._families(state):
-            known = self._texts.get((content_type, family.name))
-            # Most families have not changed since the last scrape, and encoding is what costs.
-            if known is None or known[0] != found:
-                known = found, encode(_One(_metric(family, found)))
-                self._texts[content_type, family.name] = known
-            texts.append(known[1])
-        texts.append(encode(self._process))
+        encode, known = _ENCODERS[content_type], self._texts.get(content_type, {})
+        texts = {
+            family.name: _text(family, found, known.get(family.name), encode)
+            for family, found in self._families(state)
+        }
+        self._texts[content_type] = texts
+        parts = [*(one.text for one in texts.values()), encode(self._process)]
         if content_type == TEXT:
-            return b"".join(texts)
-        return b"".join(text.removesuffix(_EOF) for text in texts) + _EOF
+            return b"".join(parts)
+        return b"".join(part.removesuffix(_EOF) for part in parts) + _EOF
 
-    def _families(self, state: SamplerState) -> Iterator[tuple[Family, list[Labelled]]]:
+    def _families(self, state: SamplerState) -> Iterator[tuple[Family, Found]]:
+        known, self._shown = self._shown, {}
+        host, labelled = state.host, [(_labels(gpu), gpu) for gpu in state.gpus]
         for collector in (own.UP, *self._collectors):
-            if collector.of_machine is None:
-                of_gpus = ((_labels(gpu), collector.samples(gpu)) for gpu in state.gpus)
-                yield from _by_family(collector.families, of_gpus)
-            elif state.host is not None and state.host.machine is not None:
-                of_machine = collector.of_machine(state.host.machine)
-                yield from _by_family(collector.families, [((), of_machine)])
-        yield from _by_family(own.EXPORTER, [((), samples(own.EXPORTER, state))])
+            sources: list[tuple[Labels, object]] = (
+                [((), host and host.machine)]
+                if collector.of_machine
+                else [(labels, collector.source(gpu)) for labels, gpu in labelled]
+            )
+            parts = []
+            for labels, source in sources:
+                key = collector.name, labels
+                shown = known.get(key)
+                if shown is None or shown.source != source:
+                    shown = _Shown(source, collector.series(source))
+                self._shown[key] = shown
+                parts.append((labels, shown.series))
+            yield from _by_family(collector.families, parts)
+        yield from _by_family(tuple(own.EXPORTER), [((), series(own.EXPORTER, state))])
+
+
+class _Shown(NamedTuple):
+    """The series that a collector made from a part of a GPU, by family."""
+
+    source: object
+    series: list[list[Series]]
+
+
+class _Text(NamedTuple):
+    """The text of a family, and what is in it."""
+
+    found: Found
+    labels: list[object]
+    """All labels in order: texts with the same ones differ in values only."""
+    values: list[float]
+    """Of each line."""
+    text: bytes
 
 
 class _One(Registrable):
@@ -101,7 +142,8 @@ def _version_of(state: SamplerState) -> object:
 
 Labels = tuple[str, ...]
 """Values of `GPU_LABELS`; none for what has no GPU."""
-Labelled = tuple[Labels, Sample]
+Found = list[tuple[Labels, list[Series]]]
+"""The series of a family by GPU, without GPUs that have none."""
 
 
 def _labels(gpu: GpuSnapshot) -> Labels:
@@ -109,34 +151,70 @@ def _labels(gpu: GpuSnapshot) -> Labels:
 
 
 def _by_family(
-    families: Iterable[Family], parts: Iterable[tuple[Labels, Iterable[Sample]]]
-) -> Iterator[tuple[Family, list[Labelled]]]:
-    by_name: dict[str, list[Labelled]] = {}
-    for labels, shown in parts:
-        for sample in shown:
-            by_name.setdefault(sample.family, []).append((labels, sample))
-    for family in families:
-        if found := by_name.get(family.name):
+    families: Iterable[Family], parts: Sequence[tuple[Labels, list[list[Series]]]]
+) -> Iterator[tuple[Family, Found]]:
+    for at, family in enumerate(families):
+        if found := [(labels, shown[at]) for labels, shown in parts if shown[at]]:
             yield family, found
 
 
-def _metric(family: Family, labelled: list[Labelled]) -> Metric:
-    names = (*(GPU_LABELS if labelled[0][0] else ()), *family.labels)
+def _text(family: Family, found: Found, known: _Text | None, encode: Encoder) -> _Text:
+    """The text of `family`, with as much as possible of the `known` one: encoding is what costs."""
+    if known and known.found == found:
+        return known
+    labels, values = _flat(found)
+    if known is None or known.labels != labels:
+        return _Text(found, labels, values, encode(_One(_metric(family, found))))
+    first, second, *lines = known.text.decode().split("\n")
+    changed = [
+        line if value == before else f"{line[: line.rindex(' ')]} {_number(value)}"
+        for line, value, before in zip(lines, values, known.values)  # noqa: B905 - the end follows
+    ]
+    text = "\n".join([first, second, *changed, *lines[len(values) :]])
+    return _Text(found, labels, values, text.encode())
+
+
+def _flat(found: Found) -> tuple[list[object], list[float]]:
+    """All labels, and the value of each line, in order."""
+    all_labels: list[object] = []
+    values: list[float] = []
+    for of_gpu, shown in found:
+        all_labels.append(of_gpu)
+        for labels, value in shown:
+            all_labels.append(labels)
+            if isinstance(value, Histogram):
+                buckets = _buckets(value)
+                all_labels.append([bound for bound, _ in buckets])
+                values += [*(count for _, count in buckets), buckets[-1][1], value.sum]
+            else:
+                values.append(value)
+    return all_labels, values
+
+
+def _metric(family: Family, found: Found) -> Metric:
+    names = (*(GPU_LABELS if found[0][0] else ()), *family.labels)
     metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
-    for labels, sample in labelled:
-        pairs = dict(zip(names, (*labels, *sample.labels), strict=True))
-        if family.name in _LABELS_LEFT_OUT_WHEN_EMPTY:
-            pairs = {name: value for name, value in pairs.items() if value}
-        if isinstance(sample.value, Histogram):
-            _add_histogram(metric, pairs, sample.value)
-        else:
-            metric.add_sample(family.name, pairs, float(sample.value))
+    for of_gpu, shown in found:
+        for labels, value in shown:
+            pairs = dict(zip(names, (*of_gpu, *labels), strict=True))
+            if family.name in _LABELS_LEFT_OUT_WHEN_EMPTY:
+                pairs = {name: text for name, text in pairs.items() if text}
+            if isinstance(value, Histogram):
+                _add_histogram(metric, pairs, value)
+            else:
+                metric.add_sample(family.name, pairs, value)
     return metric
 
 
-def _add_histogram(metric: Metric, pairs: dict[str, str], found: Histogram) -> None:
-    total = found.buckets[-1][1] if found.buckets else 0
-    for bound, count in (*found.buckets, ("+Inf", total)):
-        metric.add_sample(f"{metric.name}_bucket", {**pairs, "le": str(bound)}, count)
-    metric.add_sample(f"{metric.name}_count", pairs, total)
-    metric.add_sample(f"{metric.name}_sum", pairs, found.sum)
+def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
+    """The cumulative counts by upper bound, with that of all."""
+    total = histogram.buckets[-1][1] if histogram.buckets else 0
+    return [*((f"{bound}", count) for bound, count in histogram.buckets), ("+Inf", total)]
+
+
+def _add_histogram(metric: Metric, pairs: dict[str, str], histogram: Histogram) -> None:
+    buckets = _buckets(histogram)
+    for bound, count in buckets:
+        metric.add_sample(f"{metric.name}_bucket", {**pairs, "le": bound}, count)
+    metric.add_sample(f"{metric.name}_count", pairs, buckets[-1][1])
+    metric.add_sample(f"{metric.name}_sum", pairs, histogram.sum)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import Reading
-from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, STEADY_NS
 
@@ -49,13 +48,8 @@ class Histogram:
     sum: float
 
 
-class Sample(NamedTuple):
-    """One series of family `family`: label values in the order of the family's labels."""
-
-    family: str
-    value: float | Histogram
-    labels: tuple[str, ...] = ()
-
+Series = tuple[tuple[str, ...], float | Histogram]
+"""One series of a family: label values in the order of the family's labels, and its value."""
 
 K = TypeVar("K")
 S = TypeVar("S")
@@ -68,17 +62,20 @@ Table = Mapping[Family, Callable[[S], Values]]
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """One subject: what is read from each GPU, and the samples made from it."""
+    """One subject: what is read from each GPU, and the families made from it."""
 
     name: str
     families: tuple[Family, ...]
-    samples: Callable[[GpuSnapshot], Iterable[Sample]]
+    source: Callable[[GpuSnapshot], object]
+    """The part of a GPU that the families show; None: nothing."""
+    series: Callable[..., list[list[Series]]]
+    """The series of each family for such a part, the same for equal ones."""
     read: Callable[[Device], Reading | None] | None = None
     """None: the collector uses the readings of others only."""
     every_seconds: float = 0.0
     """Between two readings; 0: every tick."""
-    of_machine: Callable[[Machine], Iterable[Sample]] | None = None
-    """Samples of the host, without GPU labels; a collector has either these or GPU samples."""
+    of_machine: bool = False
+    """Whether the families show the host, without GPU labels."""
     on: bool = True
     """Whether it is enabled by default."""
     on_demand: bool = False
@@ -93,9 +90,7 @@ def collector(
     every_seconds: float = 0.0,
 ) -> Collector:
     """A collector of GPUs that shows `table` of what `source` takes from each; None: nothing."""
-    return Collector(
-        name, tuple(table), lambda gpu: samples(table, source(gpu)), read, every_seconds
-    )
+    return Collector(name, tuple(table), source, partial(series, table), read, every_seconds)
 
 
 def latest(kind: type[S]) -> Callable[[GpuSnapshot], S | None]:
@@ -103,21 +98,25 @@ def latest(kind: type[S]) -> Callable[[GpuSnapshot], S | None]:
     return lambda gpu: gpu.reading(kind)
 
 
-def samples(table: Table[S], source: S | None) -> Iterator[Sample]:
-    """The samples of all families of `table`, without those of unknown values."""
+def series(table: Table[S], source: S | None) -> list[list[Series]]:
+    """The series of each family of `table`, without those of unknown values."""
     if source is None:
-        return
-    for family, values_of in table.items():
-        values = values_of(source)
-        if isinstance(values, Histogram):
-            yield Sample(family.name, values)
-        elif isinstance(values, (float, int)):
-            yield Sample(family.name, float(values))
-        elif values is not None:
-            for label, value in values.items():
-                if value is not None:
-                    labels = (label,) if isinstance(label, str) else label
-                    yield Sample(family.name, float(value), labels)
+        return [[] for _ in table]
+    return [_series(values_of(source)) for values_of in table.values()]
+
+
+def _series(values: Values) -> list[Series]:
+    if values is None:
+        return []
+    if isinstance(values, Histogram):
+        return [((), values)]
+    if isinstance(values, (float, int)):
+        return [((), float(values))]
+    return [
+        ((label,) if isinstance(label, str) else label, float(value))
+        for label, value in values.items()
+        if value is not None
+    ]
 
 
 def seconds(nanoseconds: int | None) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.sampling.gpureader import Outcome
@@ -105,13 +106,21 @@ def _has(gpu: GpuSnapshot, kind: type[readings.Reading], part: str | None) -> bo
     return value is not None and value != {}
 
 
-def health(state: SamplerState) -> Iterator[tuple[str, Outcome]]:
+def health(state: SamplerState) -> tuple[tuple[str, Outcome], ...]:
     """Each collector and its outcome over all GPUs: seconds summed, the success longest ago."""
+    return _health(state.outcomes)
+
+
+@lru_cache(maxsize=1)
+def _health(outcomes: tuple[tuple[str, Outcome], ...]) -> tuple[tuple[str, Outcome], ...]:
+    """The same; a scrape asks three times for that of one state."""
     by_name: dict[str, list[Outcome]] = {}
-    for name, outcome in state.outcomes:
+    for name, outcome in outcomes:
         by_name.setdefault(name, []).append(outcome)
+    overall = []
     for name, found in sorted(by_name.items()):
         times = [one.last_success for one in found if one.last_success is not None]
         longest_ago = min(times) if len(times) == len(found) else None
         error = next((one.error for one in found if one.error), None)
-        yield name, Outcome(sum(one.seconds for one in found), longest_ago, error)
+        overall.append((name, Outcome(sum(one.seconds for one in found), longest_ago, error)))
+    return tuple(overall)
