@@ -13,7 +13,7 @@ import sys
 print(*sys.modules)
 """
 NEEDLESS = ("asyncio", "bcrypt", "grpc", "h2", "yaml", "zipfile")
-OURS = ("api", "demo", "markup", "rulepack", "top", "web.status")
+OURS = ("api", "demo", "markup", "rulepack", "stacktraces.reader", "top", "web.status")
 
 
 def test_a_server_that_is_only_scraped_loads_nothing_else() -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Power, Processes
@@ -24,10 +25,12 @@ from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Prescription
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
 from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of, named
 from gpu_bottleneck_exporter.workload.users import UserNames
+
+if TYPE_CHECKING:
+    from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 
 _LATE_SECONDS = 1.0
 """Before a job's end is noted, the next one may have started."""

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gpu_bottleneck_exporter.accounting.tick import Subscriber
 from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
@@ -25,12 +26,14 @@ from gpu_bottleneck_exporter.sampling.watching import REFRESH_SECONDS, SNAPSHOT_
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
 from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
-from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
 from gpu_bottleneck_exporter.workload.join import NOTHING
 from gpu_bottleneck_exporter.workload.kubelet import UNASKED, Condition, KubeletWatch, Pace
 from gpu_bottleneck_exporter.workload.users import UserNames
+
+if TYPE_CHECKING:
+    from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 
 log = logging.getLogger(__name__)
 
@@ -272,13 +275,14 @@ class Sampler:
             return tuple(gpus)
         known = [gpu.identity for gpu in gpus]
         given = self._kubelet.assigned(known, self._driver.gpus_of_device) if self._kubelet else {}
-        jobs = self._jobs.jobs(known)
-        found = {
-            one.uuid: replace(given.get(one.uuid, NOTHING), jobs=jobs.get(one.uuid, ()))
-            for one in known
-        }
+        found = dict(given)
+        for uuid, jobs in self._jobs.jobs(known).items():
+            found[uuid] = replace(found.get(uuid, NOTHING), jobs=jobs)
         return tuple(
-            replace(gpu, assigned=found[gpu.identity.uuid]) if gpu.up else gpu for gpu in gpus
+            replace(gpu, assigned=found[gpu.identity.uuid])
+            if gpu.up and gpu.identity.uuid in found
+            else gpu
+            for gpu in gpus
         )
 
     def _fed(self, gpu: GpuSnapshot, now_ns: int) -> GpuSnapshot:

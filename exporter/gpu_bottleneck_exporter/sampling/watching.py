@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
 from gpu_bottleneck_exporter.accounting.tick import Subscriber, Tick
@@ -41,9 +43,10 @@ from gpu_bottleneck_exporter.schedule import (
     Every,
 )
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stacktraces.reader import StackReader, looking
-from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, tenants
+
+if TYPE_CHECKING:
+    from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +125,9 @@ class HostSampler:
         units = Groups(proc, sysfs)
         self._owners = OwnerReader(proc, groups=units) if "workload" in collectors else None
         self._discovery = Discovery(settings, self._cgroups, units, self._isolated)
-        # Nothing of a control group is remembered from one look to the next.
-        reader = partial(StackReader, proc, tenant=lambda pid: Groups(proc, sysfs).tenant(pid))
-        self.lines = LineWatch(self.feeding, reader) if "stacks" in collectors else None
+        self._executors = [aside, lending, proc_reads]
+        """Those that take turns by tenant."""
+        self.lines = self._new_lines(proc, sysfs) if "stacks" in collectors else None
         """Looks at stacks."""
         self._tenant_of = tenants(proc, sysfs)
         self._prescribers = Prescribers(proc, sysfs) if "prescription" in collectors else None
@@ -168,7 +171,7 @@ class HostSampler:
     def start(self) -> None:
         """Start the thread."""
         allow_many_files()
-        for one in (aside, lending, proc_reads, looking):
+        for one in self._executors:
             one.share_by(self._tenant_of)
         self._loop.start()
         if self.lines:
@@ -181,8 +184,21 @@ class HostSampler:
             self.lines.loop.stop()
         if self._prescribers:
             self._prescribers.stop()
-        for one in (aside, lending, proc_reads, looking):
+        for one in self._executors:
             one.share_by(int)
+
+    def _new_lines(self, proc: Path, sysfs: Path) -> LineWatch:
+        # Imported late: a third of a megabyte, and most exporters never look at stacks.
+        from gpu_bottleneck_exporter.stacktraces.reader import (  # noqa: PLC0415
+            StackReader,
+            looking,
+        )
+        from gpu_bottleneck_exporter.stacktraces.watch import LineWatch  # noqa: PLC0415
+
+        self._executors.append(looking)
+        # Nothing of a control group is remembered from one look to the next.
+        reader = partial(StackReader, proc, tenant=lambda pid: Groups(proc, sysfs).tenant(pid))
+        return LineWatch(self.feeding, reader)
 
     def silent_seconds(self, now_ns: int) -> float:
         """Time since the last pass ended, or came to another GPU; 0 before `start`."""
