@@ -463,7 +463,7 @@ def test_new_values_of_the_same_series_need_no_encoding(
     encoded: list[str] = []
     metric = render._metric
 
-    def counted(family: Family, found: render.Found) -> Metric:
+    def counted(family: Family, found: render.ByGpu) -> Metric:
         encoded.append(family.name)
         return metric(family, found)
 

@@ -1,6 +1,6 @@
 """Collectors: one module per subject.
 
-Each declares its metric families with what they show, what it reads from a device, and how often.
+Each declares its metric families, their values, its readings and their interval.
 To add a metric, add it to one of them; to add a collector, write its module and add it to
 `ALL`.
 """
@@ -31,9 +31,11 @@ ALL: tuple[Collector, ...] = (
     host.COLLECTOR,
     stacks.COLLECTOR,
 )
-"""In the order in which they read and are shown. `processes` and `video` come before `utilization`,
-as stalls need the holders of the GPU and its engines; `utilization` before `activity`, which
-replaces it under MIG."""
+"""All collectors, in the order of reading and of exposition.
+
+`processes` and `video` come before `utilization`, as stalls need the holders of the GPU and its
+engines; `utilization` before `activity`, which replaces it under MIG.
+"""
 
 
 def enabled(settings: Settings) -> tuple[Collector, ...]:

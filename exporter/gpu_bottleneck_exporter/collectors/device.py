@@ -1,4 +1,4 @@
-"""What the driver says of each GPU: identity, holders, memory, power, clocks, errors, link."""
+"""Driver metrics of each GPU: identity, holders, memory, power, clocks, errors, link."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -245,7 +245,7 @@ _ON_DEMAND = (
         "throttle", _THROTTLE, latest(readings.Throttle), lambda one: one.throttle(), UNHURRIEDLY
     ),
 )
-"""Collectors of readings that only scrapes show, or that add up in the driver."""
+"""Collectors whose readings only scrapes use, or add up in the driver."""
 OTHERS = (
     *(replace(one, on_demand=True) for one in _ON_DEMAND),
     collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), UNHURRIEDLY),
@@ -260,4 +260,4 @@ OTHERS = (
     ),
     collector("link", _LINK, latest(readings.Link), lambda one: one.link(), SLOWLY),
 )
-"""In the order in which they are shown."""
+"""Collectors in the order of exposition."""

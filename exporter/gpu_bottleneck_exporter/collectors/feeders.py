@@ -1,4 +1,4 @@
-"""The feeders of each GPU: what they use, what they wait for, and their limits."""
+"""The feeders of each GPU: usage, waits and limits."""
 
 from collections.abc import Callable
 
@@ -24,15 +24,15 @@ def _by_role(fed: Feeding, figure: Callable[[Counters], float | None]) -> dict[s
 
 def _written(fed: Feeding) -> dict[str, float | None]:
     # Few workers ever write: saves a series.
-    found = _by_role(fed, lambda one: one.written_bytes)
-    return {role: written for role, written in found.items() if written or role == "main"}
+    by_role = _by_role(fed, lambda counters: counters.written_bytes)
+    return {role: written for role, written in by_role.items() if written or role == "main"}
 
 
 def _pressure(fed: Feeding) -> dict[tuple[str, str], int]:
-    """Without two that would hardly say more.
+    """Pressure without two redundant series.
 
-    Hardly anything but the CPU limit, which has its own counter, makes all tasks of a cgroup wait
-    for a CPU; and under memory pressure, `some` and `full` rise together.
+    Only the CPU limit, which has its own counter, makes all tasks of a cgroup wait for a CPU; under
+    memory pressure, `some` and `full` rise together.
     """
     left_out = (("cpu", "full"), ("memory", "full"))
     return {key: ns for key, ns in fed.job.pressure_ns.items() if key not in left_out}

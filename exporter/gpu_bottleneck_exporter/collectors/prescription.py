@@ -1,4 +1,4 @@
-"""What would help a GPU that idles, by how much, and how good the last prediction was."""
+"""Recommended changes for an idle GPU, their predicted gain, and the last prediction's error."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How the time of each GPU went: busy, and how well used; idle, and what it waited for."""
+"""The time of each GPU: busy, and how well used; idle, by cause."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def _if_observed(totals: GpuTotals, value: Values) -> Values:
 
 
 _RARE = frozenset({REQUESTS, VIDEO_ENGINE})
-"""Values of `waiting_on` without a series until they are first seen: few GPUs ever have them."""
+"""Values of `waiting_on` without a series before their first second: few GPUs ever have them."""
 
 
 def _stalls(totals: GpuTotals) -> dict[str, float]:
@@ -112,7 +112,7 @@ _TRAFFIC = {
     "gpu_c2c_data_transmit_bytes_total": "of data among those sent, without the protocol's (GPM "
     "metric 102)",
 }
-"""Which bytes each metric counts; the reading's name for them is in the middle."""
+"""Metrics of traffic, each with the reading's name of its bytes."""
 
 
 def _traffic(name: str, totals: GpuTotals) -> float | None:

@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.workload.join import Assigned, joined
 
 
 class Workload(NamedTuple):
-    """The part of a GPU that says whose it is."""
+    """The owners and starts of a GPU."""
 
     owners: tuple[Owner, ...]
     assigned: Assigned
@@ -40,15 +40,15 @@ def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
 def _texts(workload: Workload) -> Iterable[tuple[str, ...]]:
     """The texts of `owners`.
 
-    All get the rendezvous of the ranks on the GPU, as a rank's helper in the same pod may not have
-    it in its environment; none if there are several.
+    All get the rendezvous of the ranks on the GPU, which the environment of a rank's helper in the
+    same pod may lack; none if there are several.
     """
-    found = joined(workload.owners, workload.assigned)
+    owners = joined(workload.owners, workload.assigned)
     if workload.pod:
-        found = tuple(replace(owner, **workload.pod._asdict()) for owner in found)
-    places = {owner.rendezvous for owner in found if owner.rendezvous}
+        owners = tuple(replace(owner, **workload.pod._asdict()) for owner in owners)
+    places = {owner.rendezvous for owner in owners if owner.rendezvous}
     place = places.pop() if len(places) == 1 else None
-    return dict.fromkeys(replace(owner, rendezvous=place).texts for owner in found)
+    return dict.fromkeys(replace(owner, rendezvous=place).texts for owner in owners)
 
 
 _INFO = gauge(
@@ -62,7 +62,7 @@ _INFO = gauge(
     "a container manager's machine (lxc-101). Labels that do not apply or are unknown are omitted.",
 )
 LABELS = _INFO.labels
-"""In the order of the fields of an owner."""
+"""Labels in the order of the fields of an owner."""
 FAMILIES: Table[Workload] = {
     _INFO: lambda workload: dict.fromkeys(_texts(workload), 1.0),
     counter(

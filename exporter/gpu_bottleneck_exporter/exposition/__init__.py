@@ -1,1 +1,1 @@
-"""From the sampled state to what Prometheus scrapes."""
+"""Prometheus exposition of the sampled state."""

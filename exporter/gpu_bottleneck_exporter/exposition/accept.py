@@ -10,7 +10,7 @@ _NUMBER = re.compile(r"[01](\.[0-9]*)?")
 
 
 def weights(header: str) -> dict[str, float]:
-    """Parse such a list (RFC 9110, 12.4.2).
+    """Parse a weighted list (RFC 9110, 12.4.2).
 
     Args:
         header: The header's value, "" when there was none.
@@ -19,20 +19,20 @@ def weights(header: str) -> dict[str, float]:
         The weight of each name, in lower case. If a name occurs more than once, with other
         parameters, the greatest weight counts. A weight that is not a number is zero.
     """
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for item in "".join(header.lower().split()).split(","):
         name = item.partition(";")[0]
-        given = _WEIGHT.search(item)
-        weight = given[1] if given else "1"
+        match = _WEIGHT.search(item)
+        weight = match[1] if match else "1"
         number = float(weight) if _NUMBER.fullmatch(weight) else 0.0
-        found[name] = max(number, found.get(name, 0.0))
-    return found
+        result[name] = max(number, result.get(name, 0.0))
+    return result
 
 
 def prefers_openmetrics(accept: str) -> bool:
-    """Whether the client names OpenMetrics and likes it no less than plain text.
+    """Whether the client names OpenMetrics and weighs it at least as plain text.
 
-    All others get plain text, which is better than nothing for those that accept neither.
+    All others get plain text, also those that accept neither.
     """
     weighed = weights(accept)
     openmetrics = weighed.get(OPENMETRICS, 0.0)

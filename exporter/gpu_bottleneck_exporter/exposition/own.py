@@ -1,4 +1,4 @@
-"""The exporter's own metrics: which GPUs answer, what works, and what it costs."""
+"""The exporter's own metrics: responding GPUs, working collectors, cost."""
 
 from __future__ import annotations
 

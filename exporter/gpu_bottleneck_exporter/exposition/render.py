@@ -1,4 +1,4 @@
-"""From the sampler's state to Prometheus' exposition formats."""
+"""Renders the sampler's state in Prometheus' exposition formats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 Encoder = Callable[[Registrable], bytes]
 _ENCODERS: dict[str, Encoder] = {
     TEXT: generate_latest,
-    # Our names need no escaping; looking for what to escape takes a third of the library's time.
+    # The names need no escaping; the search for it takes a third of the library's time.
     OPENMETRICS: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
 }
 _number: Callable[[float], str] = floatToGoString
@@ -40,10 +40,10 @@ _LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
 
 
 class Exposition:
-    """Renders scrapes. Those within one tick share one rendering: what a crowd costs is bounded.
+    """Renders scrapes. Scrapes within one tick share a rendering, which bounds the cost of a crowd.
 
-    Of the last rendering are kept the series of each GPU and the text of each family: series of
-    parts that have not changed are not made again, and in a text only new values are replaced.
+    The series of each GPU and the text of each family are retained until the next rendering: series
+    of unchanged parts are reused, and only new values are replaced in a text. Not thread-safe.
     """
 
     def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
@@ -52,41 +52,41 @@ class Exposition:
         self._process = ProcessCollector(registry=None)
         self._last: dict[str, tuple[object, bytes]] = {}
         self._shown: dict[tuple[str, Labels], _Shown] = {}
-        """By collector and GPU."""
+        """Series by collector and GPU."""
         self._texts: dict[str, dict[str, _Text]] = {}
-        """By content type and family."""
+        """Texts by content type and family."""
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type, OpenMetrics or text by the Accept header.
 
-        Families come in the order in which collectors declare them, without those of no sample.
+        Families come in the order of declaration, without empty ones.
         """
-        # Ignore the version that the client asks for, or it could fill the cache with keys.
+        # The requested version is ignored, or clients could fill the cache with keys.
         content_type = OPENMETRICS if prefers_openmetrics(accept) else TEXT
         self._sampler.refresh()
         state = self._sampler.state()
         key = _version_of(state)
-        known, body = self._last.get(content_type, (None, b""))
+        last_key, body = self._last.get(content_type, (None, b""))
         # Without GPUs, nothing in the key changes as time passes.
-        if known != key or not state.gpus:
+        if last_key != key or not state.gpus:
             body = self._body(state, content_type)
             self._last[content_type] = key, body
         return body, content_type
 
     def _body(self, state: SamplerState, content_type: str) -> bytes:
-        encode, known = _ENCODERS[content_type], self._texts.get(content_type, {})
+        encode, last = _ENCODERS[content_type], self._texts.get(content_type, {})
         texts = {
-            family.name: _text(family, found, known.get(family.name), encode)
-            for family, found in self._families(state)
+            family.name: _text(family, by_gpu, last.get(family.name), encode)
+            for family, by_gpu in self._families(state)
         }
         self._texts[content_type] = texts
-        parts = [*(one.text for one in texts.values()), encode(self._process)]
+        parts = [*(text.text for text in texts.values()), encode(self._process)]
         if content_type == TEXT:
             return b"".join(parts)
         return b"".join(part.removesuffix(_EOF) for part in parts) + _EOF
 
-    def _families(self, state: SamplerState) -> Iterator[tuple[Family, Found]]:
-        known, self._shown = self._shown, {}
+    def _families(self, state: SamplerState) -> Iterator[tuple[Family, ByGpu]]:
+        last, self._shown = self._shown, {}
         host, labelled = state.host, [(_labels(gpu), gpu) for gpu in state.gpus]
         for collector in (own.UP, *self._collectors):
             sources: list[tuple[Labels, object]] = (
@@ -97,7 +97,7 @@ class Exposition:
             parts = []
             for labels, source in sources:
                 key = collector.name, labels
-                shown = known.get(key)
+                shown = last.get(key)
                 if shown is None or shown.source != source:
                     shown = _Shown(source, collector.series(source))
                 self._shown[key] = shown
@@ -114,18 +114,18 @@ class _Shown(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """The text of a family, and what is in it."""
+    """The text of a family, and its content."""
 
-    found: Found
+    by_gpu: ByGpu
     labels: list[object]
-    """All labels in order: texts with the same ones differ in values only."""
+    """All labels in order: texts with equal labels differ in values only."""
     values: list[float]
-    """Of each line."""
+    """The value of each line."""
     text: bytes
 
 
-class _One(Registrable):
-    """The encoders take collectors."""
+class _SingleMetric(Registrable):
+    """A collector of one metric, for the encoders."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -141,9 +141,9 @@ def _version_of(state: SamplerState) -> object:
 
 
 Labels = tuple[str, ...]
-"""Values of `GPU_LABELS`; none for what has no GPU."""
-Found = list[tuple[Labels, list[Series]]]
-"""The series of a family by GPU, without GPUs that have none."""
+"""Values of `GPU_LABELS`; empty for the host."""
+ByGpu = list[tuple[Labels, list[Series]]]
+"""The series of a family by GPU, without GPUs that lack it."""
 
 
 def _labels(gpu: GpuSnapshot) -> Labels:
@@ -152,33 +152,33 @@ def _labels(gpu: GpuSnapshot) -> Labels:
 
 def _by_family(
     families: Iterable[Family], parts: Sequence[tuple[Labels, list[list[Series]]]]
-) -> Iterator[tuple[Family, Found]]:
+) -> Iterator[tuple[Family, ByGpu]]:
     for at, family in enumerate(families):
-        if found := [(labels, shown[at]) for labels, shown in parts if shown[at]]:
-            yield family, found
+        if by_gpu := [(labels, shown[at]) for labels, shown in parts if shown[at]]:
+            yield family, by_gpu
 
 
-def _text(family: Family, found: Found, known: _Text | None, encode: Encoder) -> _Text:
-    """The text of `family`, with as much as possible of the `known` one: encoding is what costs."""
-    if known and known.found == found:
-        return known
-    labels, values = _flat(found)
-    if known is None or known.labels != labels:
-        return _Text(found, labels, values, encode(_One(_metric(family, found))))
-    first, second, *lines = known.text.decode().split("\n")
+def _text(family: Family, by_gpu: ByGpu, last: _Text | None, encode: Encoder) -> _Text:
+    """The text of `family`, with as much as possible of the `last` one: encoding is expensive."""
+    if last and last.by_gpu == by_gpu:
+        return last
+    labels, values = _flat(by_gpu)
+    if last is None or last.labels != labels:
+        return _Text(by_gpu, labels, values, encode(_SingleMetric(_metric(family, by_gpu))))
+    first, second, *lines = last.text.decode().split("\n")
     changed = [
         line if value == before else f"{line[: line.rindex(' ')]} {_number(value)}"
-        for line, value, before in zip(lines, values, known.values)  # noqa: B905 - the end follows
+        for line, value, before in zip(lines, values, last.values)  # noqa: B905 - the end follows
     ]
     text = "\n".join([first, second, *changed, *lines[len(values) :]])
-    return _Text(found, labels, values, text.encode())
+    return _Text(by_gpu, labels, values, text.encode())
 
 
-def _flat(found: Found) -> tuple[list[object], list[float]]:
+def _flat(by_gpu: ByGpu) -> tuple[list[object], list[float]]:
     """All labels, and the value of each line, in order."""
     all_labels: list[object] = []
     values: list[float] = []
-    for of_gpu, shown in found:
+    for of_gpu, shown in by_gpu:
         all_labels.append(of_gpu)
         for labels, value in shown:
             all_labels.append(labels)
@@ -191,10 +191,10 @@ def _flat(found: Found) -> tuple[list[object], list[float]]:
     return all_labels, values
 
 
-def _metric(family: Family, found: Found) -> Metric:
-    names = (*(GPU_LABELS if found[0][0] else ()), *family.labels)
+def _metric(family: Family, by_gpu: ByGpu) -> Metric:
+    names = (*(GPU_LABELS if by_gpu[0][0] else ()), *family.labels)
     metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
-    for of_gpu, shown in found:
+    for of_gpu, shown in by_gpu:
         for labels, value in shown:
             pairs = dict(zip(names, (*of_gpu, *labels), strict=True))
             if family.name in _LABELS_LEFT_OUT_WHEN_EMPTY:
