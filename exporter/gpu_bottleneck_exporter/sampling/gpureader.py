@@ -144,7 +144,7 @@ class GpuReader:
         }
         """Interval of readings by collector, if somebody asks."""
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
-        self._asked_ns = self._pause_ns = 0
+        self._asked = 0, 1
         """Monotonic time of the last request by `ask`, and the time between the last two."""
         self._has_ring = False
         """Whether the driver keeps what it did between two ticks."""
@@ -323,7 +323,7 @@ class GpuReader:
 
         Returns whether there are any. For any thread.
         """
-        self._asked_ns, self._pause_ns = now_ns, now_ns - self._asked_ns
+        self._asked = now_ns, max(now_ns - self._asked[0], 1)
         old = [
             (opened, name)
             for opened in self._opened
@@ -336,10 +336,11 @@ class GpuReader:
 
     def _unasked_ns(self, now_ns: int) -> int:
         """Time until a tick before the next request that is a tick ahead; long without one."""
-        ahead_ns = now_ns + self._tick_ns - self._asked_ns
-        if ahead_ns > self._tick_ns + 2 * self._pause_ns:
+        asked_ns, pause_ns = self._asked  # at once: other threads ask
+        ahead_ns = now_ns + self._tick_ns - asked_ns
+        if ahead_ns > self._tick_ns + 2 * pause_ns:
             return LONG_NS
-        return self._pause_ns - ahead_ns % self._pause_ns + self._tick_ns // 2
+        return pause_ns - ahead_ns % pause_ns + self._tick_ns // 2
 
     def _watch_errors(self) -> None:
         now = time.monotonic_ns()

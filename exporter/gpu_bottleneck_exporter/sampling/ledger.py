@@ -325,8 +325,11 @@ class GpuLedger:
         """Totals that are still updated: any other would look like an idle GPU."""
         busy, memory, starts = self._busy, self._memory, self._starts
         starts.note_work(self._worked_ns())
+        measures_memory = self._is_current(memory, now_ns) and self._memory_is_measured()
         totals = GpuTotals(
             lost_ns=busy.lost_ns,
+            memory_busy_ns=memory.active_ns if measures_memory else None,
+            last_memory_ratio=self._last_memory if measures_memory else None,
             active_ns=self._active_ns.current(now_ns),
             pipe_ns=self._pipe_ns.current(now_ns),
             traffic_bytes=self._traffic_bytes.current(now_ns),
@@ -336,10 +339,6 @@ class GpuLedger:
             if starts.total is None or not busy.observed_ns
             else starts.productive,
         )
-        if self._is_current(memory, now_ns) and self._memory_is_measured():
-            totals = replace(
-                totals, memory_busy_ns=memory.active_ns, last_memory_ratio=self._last_memory
-            )
         if not self._is_current(busy, now_ns):
             return totals
         counts = zip(WINDOW_BUCKETS, self._histogram.cumulative(), strict=True)

@@ -35,13 +35,21 @@ class RingReader:
         others; for a signal that is nearly always idle.
         """
         self._queries = queries
-        self._kind = kind
         self._key = ("samples", kind)
         self._mark = 0
         self._last_answer_ns = time.monotonic_ns()
         self._type = ctypes.c_uint()
         self._count = ctypes.c_uint()
+        self._since = ctypes.c_ulonglong()
         self._buffer = ctypes.create_string_buffer(CAPACITY * _SAMPLE_BYTES)
+        self._arguments = (
+            queries.handle,
+            ctypes.c_uint(kind),
+            self._since,
+            ctypes.byref(self._type),
+            ctypes.byref(self._count),
+            self._buffer,
+        )
         self._merge_idle = merge_idle
         self._words = memoryview(self._buffer).cast("B").cast("Q")
         """Timestamps and values by turns."""
@@ -75,17 +83,9 @@ class RingReader:
         return self._queries.attempt(self._key, lambda: self._read(mark))
 
     def _read(self, mark: int) -> Ring:
-        self._count.value = CAPACITY
+        self._count.value, self._since.value = CAPACITY, mark
         try:
-            self._queries.calls.call(
-                "nvmlDeviceGetSamples",
-                self._queries.handle,
-                ctypes.c_uint(self._kind),
-                ctypes.c_ulonglong(mark),
-                ctypes.byref(self._type),
-                ctypes.byref(self._count),
-                self._buffer,
-            )
+            self._queries.calls.call("nvmlDeviceGetSamples", *self._arguments)
         except NothingFound:
             return ()
         layout = _FORMATS.get(self._type.value)
