@@ -203,6 +203,17 @@ def test_gauges_are_read_at_the_rate_at_which_somebody_asks(
     assert reader.ask(read_ns + 2 * 10**9)
 
 
+def test_requests_at_one_moment_while_it_is_read_do_no_harm(
+    alone: tuple[HeldBoard, GpuReader, list[Tick]],
+) -> None:
+    _, reader, ticks = alone
+    later_ns = time.monotonic_ns() + 10**10
+    for _ in range(2):
+        reader.ask(later_ns)
+    reader.read()
+    assert any(tick.reading(Power) for tick in ticks)
+
+
 def test_energy_is_read_when_holders_change(
     alone: tuple[HeldBoard, GpuReader, list[Tick]],
 ) -> None:
