@@ -15,7 +15,7 @@ RUNBOOKS = Path(__file__).parents[2] / "rules/runbooks"
 
 _WHOSE = re.compile(r"^GPU .*?\(\{\{.*?\}\}\) ")
 _LOSS = re.compile(
-    r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of what it could do): "
+    r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of its throughput): "
 )
 _OF_ONE_GPU = re.compile(r"\{\{- .*\{\{ end \}\}$")
 _SENTENCE = re.compile(r"(?<=[.?]) ")

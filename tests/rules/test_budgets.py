@@ -156,7 +156,7 @@ def test_what_the_alert_says(tmp_path: Path) -> None:
     )
     texts = rule["annotations"]
     summary = (
-        f"{owner} has spent 61% of the GPU-hours that it may lose this month, 70% of it "
+        f"{owner} has spent 61% of its budget of lost GPU-hours for this month, 70% of it "
         "worker_cpu, by day 10"
     )
     said = {

@@ -20,7 +20,7 @@ RUNBOOKS = ROOT / "rules/runbooks"
 README = ROOT / "rules/README.md"
 PAGES = [README, *sorted(RUNBOOKS.glob("*.md"))]
 HEADINGS = ["Mitigation", "Diagnosis", "False positives"]
-TICKETS = "[how long it stays open, who else acts](Tickets.md)"
+TICKETS = "[closing and escalation](Tickets.md)"
 """Of each runbook: what holds for all alerts."""
 GLOBAL = {
     "GpuThresholdsMissing",

@@ -82,9 +82,9 @@ KNOB_OF = {
 }
 """The setting that may remove a cause."""
 UNITS = {
-    "num_workers": "loader workers",
-    "cpu_limit": "cores as CPU limit",
-    "cpu_cores": "CPU cores",
+    "num_workers": "loader workers (num_workers)",
+    "cpu_limit": "cores of CPU limit (resources.limits.cpu)",
+    "cpu_cores": "CPU cores (--cpus-per-task, requests.cpu)",
 }
 AT_MOST = {NUM_WORKERS, *REMOVED}
 """Of which the prediction is said to be an upper bound here."""
@@ -228,7 +228,7 @@ def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
         return ""
     if knob in REMOVED:
         return f" Without the wait for {knob.replace('_', ' ')}: up to 2.1 times as fast."
-    turned = f"{UNITS[knob]} in place of {0 if alone else 0.5}"
+    turned = f"{UNITS[knob]} instead of {0 if alone else 0.5}"
     if alone and labels["cause"] == "network_storage_bound":
         turned = "threads or loader workers for the requests of the training process"
     return f" With 6.23 {turned}: {'up to' if knob in AT_MOST else 'about'} 2.1 times as fast."
