@@ -155,7 +155,7 @@ def verdicts(title: str, selector: str, *, height: int) -> Panel:
     owned = f"{ON_GPU} gpu:held:info{{{selector}, {SPACE}}}"
     return table(
         title,
-        "Each GPU that somebody holds, the most expensive first. The cause is the first one with "
+        "Each held GPU, the largest loss first. The cause is the first one with "
         "enough evidence; none: it is used well, or too young to be judged (10 minutes). Lost is "
         "counted over the time shown. A click on the cause leads to the GPU, the last column to "
         f"the runbook. {HOURS_TOLD}",
@@ -166,7 +166,7 @@ def verdicts(title: str, selector: str, *, height: int) -> Panel:
         sort="GPU-hours lost",
         transformations=merged((*_COLUMNS, *_MORE_COLUMNS), "Value #A"),
         overrides=_verdict_columns(),
-        no_value=or_no_data("No rows: nobody has a GPU"),
+        no_value=or_no_data("No rows: no GPU is held"),
     )
 
 

@@ -282,7 +282,7 @@ def _costs() -> list[Panel]:
         ),
         lines(
             "Duration of a scrape",
-            "As Prometheus measures it. A scrape renders what is known and does not call the "
+            "As Prometheus measures it. A scrape renders the last readings and does not call the "
             "driver.",
             [Query(f"scrape_duration_seconds{{{TARGETS}}} and {OURS}", by)],
             "s",
@@ -308,8 +308,8 @@ def dashboard() -> Dashboard:
     return Dashboard(
         name="exporter",
         uid=EXPORTER_UID,
-        title="GPU exporter: what it sees, what it costs",
-        description="Whether the exporters answer, how fresh they are, what they see and cost.",
+        title="GPU exporter: health and cost",
+        description="Health of the exporters, age of their readings, missing signals and cost.",
         variables=[*target_variables("gpu_exporter_build_info"), runbooks_variable()],
         annotations=[
             alert_annotation(
@@ -320,9 +320,9 @@ def dashboard() -> Dashboard:
         ],
         since="6h",
         rows=[
-            Row("Does it answer", _answers()),
-            Row("Is it fresh", _fresh()),
-            Row("What it can see", _sees()),
-            Row("What it costs", _costs()),
+            Row("Availability", _answers()),
+            Row("Age of readings", _fresh()),
+            Row("Signals and gaps", _sees()),
+            Row("Cost", _costs()),
         ],
     )

@@ -111,9 +111,9 @@ def _counts() -> Panel:
         "Underused: busy for less than half of the time. Held and idle: practically unused, "
         "including servers without requests. Busy, inefficient: it works, but few of its SMs do. "
         "Blind: signals for causes of this kind are missing. No cause to name: held, old enough "
-        "to be judged, and no cause has enough evidence. Held: somebody has it. Free: nobody has "
-        "it. A GPU may be in several groups. With a namespace chosen there are no free GPUs, "
-        "because they belong to no namespace.",
+        "to be judged, and no cause has enough evidence. Held: a process has it. Free: "
+        "unallocated. A GPU may be in several groups. With a namespace chosen there are no free "
+        "GPUs, because they belong to no namespace.",
         [Query(expr, name, instant=True) for name, expr in queries.items()],
         "none",
         width=24,
@@ -204,8 +204,8 @@ def _totals() -> list[Panel]:
             **size,
         ),
         stats(
-            "Share of what is held",
-            "GPU-hours lost, as a share of the GPU-hours for which somebody held a GPU.",
+            "Lost share of held GPU-hours",
+            "GPU-hours lost, as a share of the GPU-hours in which a process held a GPU.",
             [Query(f"({lost} or {KNOWN}) / ({held} > 0)", "lost", instant=True)],
             "percentunit",
             no_value=or_no_data("None held"),
@@ -221,7 +221,7 @@ def _totals() -> list[Panel]:
             **size,
         ),
         stats(
-            "Cost of what is lost",
+            "Cost of the loss",
             "GPU-hours lost times the cost of a GPU-hour, in the currency of the number entered "
             "above (with a point, like 2.5).",
             [Query(cost_of(LOST_HOURS), "cost", instant=True)],
@@ -245,7 +245,7 @@ def _owners() -> Panel:
     hours = f"sum by (owner, cause) ({with_owner(f'sum_over_time({LOST}[$__range])')})"
     most = f"topk(20, {hours} {HOURS})"
     return table(
-        "Who loses most",
+        "Largest losses",
         "GPU-hours lost over the time shown, by owner and cause, the 20 largest; and their cost, "
         f"if one is entered above. {HOURS_TOLD}",
         [Query(most, table=True), Query(cost_of(most), table=True)],
@@ -279,7 +279,8 @@ def _alerts() -> list[Panel]:
             "Firing alerts",
             "On how many GPUs and nodes each alert fires, including alerts that Alertmanager "
             "silences or inhibits. Without GPUs, it is about nodes; without nodes, about the "
-            "rules. `responder` is who can act: job or platform. The name leads to the runbook.",
+            "rules. `responder` is the team that acts, job or platform. The name links to the "
+            "runbook.",
             [
                 Query(f"max by ({by}) ({FIRING})", table=True),
                 Query(f"count by ({by}) (group by ({by}, uuid) ({of_gpus}))", table=True),
@@ -346,8 +347,8 @@ def _budgets() -> list[Panel]:
     return [
         lines(
             "GPU-hours lost in a week, by owner",
-            "At each time, what was lost in the seven days before: idle time of GPUs that an owner "
-            f"had. The {LARGEST} owners who lost most; dashed: a week's part of a budget.",
+            "At each time, the loss of the seven days before: idle time of an owner's GPUs. "
+            f"The {LARGEST} owners with the largest loss; dashed: a week's part of a budget.",
             [
                 Query(
                     f"{_week()} / 3600 and on (workload_owner) "
@@ -438,8 +439,8 @@ def dashboard() -> Dashboard:
     return Dashboard(
         name="fleet",
         uid=FLEET_UID,
-        title="GPU fleet: what is lost, and why",
-        description="Which GPUs are underused, by what cause, whose they are and what it costs.",
+        title="GPU fleet: losses and causes",
+        description="Underused GPUs with their causes, owners and cost.",
         variables=[
             *target_variables("gpu:held:bool"),
             namespace_variable(),
@@ -451,12 +452,12 @@ def dashboard() -> Dashboard:
         ],
         since="24h",
         rows=[
-            Row("Which GPUs are wasted, and what fires", [_counts(), *_alerts(), _owners()]),
+            Row("Underused GPUs and firing alerts", [_counts(), *_alerts(), _owners()]),
             Row("GPU by GPU", [verdicts("Verdicts", TARGETS, height=13)]),
-            Row("What would help", prescriptions.of_fleet()),
-            Row("How good predictions were", prescriptions.track_record()),
-            Row("What is lost", [_lost_over_time(), _lost_by_cause(), *_totals()]),
-            Row("What owners lose, and may lose", _budgets()),
-            Row("What cannot be seen", _coverage()),
+            Row("Recommendations", prescriptions.of_fleet()),
+            Row("Accuracy of predictions", prescriptions.track_record()),
+            Row("Losses", [_lost_over_time(), _lost_by_cause(), *_totals()]),
+            Row("Losses and budgets of owners", _budgets()),
+            Row("Missing signals", _coverage()),
         ],
     )

@@ -141,9 +141,9 @@ def _time() -> list[Panel]:
     observed = _rate("gpu_observed_seconds_total")
     return [
         lines(
-            "Busy, and idle by what it waited for",
-            "All of the observed time: busy, and idle by what the processes that feed the GPU "
-            "were waiting for. It adds up to 100 %.",
+            "Busy, and idle by cause",
+            "All of the observed time: busy, and idle by the wait of the processes that feed the "
+            "GPU. It adds up to 100 %.",
             [
                 Query(f"{_rate('gpu_busy_seconds_total')} / ({observed} > 0)", "busy"),
                 Query(
@@ -228,7 +228,7 @@ def _waterfall(title: str, description: str, role: str, runs: str) -> Panel:
 def _feeders() -> list[Panel]:
     return [
         _waterfall(
-            "What the workers did",
+            "Time of the workers",
             "Seconds per second, of all workers together: 4 is the time of four workers. Queue "
             "is waiting for the main process or for work, which is good. A worker with several "
             "threads counts for more than one.",
@@ -236,7 +236,7 @@ def _feeders() -> list[Panel]:
             WAIT["worker_cpu"],
         ),
         _waterfall(
-            "What the main process did",
+            "Time of the main process",
             "Seconds per second, of the processes that hold the GPU. Runs includes all threads, "
             "and spinning while they wait for the GPU. Queue is waiting for the workers or for "
             "the GPU.",
@@ -301,7 +301,7 @@ def _io() -> list[Panel]:
     )
     return [
         lines(
-            "What the job reads and writes",
+            "Reads and writes of the job",
             "Read and written: from and to storage, past the page cache. Evicted: read before, "
             "dropped from memory and read again. Received and sent: in its network namespace, "
             "which is the node's with hostNetwork.",
@@ -343,7 +343,7 @@ def _io() -> list[Panel]:
         ),
         lines(
             "Busiest disk of the node",
-            "The share of time in which the disk had work, whoever caused it.",
+            "The share of time in which the disk had work, of any process.",
             [Query(f"max ({disks})", "disk")],
             "percentunit",
             colours={"disk": WAIT["storage"]},
@@ -381,7 +381,7 @@ def _host_memory() -> list[Panel]:
     return [
         lines(
             "Host memory of the job",
-            "What its control groups use, without page cache that can be dropped, and their limit. "
+            "Memory use of its control groups, without reclaimable page cache, and their limit. "
             "At the limit the kernel ends a process of the job.",
             [
                 Query(f"max (gpu_feeder_memory_used_bytes{{{CHOSEN}}})", "used"),
@@ -570,7 +570,7 @@ def _links() -> list[Panel]:
 # --- Its siblings ---------------------------------------------------------------------------------
 def _siblings() -> list[Panel]:
     size: Json = {"width": 8, "legend": {**LEGEND_TABLE, "placement": "bottom"}, "height": 10}
-    nobody = or_no_data("No job is known")
+    no_job = or_no_data("No job is known")
     return [
         lines(
             "Job: busy",
@@ -581,17 +581,17 @@ def _siblings() -> list[Panel]:
             share=True,
             thresholds=("underused",),
             below_is_bad=True,
-            no_value=nobody,
+            no_value=no_job,
             **size,
         ),
         lines(
             "Job: power, share of the limit",
-            "All GPUs of the same job. One that draws more has more to do than the others, which "
+            "All GPUs of the same job. One that draws more has more work than its peers, which "
             "wait for it.",
             [Query(_of_job("gpu:power:ratio_avg5m"), NAMED)],
             "percentunit",
             share=True,
-            no_value=nobody,
+            no_value=no_job,
             **size,
         ),
         lines(
@@ -600,7 +600,7 @@ def _siblings() -> list[Panel]:
             [Query(_of_job("gpu:clock:ratio_avg5m"), NAMED)],
             "percentunit",
             share=True,
-            no_value=nobody,
+            no_value=no_job,
             **size,
         ),
     ]
@@ -670,15 +670,15 @@ def dashboard() -> Dashboard:
     return Dashboard(
         name="gpu",
         uid=GPU_UID,
-        title="GPU: what it waits for",
-        description="One GPU, or several of a job: what it did, what it waited for, the evidence.",
+        title="GPU: waits and causes",
+        description="One GPU, or several of a job: activity, waits and evidence.",
         variables=_variables(),
         annotations=[alert_annotation(alerts, "{{instance}} GPU {{gpu}}: {{cause}}", enabled=True)],
         since="3h",
         rows=[
-            Row("What is wrong", _verdict()),
-            Row("Where the time goes", _time()),
-            Row("Who feeds it", _feeders()),
+            Row("Verdict and recommendation", _verdict()),
+            Row("Time by cause", _time()),
+            Row("Feeders", _feeders()),
             Row("The GPU itself", _device(), collapsed=True),
             Row("Other GPUs of the same job", _siblings(), collapsed=True),
         ],

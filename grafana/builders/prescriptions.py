@@ -31,10 +31,10 @@ def of_gpus(*, height: int) -> Panel:
     more = ("reason", "changed", "Value #I", "Value #J")
     return table(
         "Recommendation",
-        "What the exporter would change: the setting, its value now and then, the busy share now "
+        "The recommended change: the setting, its value now and then, the busy share now "
         f"and as predicted, with the interval of nine of ten outcomes. {BOUNDS} GPU-hours a week: "
-        "what the same work would leave over. Or why nothing is recommended for a GPU that idles. "
-        "And the last change that was noticed: the busy share predicted for it, and since then.",
+        "GPU time saved for the same work. Or the reason why an idle GPU has no recommendation. "
+        "And the last change found: the busy share predicted for it, and since then.",
         [Query(expr, table=True) for expr in _queries()],
         "none",
         width=24,
@@ -96,10 +96,9 @@ def of_fleet() -> list[Panel]:
     size: Json = {"width": 4, "height": 8, "defaults": {"color": NEUTRAL, "decimals": 1}}
     return [
         table(
-            "What recommendations would return",
-            "GPU-hours a week that the work of each owner would leave over if what the exporter "
-            f"recommends now were done, the 20 largest. {BOUNDS} A row of Verdicts leads to the "
-            "values.",
+            "Gain of recommendations",
+            "GPU-hours a week saved for each owner's work by the present recommendations, the 20 "
+            f"largest. {BOUNDS} A row of Verdicts leads to the values.",
             [Query(most, table=True), Query(gpus, table=True)],
             AMOUNT,
             sort="GPU-hours a week",
@@ -125,7 +124,7 @@ def of_fleet() -> list[Panel]:
         ),
         stats(
             "GPU-hours a week to win",
-            f"The sum of what is recommended now, of 168 for each GPU. {BOUNDS}",
+            f"The gain of all present recommendations, of 168 for each GPU. {BOUNDS}",
             [Query(f"sum({_HOURS}) or {KNOWN}", "to win", instant=True)],
             AMOUNT,
             no_value=NO_DATA,
@@ -152,8 +151,8 @@ def track_record() -> list[Panel]:
         ),
         stats(
             "Outcomes as predicted",
-            "The share of these changes that came within 12 % of what was predicted: nine of "
-            "ten are meant to, where it was no upper bound.",
+            "The share of these changes with an outcome within 12 % of the prediction: nine of "
+            "ten should be, except for upper bounds.",
             [Query(f"avg({inside})", "inside", instant=True)],
             "percentunit",
             no_value=none,

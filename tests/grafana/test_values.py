@@ -88,7 +88,7 @@ def counts(fleet: Fleet) -> None:
 def losses(fleet: Fleet) -> None:
     """In hours, and as shares."""
     expect(fleet, "GPU-hours lost", "A", HOURS)
-    expect(fleet, "Share of what is held", "A", HOURS / (10 * 10 / 60))
+    expect(fleet, "Lost share of held GPU-hours", "A", HOURS / (10 * 10 / 60))
     for letter, share in zip("AB", (0.5, 0.5), strict=True):
         expect(fleet, "Used well, used very well", letter, share)
     expect(fleet, "Unexplained", "A", 0.7 * 10 / 60 / HOURS)
@@ -112,8 +112,8 @@ def costs(fleet: Fleet) -> None:
     """With the box left empty, with a zero in it, and with a number."""
     # A zero before 10 would make it an octal number.
     for cost, factor in (("", None), ("0", None), ("2.5", 2.5), ("10", 10)):
-        expect(fleet, "Cost of what is lost", "A", factor and HOURS * factor, cost=cost)
-        text = query("fleet", "Who loses most", "B", __range=RANGE, cost=cost, instance="idle")
+        expect(fleet, "Cost of the loss", "A", factor and HOURS * factor, cost=cost)
+        text = query("fleet", "Largest losses", "B", __range=RANGE, cost=cost, instance="idle")
         of_eve = '{cause="allocated_idle",owner="user eve"}'
         spent = {of_eve: round(factor * 2 / 6, 3)} if factor else {}
         fleet.expect(NOW, f"round({text}, 0.001)", spent)
@@ -123,9 +123,9 @@ def gains(fleet: Fleet) -> None:
     """Of all, and of those of a namespace."""
     row = '{owner="pod nlp/train-0",knob="num_workers"}'
     for letter, value in (("A", 2 * TO_WIN), ("B", 2)):
-        text = query("fleet", "What recommendations would return", letter)
+        text = query("fleet", "Gain of recommendations", letter)
         fleet.expect(NOW, f"round({text}, 0.001)", {row: value})
-        other = query("fleet", "What recommendations would return", letter, namespace="vision")
+        other = query("fleet", "Gain of recommendations", letter, namespace="vision")
         fleet.expect(NOW, other, {})
     expect(fleet, "GPU-hours a week to win", "A", 2 * TO_WIN)
     expect(fleet, "GPU-hours a week to win", "A", 0, namespace="vision")
@@ -164,8 +164,12 @@ def zeros(fleet: Fleet) -> None:
         expect(fleet, "GPUs", letter, count, **here)
     shown = [
         *(("Lost GPUs, by cause", "C"), ("Blind GPUs", "B")),
-        *(("GPU-hours lost", "A"), ("Share of what is held", "A"), ("GPUs held and free", "B")),
-        *(("Cost of what is lost", "A"), ("GPU-hours a week to win", "A")),
+        *(
+            ("GPU-hours lost", "A"),
+            ("Lost share of held GPU-hours", "A"),
+            ("GPUs held and free", "B"),
+        ),
+        *(("Cost of the loss", "A"), ("GPU-hours a week to win", "A")),
     ]
     for title, letter in shown:
         expect(fleet, title, letter, 0, **here)
