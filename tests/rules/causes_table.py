@@ -14,9 +14,7 @@ SEVERITIES = ("critical", "warning", "info")
 RUNBOOKS = Path(__file__).parents[2] / "rules/runbooks"
 
 _WHOSE = re.compile(r"^GPU .*?\(\{\{.*?\}\}\) ")
-_LOSS = re.compile(
-    r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of its throughput): "
-)
+_LOSS = re.compile(r"^(is idle \{\{[^}]*\}\} of the time|loses \{\{[^}]*\}\} of its throughput): ")
 _OF_ONE_GPU = re.compile(r"\{\{- .*\{\{ end \}\}$")
 _SENTENCE = re.compile(r"(?<=[.?]) ")
 _OF_CAUSE = "{{ $labels.cause }}"
