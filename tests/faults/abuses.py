@@ -160,7 +160,7 @@ def unnamed_file(node: Node) -> Iterator[None]:
         yield
 
 
-@row("A GPU changes hands while stacks are looked at", "lines stay with the job before it")
+@row("The tenant of a GPU changes during stack sampling", "lines go to the previous job")
 def change_of_hands(node: Node) -> Iterator[None]:
     with node.holding(SLEEPS):
         look_at(node, 0)
@@ -174,7 +174,7 @@ def change_of_hands(node: Node) -> Iterator[None]:
         yield
 
 
-@row("The first thread of a holder ends, others work on")
+@row("The first thread of a holder exits, others keep working")
 def leaderless(node: Node) -> Iterator[None]:
     with program(LEAVES) as holder:
         holder.tell()
@@ -206,7 +206,7 @@ def late_memory(node: Node) -> Iterator[None]:
         yield
 
 
-@row("A control group that a user named like a container", "the user is its owner")
+@row("A control group named like a container by a user", "the user is its owner")
 def posing_group(node: Node) -> Iterator[None]:
     user = f"{mark()}-{os.getpid()}.service".encode()  # unlike those of tests beside this one
     names = [user, b"kubepods", container(7).encode(), b"\xff\xfe"]
@@ -221,7 +221,7 @@ def posing_group(node: Node) -> Iterator[None]:
             yield
 
 
-@row("A process that gives its GPU back again and again")
+@row("A process that opens and closes its GPU repeatedly")
 def giving_back(node: Node) -> Iterator[None]:
     with program(LIVES) as holder:
         before = pidfds()
@@ -255,7 +255,7 @@ def requeued(node: Node) -> Iterator[None]:
     yield
 
 
-@row("Clients that do not read the list of jobs", "one job of memory for each")
+@row("Clients that do not read the list of jobs", "memory of one job for each")
 def silent_clients(node: Node) -> Iterator[None]:
     now, asked = time.time(), b"GET /api/v1/jobs?since=%d HTTP/1.1\r\nHost: x\r\n\r\n"
     noise = json.dumps([math.sin(n) for n in range(300)])
