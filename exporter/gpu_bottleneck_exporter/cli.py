@@ -405,13 +405,13 @@ def report(
       2  an option is wrong, or there is no such job, owner or GPU
     """
     from gpu_bottleneck_exporter.commands import report as reporting  # noqa: PLC0415
-    from gpu_bottleneck_exporter.report.bill import Wanted  # noqa: PLC0415
+    from gpu_bottleneck_exporter.report.bill import ReportQuery  # noqa: PLC0415
 
     named = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
     if prometheus and named:
         raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
     addresses, wrong = _addresses(nodes) if nodes else ([], [])
-    sys.exit(reporting.report(Wanted(**wanted), [*urls, *addresses], prometheus, wrong))
+    sys.exit(reporting.report(ReportQuery(**wanted), [*urls, *addresses], prometheus, wrong))
 
 
 @commands.command

@@ -40,7 +40,7 @@ def running(settings: Settings, board: Board, libraries: Libraries, log: Log) ->
     fatal: list[str] = []
     ledger, listener = Ledger(settings), bind("127.0.0.1:0")
     sampler = Sampler(
-        lambda: libraries.open(board), EVERY_TICK, settings, fatal.append, [ledger.note]
+        lambda: libraries.open(board), EVERY_TICK, settings, fatal.append, [ledger.enqueue]
     )
     server = WebServer(ExporterContent(sampler, settings, ledger), listener)
     thread = threading.Thread(target=server.serve)

@@ -86,14 +86,14 @@ def hold(ledger: Ledger, *pids: int, gpu: Identity = GPU, pod: Pod | None = None
     listed = tuple(Process(pid, 2**30) for pid in pids)
     found = Processes(listed, pod=pod)
     now_ns = time.monotonic_ns()
-    ledger.note(Tick(gpu, now_ns, readings={Processes: (now_ns, found)}))
+    ledger.enqueue(Tick(gpu, now_ns, readings={Processes: (now_ns, found)}))
 
 
 def spend(ledger: Ledger, seconds: float, gpu: Identity = GPU, end_ns: int | None = None) -> None:
     """Report a window of `gpu`: busy for a quarter of the time, then asleep."""
     ns = round(seconds * SECOND)
     window = Window(end_ns or time.monotonic_ns(), ns, ns // 4)
-    ledger.note(Tick(gpu, window.end_ns, windows=[window], stalls={ASLEEP: ns - ns // 4}))
+    ledger.enqueue(Tick(gpu, window.end_ns, windows=[window], stalls={ASLEEP: ns - ns // 4}))
 
 
 def find(ledger: Ledger, lines: IdleLines, *mains: Started, uuid: str = GPU.uuid) -> None:

@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.accounting.stall import ASLEEP, HOST_CODE, UNALLOCA
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.jobs import model
 from gpu_bottleneck_exporter.jobs.book import BACKFILL_NS, GpuBook
-from gpu_bottleneck_exporter.jobs.model import STEPS, Timeline, Use
+from gpu_bottleneck_exporter.jobs.model import TIMELINE_STEPS, Timeline, Use
 
 SECOND = 1_000_000_000
 WINDOW = SECOND // 6
@@ -47,16 +47,16 @@ class Gpu:
                 active = self.active(self.read_ns - WINDOW, self.read_ns)
                 windows.append(Window(self.read_ns, WINDOW, active))
             idle = sum(w.duration_ns - w.active_ns for w in windows)
-            self.book.spend(windows, {cause: idle} if idle else {})
+            self.book.add_windows(windows, {cause: idle} if idle else {})
 
     def come(
-        self, started: float, seen: float, use: model.Gpu | None = None, pid: int = 1
-    ) -> model.Gpu:
-        use = use or model.Gpu(gpu="0", uuid="GPU-0", start_seconds=at(seen) / SECOND)
+        self, started: float, seen: float, use: model.JobGpu | None = None, pid: int = 1
+    ) -> model.JobGpu:
+        use = use or model.JobGpu(gpu="0", uuid="GPU-0", start_seconds=at(seen) / SECOND)
         self.book.begin(use, pid, at(started), at(seen))
         return use
 
-    def go(self, use: model.Gpu, moment: float) -> None:
+    def go(self, use: model.JobGpu, moment: float) -> None:
         self.book.end(next(one for one in self.book.open() if one.gpu is use), at(moment))
 
 
@@ -89,7 +89,7 @@ def test_fifty_jobs_back_to_back_are_charged_their_own_time(tick: float) -> None
         assert use.timeline
         spent = use.timeline.spent_seconds["busy"]
         assert sum(spent) == pytest.approx(use.busy_seconds)
-        assert len(spent) == STEPS
+        assert len(spent) == TIMELINE_STEPS
 
 
 def test_work_in_the_window_of_a_border_is_of_who_was_there_first() -> None:
@@ -183,17 +183,17 @@ def test_longer_pauses_are_added_up() -> None:
 
 @pytest.mark.parametrize("step", [-3600, 3600])
 def test_a_clock_that_is_set_moves_times_and_changes_no_duration(step: int) -> None:
-    book, use = GpuBook(at(0)), model.Gpu(gpu="0", uuid="GPU-0", start_seconds=at(0) / SECOND)
-    book.power(at(0), 100.0)
+    book, use = GpuBook(at(0)), model.JobGpu(gpu="0", uuid="GPU-0", start_seconds=at(0) / SECOND)
+    book.add_energy(at(0), 100.0)
     tenancy = book.begin(use, 1, at(0), at(0))
-    book.spend([Window(at(160), 160 * SECOND, 0)], {ASLEEP: 160 * SECOND})
+    book.add_windows([Window(at(160), 160 * SECOND, 0)], {ASLEEP: 160 * SECOND})
     book.end(tenancy, at(160))
     book.shift(step * SECOND)
     use.shift(step)
-    book.power(at(160 + step), 260.0)
+    book.add_energy(at(160 + step), 260.0)
     book.begin(use, 2, at(300 + step), at(300 + step))
-    book.power(at(300 + step), 400.0)
-    book.spend([Window(at(310 + step), 150 * SECOND, 0)], {ASLEEP: 150 * SECOND})
+    book.add_energy(at(300 + step), 400.0)
+    book.add_windows([Window(at(310 + step), 150 * SECOND, 0)], {ASLEEP: 150 * SECOND})
     minute = BACKFILL_NS / SECOND
     assert use.start_seconds == at(step) / SECOND
     assert use.pause_seconds == pytest.approx(140 - minute)
@@ -223,19 +223,19 @@ def test_lost_windows_are_not_observed() -> None:
 
 def test_energy_is_charged_by_time_and_memory_to_who_is_alone() -> None:
     gpu = Gpu()
-    gpu.book.power(at(0.0), 100.0)
+    gpu.book.add_energy(at(0.0), 100.0)
     one = gpu.come(0.0, 0.0)
-    gpu.book.memory(at(0.5), 300, 1000)
+    gpu.book.record_memory(at(0.5), 300, 1000)
     gpu.go(one, 2.0)
     two = gpu.come(2.0, 2.1)
-    gpu.book.power(at(4.0), 500.0)
-    gpu.book.memory(at(4.0), 200, 1000)
+    gpu.book.add_energy(at(4.0), 500.0)
+    gpu.book.record_memory(at(4.0), 200, 1000)
     assert [one.energy_joules, two.energy_joules] == pytest.approx([200.0, 200.0])
     gpu.come(4.0, 4.0, pid=3)
-    gpu.book.memory(at(5.0), 900, 1000)
+    gpu.book.record_memory(at(5.0), 900, 1000)
     assert (one.memory_peak_bytes, two.memory_peak_bytes) == (300, 200)
     assert two.memory_total_bytes == 1000
-    gpu.book.power(at(5.0), 3.0)  # the driver was reloaded
+    gpu.book.add_energy(at(5.0), 3.0)  # the driver was reloaded
     assert two.energy_joules == pytest.approx(200.0)
 
 
@@ -243,7 +243,7 @@ def test_windows_of_two_seconds_as_under_mig() -> None:
     gpu = Gpu()
     use = gpu.come(0.0, 0.0)
     gpu.go(use, 1.5)
-    gpu.book.spend([Window(at(2.0), 2 * SECOND, SECOND)], {ASLEEP: SECOND})
+    gpu.book.add_windows([Window(at(2.0), 2 * SECOND, SECOND)], {ASLEEP: SECOND})
     assert use.busy_seconds == pytest.approx(1.0)
     assert use.observed_seconds == pytest.approx(1.5)
 
@@ -260,7 +260,7 @@ def test_a_timeline_has_few_steps_and_loses_nothing() -> None:
     busy, idle = line.spent_seconds["busy"], line.spent_seconds[ASLEEP]
     assert sum(busy) == pytest.approx(whole.busy_seconds)
     assert sum(idle) == pytest.approx(whole.stall_seconds[ASLEEP])
-    assert len(busy) == len(idle) == STEPS
+    assert len(busy) == len(idle) == TIMELINE_STEPS
     assert all(sum(step) <= line.step_seconds + 1e-6 for step in zip(busy, idle, strict=True))
 
 

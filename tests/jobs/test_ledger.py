@@ -27,8 +27,8 @@ from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.host.files import NoRoomError
 from gpu_bottleneck_exporter.host.process import Started, stat_of
 from gpu_bottleneck_exporter.host.programs import program_name
-from gpu_bottleneck_exporter.jobs.ledger import MOST_BYTES, Ledger
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job
+from gpu_bottleneck_exporter.jobs.ledger import MAX_JOBS_BYTES, Ledger
+from gpu_bottleneck_exporter.jobs.model import Job, JobGpu
 from gpu_bottleneck_exporter.jobs.recorder import name_of
 from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.nodeview import wire
@@ -285,7 +285,7 @@ def test_an_answer_is_bounded_and_says_what_it_leaves_off(tmp_path: Path) -> Non
         store.write([Row(f"{n}", "ada", now, body) for n in range(100)], now)
     with keeping(jobs_state_file=file) as ledger:
         text = b"".join(ledger.documents())
-    assert len(text) < MOST_BYTES + 10_000
+    assert len(text) < MAX_JOBS_BYTES + 10_000
     assert json.loads(text)["left_off"] > 50
 
 
@@ -381,7 +381,7 @@ def test_a_full_disk_costs_the_jobs_that_ended_first(tmp_path: Path) -> None:
     folder.write_text("in the way")
     ended = time.time() - 1000
     for n in range(300):
-        gpu = Gpu(gpu="0", uuid="GPU-1", start_seconds=ended, end_seconds=ended + n)
+        gpu = JobGpu(gpu="0", uuid="GPU-1", start_seconds=ended, end_seconds=ended + n)
         ledger._recorder.jobs[f"{n}"] = Job(id=f"{n}", gpus=[gpu])
     ledger._save(running=False)
     assert [*ledger._recorder.jobs] == [f"{n}" for n in range(44, 300)]
@@ -427,7 +427,7 @@ def test_names_that_look_alike_are_not_the_same(tmp_path: Path) -> None:
     found = []
     for owner, session in owners:
         found.append(ledger._recorder._job(owner, session, now, {}))
-        found[-1].gpus = [Gpu(gpu="0", uuid="GPU-1", start_seconds=now / 1e9)]
+        found[-1].gpus = [JobGpu(gpu="0", uuid="GPU-1", start_seconds=now / 1e9)]
     assert len({job.id for job in found}) == len(owners)
     assert [ledger._recorder._job(owner, session, now, {}) for owner, session in owners] == found
     ledger._save(running=True)
@@ -444,7 +444,7 @@ def test_users_without_names_share_the_room_of_their_range(tmp_path: Path) -> No
         hold(ledger, *(there.enter_context(process(user=user)).pid for user in users))
         assert len(jobs(ledger)) == len(users)
     with closing(Store(file, 10, 1e9)) as store:
-        accounts = Counter(row.who for row in store.read() or ())
+        accounts = Counter(row.account for row in store.read() or ())
     assert sorted(accounts.values()) == [1, 3]
 
 
@@ -455,9 +455,9 @@ def test_a_container_whose_root_is_many_users_has_the_room_of_one(tmp_path: Path
         user, number = f"{1000 + uid}", f"{uid}"
         owner = Owner(container_id="c", slurm_job_id=number, user=user, source="claim")
         gpus = ledger._recorder._job(owner, 1, now, {}).gpus
-        gpus.append(Gpu(gpu="0", uuid="GPU-1", start_seconds=now / 1e9))
+        gpus.append(JobGpu(gpu="0", uuid="GPU-1", start_seconds=now / 1e9))
     ledger._save(running=True)
-    assert len({row.who for row in ledger._store.read() or ()}) == 1
+    assert len({row.account for row in ledger._store.read() or ()}) == 1
 
 
 def test_a_list_is_made_while_it_is_sent(tmp_path: Path) -> None:
@@ -594,7 +594,7 @@ def test_a_recommendation_is_for_the_processes_that_it_is_about(
         for mains, told in (((), 0), (two, 0), ((one,), 1)):
             about = frozenset(started(program.pid) for program in mains)
             sampler.outlook = Outlook(PRESCRIBED, SCORED, mains=about)
-            ledger._recorder.learn()
+            ledger._recorder.update()
             advised = [job for job in jobs(ledger) if "recommendation" in job["gpus"][0]]
             assert [job["end_seconds"] is None for job in advised] == [False] * told
             assert all("score" in job["gpus"][0] for job in advised)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.jobs.store import MOST_ROW_BYTES, NEWEST, Row, Store
+from gpu_bottleneck_exporter.jobs.store import MAX_ROW_BYTES, NEWEST, Row, Store
 from support.disks import small_disk
 from support.leftovers import mark
 from support.logged import logged
@@ -47,7 +47,7 @@ def test_what_was_written_is_found(store: Store) -> None:
     assert names(store) == ["b", "a"]
     assert names(store, since=NOW) == ["b"]
     (found,) = [*(store.read(0.0, "b", "b") or [])]
-    assert found.who == "eve"
+    assert found.account == "eve"
     assert '"id": "b"' in found.text
     assert store.read(0.0, "c", "c") == []
 
@@ -301,7 +301,7 @@ def test_a_file_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
 
 
 FORGED: dict[str, tuple[object, ...]] = {
-    "too large": ("x", "eve", NOW, os.urandom(MOST_ROW_BYTES + 1)),
+    "too large": ("x", "eve", NOW, os.urandom(MAX_ROW_BYTES + 1)),
     "a text": ("x", "eve", NOW, "{}"),
     "no time": ("x", "eve", None, b"{}"),
     "a time in words": ("x", "eve", "late", b"{}"),
@@ -327,7 +327,7 @@ def test_a_row_that_somebody_forged_is_passed_over(how: str, tmp_path: Path) -> 
 
 def test_a_document_that_unpacks_to_more_than_its_limit_is_refused() -> None:
     bomb = zlib.compress(bytes(2**26))
-    assert len(bomb) < MOST_ROW_BYTES
+    assert len(bomb) < MAX_ROW_BYTES
     for body in (bomb, zlib.compress(b"{}")[:-1]):
         with pytest.raises(ValueError, match="too large"):
             _ = Row("a", "eve", NOW, body).text

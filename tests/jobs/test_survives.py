@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.jobs.model import DIGITS, Gpu, Job, Timeline
+from gpu_bottleneck_exporter.jobs.model import DIGITS, Job, JobGpu, Timeline
 from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview import model, wire
@@ -60,7 +60,7 @@ def test_lines_of_any_code_survive(
     windows: list[Window], stalls: dict[str, int], looks: list[Look], uuid: str
 ) -> None:
     lines = counted(windows, stalls, looks)
-    gpu = Gpu(gpu="", uuid=uuid, start_seconds=1.0, idle_lines=lines, mig="")
+    gpu = JobGpu(gpu="", uuid=uuid, start_seconds=1.0, idle_lines=lines, mig="")
     found = again(Job(id="a", gpus=[gpu], owner={"user": uuid})).gpus[0].idle_lines
     assert found is not None
     assert (found.looks, len(found.lines)) == (lines.looks, len(lines.lines))
@@ -79,7 +79,7 @@ def test_lines_of_any_code_survive(
 def test_a_job_with_empty_names_is_read_again() -> None:
     windows, looks = [Window(10**9, 10**9, 0)], [Look(1, [LOOKED])]
     lines = counted(windows, {"host_code": 10**9}, looks)
-    gpu = Gpu(gpu="0", uuid="", start_seconds=1.0, idle_lines=lines)
+    gpu = JobGpu(gpu="0", uuid="", start_seconds=1.0, idle_lines=lines)
     found = again(Job(id="a", gpus=[gpu])).gpus[0]
     assert (found.uuid, found.idle_lines) == ("", lines)
     assert [line.file for line in lines.lines] == [""]
@@ -87,7 +87,7 @@ def test_a_job_with_empty_names_is_read_again() -> None:
 
 def test_a_stored_document_is_short() -> None:
     line = Timeline(1.00049, spent_seconds={"busy": [0.12345]})
-    gpu = Gpu(gpu="0", uuid="u", start_seconds=1.23456, timeline=line, energy_joules=0.1 + 0.2)
+    gpu = JobGpu(gpu="0", uuid="u", start_seconds=1.23456, timeline=line, energy_joules=0.1 + 0.2)
     none = {"observed_seconds": 0.0, "busy_seconds": 0.0, "stall_seconds": {}}
     assert wire.document(Job(id="a").having([gpu]), DIGITS) == {
         **none,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpu_bottleneck_exporter.commands.report import select
-from gpu_bottleneck_exporter.report.bill import Bill, Wanted
+from gpu_bottleneck_exporter.report.bill import JobReport, ReportQuery
 from gpu_bottleneck_exporter.report.ledgers import add, joined
 from support.beside import Reply, Request, answering
 
@@ -105,16 +105,16 @@ def example() -> tuple[Fields, Fields]:
     )
 
 
-def read(*documents: Fields, **wanted: Any) -> Bill:  # noqa: ANN401 - of any type
+def read(*documents: Fields, **wanted: Any) -> JobReport:  # noqa: ANN401 - of any type
     """What stands in documents that were made just now."""
-    found = Bill(Wanted(**wanted))
+    found = JobReport(ReportQuery(**wanted))
     for one in documents:
         add(found, "http://node", json.dumps(one).encode(), NOW, NOW)
     found.jobs = [*joined(found.jobs)]
     return found
 
 
-def bill(*documents: Fields, **wanted: Any) -> Bill:  # noqa: ANN401 - of any type
+def bill(*documents: Fields, **wanted: Any) -> JobReport:  # noqa: ANN401 - of any type
     """The bill for these documents and flags."""
     found = read(*documents, **wanted)
     select(found)

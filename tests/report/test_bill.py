@@ -9,7 +9,7 @@ from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.jobs.model import Job
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.report import ledgers
-from gpu_bottleneck_exporter.report.about import about, change, first, slow_line, slowest
+from gpu_bottleneck_exporter.report.about import about, change, do_first, slow_line, slowest
 from report import documents
 from report.documents import HOUR, NOW, Fields, advised, bill, document, example, gpu, job, read
 
@@ -60,7 +60,7 @@ def test_what_a_change_returns_is_no_more_than_its_cause_took() -> None:
     hours = f"{(7 * 0.36 + 0.52) * 3.2:.3g}"
     told = f"num_workers 2 → 6 on all ranks (would return about {hours} GPU-hours)"
     assert change(found) == told
-    assert first(found) == f"Do first: {told}"
+    assert do_first(found) == f"Do first: {told}"
 
 
 def test_what_a_change_returns_is_what_the_same_work_leaves_over() -> None:
@@ -106,8 +106,8 @@ def test_no_gpu_is_the_slowest_where_none_stands_out(ranks: list[Fields]) -> Non
 def test_without_a_recommendation_the_usual_remedy_stands_alone() -> None:
     found = one(gpu(0, storage=0.4, asleep=0.1))
     assert change(found) is None
-    assert first(found) == f"Do first: {REMEDIES['storage']} (storage)"
-    assert first(one(gpu(0))) is None
+    assert do_first(found) == f"Do first: {REMEDIES['storage']} (storage)"
+    assert do_first(one(gpu(0))) is None
 
 
 def test_of_several_changes_the_one_that_returns_most_is_first() -> None:

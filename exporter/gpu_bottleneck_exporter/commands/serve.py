@@ -163,7 +163,7 @@ def serve(
         server.stop()
 
     ledger = Ledger(settings)
-    sampler = Sampler(open_driver, enabled(settings), settings, end, [ledger.note])
+    sampler = Sampler(open_driver, enabled(settings), settings, end, [ledger.enqueue])
     content = ExporterContent(sampler, settings, ledger)
     server = WebServer(content, listener, settings.telemetry_path, web_config=web_config)
     nothing = partial(log.info, "nothing to reload: there is no --web.config.file")

@@ -1,1 +1,1 @@
-"""The ledger of jobs: what each did with its GPUs, from its first process to its last."""
+"""The jobs of this machine and their use of its GPUs: recorded, stored and served."""

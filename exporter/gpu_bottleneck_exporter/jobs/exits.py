@@ -1,4 +1,4 @@
-"""Notices the exit of processes, by a pidfd of each."""
+"""Detects the exit of processes by pidfds."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gpu_bottleneck_exporter.host.files import NoRoomError
 from gpu_bottleneck_exporter.host.sockets import same_pids
 
 _MAX_PIDFDS = 1024
-"""Processes that are watched at once; the exit of others is noticed at the next tick."""
+"""Processes watched at once; the exit of others is detected at the next tick."""
 
 
 class ExitWatch:
     """A callback for the exit of each process. Not thread-safe, except for `wait` and `wake`."""
 
     def __init__(self, proc: Path) -> None:
-        """No process can be watched if `proc` is that of another PID namespace."""
+        """A watch of no process if `proc` belongs to another PID namespace."""
         self._same_pids = same_pids(proc)
         self._callbacks: dict[int | None, Callable[[], None]] = {}
-        """By pidfd."""
+        """Callbacks by pidfd."""
         self._epoll = select.epoll()
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._woken, select.EPOLLIN)
 
     def watch(self, pid: int, exited: Callable[[], None]) -> int | None:
-        """The pidfd of a process after whose exit `notify` calls `exited`; None if there is none.
+        """Have `notify` call `exited` after the exit of a process; if it has exited, call at once.
 
-        Calls `exited` at once if the process has exited.
+        Returns its pidfd; None if it cannot be watched.
         """
         pidfd = None
         if self._same_pids and len(self._callbacks) < _MAX_PIDFDS:
@@ -56,17 +56,17 @@ class ExitWatch:
             os.eventfd_read(self._woken)
 
     def wake(self) -> None:
-        """End `wait`, or the next one."""
+        """End the current or next `wait`."""
         os.eventfd_write(self._woken, 1)
 
     def notify(self) -> None:
-        """Call back for each process that has exited."""
-        # Polled here, not in `wait`: since then, a pidfd's number may have become another's.
+        """Call back for each exited process."""
+        # Polled here, not in `wait`: since then, the number of a pidfd may have been reused.
         for pidfd in self._callbacks.keys() & {fd for fd, _ in self._epoll.poll(0)}:
             self._callbacks[pidfd]()
 
     def close(self) -> None:
-        """Close all descriptors but the one of `wake`, which may still be called."""
+        """Close all descriptors except that of `wake`, which may still be called."""
         self._epoll.close()
         for pidfd in [*self._callbacks]:
             self.unwatch(pidfd)

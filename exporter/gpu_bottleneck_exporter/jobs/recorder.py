@@ -1,4 +1,4 @@
-"""Records jobs: which processes hold which GPU, whose they are, and what ticks charge to them."""
+"""Records jobs: their processes, owners and GPU time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.host.process import Started, monotonic_start_ns, st
 from gpu_bottleneck_exporter.host.programs import program_name
 from gpu_bottleneck_exporter.jobs.book import BACKFILL_NS, GpuBook, Tenancy
 from gpu_bottleneck_exporter.jobs.exits import ExitWatch
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, end_of
+from gpu_bottleneck_exporter.jobs.model import Job, JobGpu, end_of
 from gpu_bottleneck_exporter.jobs.runs import is_later, run_of
 from gpu_bottleneck_exporter.jobs.store import Store
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
@@ -32,32 +32,21 @@ from gpu_bottleneck_exporter.workload.users import UserNames
 if TYPE_CHECKING:
     from gpu_bottleneck_exporter.stacktraces.watch import LineWatch
 
-_LATE_SECONDS = 1.0
-"""Before a job's end is noted, the next one may have started."""
-_STEP_NS = 100_000_000
-"""Smallest step of the wall clock that is followed: more than the error of reading two clocks, and
-less than the steps of NTP daemons and leap seconds."""
-_NAME_SECONDS = 1.0
-"""Wait for a user's name, which is part of ids: on another node it may come at once."""
-_PROOFS = frozenset({"cgroup", "prolog"})
-"""Sources of an owner that only root can write."""
-NUMBERED = re.compile(r"^slurm-[0-9A-Za-z]+")
-"""An id of a Slurm job, up to its number."""
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_ID_CHARACTERS = 80
+SLURM_ID = re.compile(r"^slurm-[0-9A-Za-z]+")
+"""Id of a Slurm job, up to its number."""
 
 
 class JobRecorder:
-    """The recorder of this machine's jobs, from ticks and exits of processes. Not thread-safe.
+    """Records this machine's jobs, from ticks and process exits.
 
-    A tick's times become Unix times when it is recorded: monotonic ones plus an offset that is kept
-    until the wall clock is set. Then the times of jobs that run or ended less than a minute ago
-    move along: they are right by the new time, and no duration changes. Jobs that are only in the
-    store keep their times: the pause of one that goes on from there is wrong by the step.
+    When the wall clock is set, the times of running and recent jobs shift with it, so no duration
+    changes; if a job that was only in the store continues, its pause is wrong by the step.
+
+    Not thread-safe.
     """
 
     _sampler: Sampler
-    """From `start` on."""
+    """Set by `start`."""
 
     def __init__(
         self,
@@ -67,32 +56,34 @@ class JobRecorder:
         throttle: LogThrottle,
         store_run: Callable[[Job], None],
     ) -> None:
-        """`store_run` is called with an earlier run of a job once it has an id of its own."""
+        """A recorder that calls `store_run` with an earlier run of a job under a new id."""
         self._settings, self._proc = settings, settings.procfs
-        users = UserNames(self._proc, _NAME_SECONDS)
+        # Names are part of ids, and other nodes may resolve them at once.
+        users = UserNames(self._proc, patience_seconds=1.0)
         self._owners = OwnerReader(self._proc, Groups(self._proc, settings.sysfs), users)
         self._store, self._exits, self._throttle = store, exits, throttle
         self._store_run = store_run
         self._lines: LineWatch | None = None
         self._books: dict[str, GpuBook] = {}
         self.jobs: dict[str, Job] = {}
-        """Those that run, or ended less than `BACKFILL_NS` ago, by id."""
+        """Jobs that run or ended less than `BACKFILL_NS` ago, by id."""
         self._offset_ns = _wall_offset_ns()
-        """Unix time less monotonic time."""
         self._began_ns = time.monotonic_ns()
 
     def start(self, sampler: Sampler) -> None:
-        """Use the sampler for readings, names and lines of code."""
+        """Begin to use `sampler`."""
         self._sampler, self._lines = sampler, sampler.lines
 
     def now_ns(self) -> int:
-        """Unix time, by the offset in use."""
+        """Unix time, by the current offset."""
         return time.monotonic_ns() + self._offset_ns
 
     def _follow_clock(self) -> None:
-        """Move all times along if the wall clock was set."""
         step_ns = _wall_offset_ns() - self._offset_ns
-        if abs(step_ns) >= _STEP_NS:
+        min_step_ns = (
+            100_000_000  # more than the read error, less than steps by NTP and leap seconds
+        )
+        if abs(step_ns) >= min_step_ns:
             self._offset_ns += step_ns
             for book in self._books.values():
                 book.shift(step_ns)
@@ -100,69 +91,72 @@ class JobRecorder:
                 gpu.shift(step_ns / 1e9)
 
     def drain(self, ticks: deque[Tick]) -> None:
-        """Record and remove all `ticks`, and record the lines of code that were found."""
+        """Record and remove all `ticks`, and record completed stack samples."""
         self._follow_clock()
         while ticks:
             tick = ticks.popleft().shifted(self._offset_ns)
             uuid = tick.gpu.uuid
             book = self._books.setdefault(uuid, GpuBook(tick.at_ns))
             with self._throttle.guarded("listing the processes", uuid=uuid):
-                if (found := tick.reading(Processes)) and found.count is not None:
-                    self._list(book, tick.gpu, tick.read_ns(Processes), found)
-            with self._throttle.guarded("charging the time", uuid=uuid):
+                if (holders := tick.reading(Processes)) and holders.count is not None:
+                    self._update_tenancies(book, tick.gpu, tick.read_ns(Processes), holders)
+            with self._throttle.guarded("attributing the time", uuid=uuid):
                 if tick.windows:
-                    book.spend(tick.windows, tick.stalls)
+                    book.add_windows(tick.windows, tick.stalls)
                 if power := tick.reading(Power):
-                    book.power(tick.read_ns(Power), power.energy_joules)
+                    book.add_energy(tick.read_ns(Power), power.energy_joules)
                 if memory := tick.reading(Memory):
                     shared = memory.of_machine or tick.gpu.coherent
                     used = None if shared else memory.used_bytes
-                    book.memory(tick.read_ns(Memory), used, memory.total_bytes)
+                    book.record_memory(tick.read_ns(Memory), used, memory.total_bytes)
         for uuid, (lines, mains) in self._lines.ended() if self._lines else ():
-            with self._throttle.guarded("keeping the lines", uuid=uuid):
-                had = _whose(self._books[uuid], mains) if uuid in self._books else None
-                if had and lines.lines:
-                    had.idle_lines = lines
+            with self._throttle.guarded("recording the lines", uuid=uuid):
+                gpu = _gpu_of(self._books[uuid], mains) if uuid in self._books else None
+                if gpu and lines.lines:
+                    gpu.idle_lines = lines
 
     def _end(self, book: GpuBook, tenancy: Tenancy, at_ns: int) -> None:
-        """Record that a process has left, and watch it no longer."""
         book.end(tenancy, at_ns)
         self._exits.unwatch(tenancy.pidfd)
 
     def _exited(self, book: GpuBook, tenancy: Tenancy) -> None:
-        """Record that a process has exited, and let its GPU be read at once, up to this moment."""
+        """End the tenancy of an exited process, and have its GPU read at once."""
         self._end(book, tenancy, self.now_ns())
         self._sampler.look((tenancy.gpu.uuid,), now=True)
 
-    def _list(self, book: GpuBook, gpu: Identity, at_ns: int, found: Processes) -> None:
-        """Note who holds `gpu`."""
-        used = {one.pid: one.used_bytes for one in found.processes}
+    def _update_tenancies(
+        self, book: GpuBook, gpu: Identity, at_ns: int, holders: Processes
+    ) -> None:
+        used = {holder.pid: holder.used_bytes for holder in holders.processes}
         for tenancy in book.open():
             if tenancy.pid not in used:
                 self._end(book, tenancy, at_ns)
-        here, known = ({one.pid for one in them} for them in (book.open(), book.tenancies))
-        for pid in used.keys() - here:
-            came = False
+        open_pids = {tenancy.pid for tenancy in book.open()}
+        past_pids = {tenancy.pid for tenancy in book.tenancies}
+        for pid in used.keys() - open_pids:
+            begun = False
             with self._throttle.guarded("recording the processes", uuid=gpu.uuid):
-                came = self._begin(book, gpu, at_ns, pid, found)
-            if not came and pid in known:  # the driver still lists it
+                begun = self._begin(book, gpu, at_ns, pid, holders)
+            if not begun and pid in past_pids:  # exited, but the driver still lists it
                 self._sampler.look((gpu.uuid,), now=False)
-        for had in {tenancy.gpu for tenancy in book.open()}:
-            sizes = [used.get(tenancy.pid) for tenancy in book.open() if tenancy.gpu is had]
-            had.need(None if None in sizes else sum(filter(None, sizes)))
+        for job_gpu in {tenancy.gpu for tenancy in book.open()}:
+            sizes = [used.get(tenancy.pid) for tenancy in book.open() if tenancy.gpu is job_gpu]
+            job_gpu.record_memory(None if None in sizes else sum(filter(None, sizes)))
 
-    def _begin(self, book: GpuBook, gpu: Identity, at_ns: int, pid: int, found: Processes) -> bool:
-        """Let a process hold `gpu`; whether it is there."""
+    def _begin(
+        self, book: GpuBook, gpu: Identity, at_ns: int, pid: int, holders: Processes
+    ) -> bool:
+        """Begin the tenancy of a process; returns whether the process exists."""
         stat = stat_of(self._proc, pid)
         if stat is None or stat.ended:
             return False
         started_ns = monotonic_start_ns(stat.started_ticks) + self._offset_ns
         owner, *_ = *self._owners.of([(pid, stat.started_ticks)], time.monotonic_ns()), NOBODY
-        if found.pod:
-            owner = replace(owner, **found.pod._asdict())
+        if holders.pod:
+            owner = replace(owner, **holders.pod._asdict())
         elif owner.pod_uid and owner.container_id:
             self._sampler.seek_name(owner.container_id)
-        # All that may fail is read before there is a job.
+        # Reads that may fail come before the job is created.
         command = program_name(self._proc, pid)
         claims = claims_of(self._proc, pid, self._settings.jobs_claims)
         run = (
@@ -171,17 +165,17 @@ class JobRecorder:
         job = self._job(owner, stat.session, started_ns, run)
         job.command = job.command or command or None
         job.claims |= claims
-        had = next((one for one in job.gpus if one.uuid == gpu.uuid), None)
-        if had is None:
-            had = Gpu(
+        job_gpu = next((other for other in job.gpus if other.uuid == gpu.uuid), None)
+        if job_gpu is None:
+            job_gpu = JobGpu(
                 gpu=f"{gpu.index}",
                 uuid=gpu.uuid,
                 model=gpu.name,
                 mig=gpu.mig_profile,
                 start_seconds=at_ns / 1e9,
             )
-            job.gpus.append(had)
-        tenancy = book.begin(had, pid, started_ns, at_ns)
+            job.gpus.append(job_gpu)
+        tenancy = book.begin(job_gpu, pid, started_ns, at_ns)
         tenancy.started_ticks = stat.started_ticks
         tenancy.pidfd = self._exits.watch(pid, partial(self._exited, book, tenancy))
         return True
@@ -189,22 +183,20 @@ class JobRecorder:
     def _job(self, owner: Owner, session: int, started_ns: int, run: Mapping[str, str]) -> Job:
         """The job of a process.
 
-        A Slurm job or a pod may have pauses without a process on a GPU, and is known by its name:
-        it goes on as long as it is kept. A user's own processes have no name in common: one job are
-        those of a launcher (`rendezvous`) or a session, until none of them holds a GPU any more.
-        What is typed into one terminal after that is the next job. A Slurm job that is requeued is
-        another record: its last run has the plain id.
+        A Slurm job or a pod continues after a pause while it is retained. Other processes form a
+        job per launcher (`rendezvous`) or session until none of them holds a GPU. Each run of a
+        requeued Slurm job is a record; the last has the plain id.
         """
         name, user = name_of(owner), owner.user or "unknown"
-        job = self._known(name, started_ns) if name else None
+        job = self._latest(name, started_ns) if name else None
         if name is None:
-            alike = _id("user", user, owner.rendezvous or f"{session}")
-            job, started = self._known(alike, started_ns, timed=True), started_ns / 1e9
-            name = f"{alike}-{max(int(started), 0)}"
+            prefix = _id("user", user, owner.rendezvous or f"{session}")
+            job, started = self._latest(prefix, started_ns, timed=True), started_ns / 1e9
+            name = f"{prefix}-{max(int(started), 0)}"
             end = end_of(job.gpus) if job else started
-            # One that ends later than now was stored before the clock was set back.
-            goes_on = end is None or started < end - _LATE_SECONDS <= self.now_ns() / 1e9
-            job = job if goes_on else None
+            # Ends may be recorded a second late; future ones predate a clock set back.
+            continues = end is None or started < end - 1.0 <= self.now_ns() / 1e9
+            job = job if continues else None
         elif job and is_later(run, job.run):
             self._retire(job)
             job = None
@@ -212,82 +204,85 @@ class JobRecorder:
             job = self.jobs[name] = Job(id=name)
         job.run |= run
         fields = {field: text for field, text in asdict(owner).items() if text}
-        # With fakeroot or containers, a job's processes have several users; the first is its own.
+        # With fakeroot or containers, a job's processes have several users; the first is the owner.
         job.owner |= fields | {field: job.owner[field] for field in {"user"} & job.owner.keys()}
         return job
 
     def _retire(self, job: Job) -> None:
-        """Keep an earlier run under an id of its own: its start in ms follows the number."""
+        """Retain an earlier run under a new id: its start in milliseconds follows the number."""
         self.jobs.pop(job.id)
         start = min((gpu.start_seconds for gpu in job.gpus), default=0.0)
-        job.id = NUMBERED.sub(rf"\g<0>.{1000 * start:.0f}", job.id, count=1)
+        job.id = SLURM_ID.sub(rf"\g<0>.{1000 * start:.0f}", job.id, count=1)
         self.jobs[job.id] = job
         self._store_run(job)
 
-    def _known(self, name: str, started_ns: int, *, timed: bool = False) -> Job | None:
-        """The last job with id `name`, or with `name` and a time; one that was stored may go on.
+    def _latest(self, name: str, started_ns: int, *, timed: bool = False) -> Job | None:
+        """The last job, recorded or stored, with id `name`; if `timed`, with `name` and a time.
 
-        Raises OSError while what is stored cannot be read: a job that began anew would replace it.
-        A process waits for that as long as it loses none of its time.
+        Raises OSError if the store cannot be read, as a new job would replace the stored one, but
+        only while waiting costs the process no time.
         """
-        key = (lambda one: one.rpartition("-")[0]) if timed else str
+        key = (lambda name: name.rpartition("-")[0]) if timed else str
         jobs = [job for job in self.jobs.values() if key(job.id) == name]
         if not jobs:
             names = self._store.names(name, f"{name}-:" if timed else name)
-            last = next((one for one in names or () if key(one) == name), "")
+            last = next((stored for stored in names or () if key(stored) == name), "")
             rows = None if names is None else self._store.read(0.0, last, last)
             waits_ns = min(time.monotonic_ns() - self._began_ns, self.now_ns() - started_ns)
             if rows is None and waits_ns < BACKFILL_NS:
-                raise OSError("the jobs that are stored cannot be read")
+                raise OSError("the stored jobs cannot be read")
             for row in rows or ():
                 with self._throttle.guarded("continuing a job", job=row.id):
                     jobs = [wire.read(Job, json.loads(row.text) | {"id": row.id})]
                     self.jobs[row.id] = jobs[0]
         return jobs[-1] if jobs else None
 
-    def learn(self) -> None:
-        """Look up what comes later than a process: names of its pod, and what would help."""
+    def update(self) -> None:
+        """Add information that arrives later than a process: pod names and recommendations."""
         for gpu in self._sampler.state().gpus if self.jobs else ():
             for job in self.jobs.values():
                 if holder := gpu.assigned.names.get(job.owner.get("container_id", "")):
                     job.owner |= holder._asdict()
             outlook = gpu.feeding.outlook if gpu.feeding else None
             book = self._books.get(gpu.identity.uuid)
-            if outlook and book and (had := _whose(book, outlook.mains)):
+            if outlook and book and (job_gpu := _gpu_of(book, outlook.mains)):
                 if isinstance(outlook.advice, Prescription):
-                    had.recommendation = outlook.advice
-                had.score = outlook.score or had.score
+                    job_gpu.recommendation = outlook.advice
+                job_gpu.score = outlook.score or job_gpu.score
 
-    def forget(self, jobs: Iterable[Job]) -> None:
-        """Drop `jobs`, and GPUs that have been without ticks and processes for long."""
+    def evict(self, jobs: Iterable[Job]) -> None:
+        """Evict `jobs`, and books of GPUs without processes or recent ticks."""
         for job in jobs:
             del self.jobs[job.id]
             self._throttle.forget(job.id)
         since_ns = self.now_ns() - 2 * BACKFILL_NS
-        books = self._books.items()
-        self._books = {uuid: one for uuid, one in books if one.open() or one.until_ns > since_ns}
+        self._books = {
+            uuid: book
+            for uuid, book in self._books.items()
+            if book.open() or book.until_ns > since_ns
+        }
 
 
-def _whose(book: GpuBook, mains: frozenset[Started]) -> Gpu | None:
-    """What the job has of the GPU whose processes all `mains` are; None unless it is one job."""
+def _gpu_of(book: GpuBook, mains: frozenset[Started]) -> JobGpu | None:
+    """The use by the job of `mains`; None unless they belong to one."""
     gpus = {(tenancy.pid, tenancy.started_ticks): tenancy.gpu for tenancy in book.tenancies}
-    found = {gpus.get(main) for main in mains}
-    return found.pop() if len(found) == 1 else None
+    owners = {gpus.get(main) for main in mains}
+    return owners.pop() if len(owners) == 1 else None
 
 
 def _wall_offset_ns() -> int:
-    """Unix time less monotonic time: the largest of three, as an interruption makes it less."""
+    """Unix time minus monotonic time: the largest of three, as preemption lowers it."""
     return round(max(time.time() - time.monotonic() for _ in range(3)) * 1e9)
 
 
 def name_of(owner: Owner) -> str | None:
-    """The id of the job of `owner`; None for a user's own processes.
+    """The id of the job of `owner`; None for a user's other processes.
 
-    A number of Slurm's that only the process itself claims is one of its user's, not another's.
+    A Slurm number that the process only claims is qualified by its user.
     """
     pod = owner.pod_uid or (owner.pod and f"{owner.namespace}.{owner.pod}")
     container = (owner.container_id or "")[:12]
-    if owner.slurm_job_id and owner.source not in _PROOFS:
+    if owner.slurm_job_id and owner.source not in ("cgroup", "prolog"):  # only root writes these
         tenant = filter(None, (owner.user or "unknown", pod or container))
         return _id("slurm", owner.slurm_job_id, *tenant)
     kind, _, name = (owner.job or "").partition("-")
@@ -296,9 +291,9 @@ def name_of(owner: Owner) -> str | None:
 
 
 def _id(kind: str, *names: str) -> str:
-    """An id that no other `names` have: with a hash of them where the text does not tell."""
+    """An id of at most 80 characters, with a hash of `names` if it would be ambiguous."""
     text = "-".join((kind, *names))
-    safe = _UNSAFE.sub("-", text)[:_ID_CHARACTERS]
+    safe = re.sub(r"[^A-Za-z0-9._-]", "-", text)[:80]
     if safe == text and (len(names) == 1 or not any("-" in name for name in names)):
         return safe
-    return f"{safe[: _ID_CHARACTERS - 13]}-{named(names)}"
+    return f"{safe[:67]}-{named(names)}"

@@ -1,4 +1,4 @@
-"""Tells the runs of a job apart: one that is requeued keeps its number."""
+"""Distinguishes the runs of a job: a requeued one keeps its number."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.workload.owners import claims_of
 from gpu_bottleneck_exporter.workload.schedulers import job_in
 
-_NUMBER, _COUNT = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
 _GROUP = re.compile(r".*?/(?:job_[0-9]+|s[0-9A-HJKMNP-TV-Z]{13})(?=/|$)")
-"""The path of a control group down to the folder of the job."""
+"""Path of a control group, up to the folder of the job."""
 
 
 def run_of(proc: Path, sysfs: Path, pid: int) -> dict[str, str]:
-    """What identifies the run of the job of process `pid`, as far as known.
+    """Identifiers of the job's run, by process `pid`, as far as known.
 
-    `restarts`: how often a Slurm job was requeued, by the environment that Slurm gives it, which
-    the job may change. `group`: inode of the job's control group and the boot; schedulers create it
-    anew for each run, and slurmd, on nodes with neither batch script nor extern step, for each
-    step.
+    `restarts`: requeues of a Slurm job, from its environment, which the job may change. `group`:
+    inode of the job's control group, new for each run (on nodes with neither batch script nor
+    extern step, for each step), and the boot id.
     """
-    variables, run = claims_of(proc, pid, (_NUMBER, _COUNT)), {}
-    count = variables.get(_COUNT, "0" if _NUMBER in variables else "")
+    variables, run = claims_of(proc, pid, ("SLURM_JOB_ID", "SLURM_RESTART_COUNT")), {}
+    count = variables.get("SLURM_RESTART_COUNT", "0" if "SLURM_JOB_ID" in variables else "")
     if count.isdecimal():
         run["restarts"] = count
     groups = memberships(read(f"{proc}/{pid}/cgroup") or "")
@@ -40,7 +38,7 @@ def run_of(proc: Path, sysfs: Path, pid: int) -> dict[str, str]:
 
 
 def _job_folder(path: str) -> str:
-    """The part of control group `path` as far as the folder of its job; empty if it is in none."""
+    """Part of control group `path` up to the folder of its job; empty without a job."""
     if slurm := _GROUP.match(path):
         return slurm[0]
     job = job_in(path)
@@ -48,9 +46,9 @@ def _job_folder(path: str) -> str:
 
 
 def is_later(run: Mapping[str, str], before: Mapping[str, str]) -> bool:
-    """Whether `run` is a later run than the one `before`; if in doubt, they are the same.
+    """Whether `run` is later than `before`; if in doubt, it is not.
 
-    A group that has lasted proves them to be the same, whatever the job claims.
+    The same group proves the same run, whatever the job claims.
     """
     if "group" in run and run["group"] == before.get("group"):
         return False

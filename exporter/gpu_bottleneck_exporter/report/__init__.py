@@ -1,1 +1,1 @@
-"""What jobs lost, to what, and what would have helped: reading, arithmetic, and how it is shown."""
+"""The report of the time that jobs lost, its causes and remedies."""

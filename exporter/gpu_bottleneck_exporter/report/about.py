@@ -1,4 +1,4 @@
-"""What there is to say of a job beyond its figures, a sentence each; None: nothing."""
+"""One-sentence findings about a job; None without one."""
 
 from __future__ import annotations
 
@@ -7,132 +7,129 @@ from functools import partial
 from statistics import median, mode
 
 from gpu_bottleneck_exporter.accounting.stall import PEER
-from gpu_bottleneck_exporter.jobs.model import Gpu, Job, Use, total
+from gpu_bottleneck_exporter.jobs.model import Job, JobGpu, Use, total
 from gpu_bottleneck_exporter.nodeview.text import amount, lines_of_code, percent, short
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, REMOVED, Prescription
 from gpu_bottleneck_exporter.remedies import REMEDIES, SETTINGS
-from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Bill
+from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, JobReport
 
-_CLEARLY = 0.05
-"""A GPU is the slowest if it lost so much more of its time than the others."""
-_LEAST_RETURNED_SECONDS = 1.0
-Offer = Sequence[tuple[Gpu, Prescription]]
-"""GPUs for which a change of the same setting is recommended."""
+Offer = Sequence[tuple[JobGpu, Prescription]]
+"""GPUs with recommendations of one setting."""
 
 
-def about(bill: Bill, job: Job) -> dict[str, str | None]:
-    """All there is to say, by the keys of the JSON."""
+def about(report: JobReport, job: Job) -> dict[str, str | None]:
+    """All findings, by JSON key."""
     return {
         "slowest": slowest(job),
         "slow_line": slow_line(job),
-        "earlier": earlier(job, bill.read) if bill.single else None,
-        "do_first": first(job),
+        "earlier": earlier(job, report.all_jobs) if report.single else None,
+        "do_first": do_first(job),
     }
 
 
 def claims(job: Job) -> str:
-    """`WANDB_RUN_ID=3k2j`: what the job says of itself; empty if it says nothing."""
+    """`WANDB_RUN_ID=3k2j`, as the job claims; empty without claims."""
     return ", ".join(f"{name}={short(value)}" for name, value in sorted(job.claims.items()))
 
 
 def slowest(job: Job) -> str | None:
-    """The GPU with the most waits of its own, if one stands out, and what it waited for.
-
-    Waits for other GPUs do not count: those are slower.
-    """
+    """The GPU with the most waits of its own (not for slower GPUs), if it stands out, and why."""
     gpus = [gpu for gpu in job.gpus if gpu.observed_seconds]
-    found = max(gpus, key=_own_ratio, default=None)
-    others = [gpu for gpu in gpus if gpu is not found]
-    if not found or not others:
+    straggler = max(gpus, key=_own_ratio, default=None)
+    others = [gpu for gpu in gpus if gpu is not straggler]
+    if not straggler or not others:
         return None
-    own, theirs = found.stall_ratios, total(others).stall_ratios
+    own, theirs = straggler.stall_ratios, total(others).stall_ratios
     more = {cause: own[cause] - theirs.get(cause, 0.0) for cause in own if cause != PEER}
-    if not more or _own_ratio(found) - median(map(_own_ratio, others)) < _CLEARLY:
+    margin = 0.05
+    if not more or _own_ratio(straggler) - median(map(_own_ratio, others)) < margin:
         return None
     cause = max(more, key=more.__getitem__)
     rest = f"(the others {percent(theirs.get(cause, 0.0))})"
-    return f"{found.name} was the slowest: {cause} {percent(own[cause])} {rest}"
+    return f"{straggler.name} was the slowest: {cause} {percent(own[cause])} {rest}"
 
 
-def _own_ratio(gpu: Gpu) -> float:
-    """The share of its time in which it waited, but not for other GPUs."""
+def _own_ratio(gpu: JobGpu) -> float:
+    """Share of time lost, except to waits for other GPUs."""
     return (gpu.lost_seconds - gpu.stall_seconds.get(PEER, 0.0)) / gpu.observed_seconds
 
 
 def slow_line(job: Job) -> str | None:
-    """The line of code that the GPU which lost most waited for."""
-    looked_at = [gpu for gpu in job.gpus if gpu.idle_lines and gpu.idle_lines.lines]
-    worst = max(looked_at, key=lambda gpu: gpu.lost_seconds, default=None)
+    """Line of code that the GPU with the largest loss waited for."""
+    sampled = [gpu for gpu in job.gpus if gpu.idle_lines and gpu.idle_lines.lines]
+    worst = max(sampled, key=lambda gpu: gpu.lost_seconds, default=None)
     if worst is None:
         return None
-    _, told = next(lines_of_code(worst.idle_lines))
-    return f"Slow line: {told}"
+    _, line = next(lines_of_code(worst.idle_lines))
+    return f"Slow line: {line}"
 
 
 def earlier(job: Job, jobs: Iterable[Job]) -> str | None:
-    """How busy jobs of the same owner were that had ended when this one began."""
+    """Busy share of jobs of the same owner that ended before this one began."""
     begun = job.start_seconds or 0.0
-    theirs = [one for one in jobs if one.owner_name == job.owner_name != "unknown"]
-    ended = (one.busy_ratio for one in theirs if one.end_seconds and one.end_seconds <= begun)
+    theirs = [other for other in jobs if other.owner_name == job.owner_name != "unknown"]
+    ended = (other.busy_ratio for other in theirs if (end := other.end_seconds) and end <= begun)
     if not (ratios := [ratio for ratio in ended if ratio is not None]):
         return None
     middle = f"{percent(median(ratios))} busy (median of {len(ratios)})"
     return f"{short(job.owner_name)}'s earlier jobs: {middle}"
 
 
-def first(job: Job) -> str | None:
-    """What to do first: the change that returns most; if there is none, the usual remedy."""
-    told = change(job)
-    if told is None and (cause := next(iter(job.stall_ratios), None)):
-        told = f"{REMEDIES.get(cause, 'see the runbook')} ({cause})"
-    return told and f"Do first: {told}"
+def do_first(job: Job) -> str | None:
+    """The change with the largest gain, else the usual remedy."""
+    action = change(job)
+    if action is None and (cause := next(iter(job.stall_ratios), None)):
+        action = f"{REMEDIES.get(cause, 'see the runbook')} ({cause})"
+    return action and f"Do first: {action}"
 
 
 def change(job: Job) -> str | None:
     """`num_workers 2 → 6 on all ranks (would return about 11 GPU-hours)`."""
-    offers: dict[str, list[tuple[Gpu, Prescription]]] = {}
+    offers: dict[str, list[tuple[JobGpu, Prescription]]] = {}
     for gpu in job.gpus:
         if gpu.recommendation:
             offers.setdefault(gpu.recommendation.knob, []).append((gpu, gpu.recommendation))
     offer: Offer = max(offers.values(), key=partial(_returned, job), default=[])
     returned, where, count = _returned(job, offer), "", len(offer)
-    if returned < _LEAST_RETURNED_SECONDS:
+    if returned < 1:
         return None
     if len(job.gpus) > 1:
         some = offer[0][0].name if count == 1 else f"{count} of {len(job.gpus)} ranks"
         where = f" on {'all ranks' if count == len(job.gpus) else some}"
-    turned = mode(_turned(advice) for _, advice in offer)
+    setting = mode(_setting(advice) for _, advice in offer)
     about = "at most" if any(advice.at_most for _, advice in offer) else "about"
-    return f"{turned}{where} (would return {about} {gpu_time(returned)})"
+    return f"{setting}{where} (would return {about} {gpu_time(returned)})"
 
 
-def _turned(advice: Prescription) -> str:
+def _setting(advice: Prescription) -> str:
     """`num_workers 2 → 6`."""
     if advice.of_own_requests:
         return f"{amount(advice.value)} threads or loader workers for its own requests"
     knob = advice.knob
     name = knob if knob == NUM_WORKERS else SETTINGS.get(knob, short(knob))
-    turned = f"{name} {amount(advice.current_value)} → {amount(advice.value)}"
-    return f"less {name}" if knob in REMOVED else turned
+    setting = f"{name} {amount(advice.current_value)} → {amount(advice.value)}"
+    return f"less {name}" if knob in REMOVED else setting
 
 
 def _returned(job: Job, offer: Offer) -> float:
-    """GPU-seconds that the same work would leave over."""
-    returned = sum(_left_over(gpu, gpu, of, gpu.busy_ratio, of.busy_ratio) for gpu, of in offer)
+    """GPU-seconds that the same work would save."""
+    returned = sum(
+        _saved(gpu, gpu, advice, gpu.busy_ratio, advice.busy_ratio) for gpu, advice in offer
+    )
     if len(offer) == 1:  # the other ranks of its node wait for it
-        ((gpu, of),) = offer
-        here = total(one for one in job.gpus if one.node == gpu.node)
-        together = _left_over(gpu, here, of, of.job_current_busy_ratio, of.job_busy_ratio)
+        ((gpu, advice),) = offer
+        node = total(other for other in job.gpus if other.node == gpu.node)
+        together = _saved(gpu, node, advice, advice.job_current_busy_ratio, advice.job_busy_ratio)
         returned = max(returned, together)
     return returned
 
 
-def _left_over(
-    gpu: Gpu, whole: Use, advice: Prescription, before: float | None, after: float | None
+def _saved(
+    gpu: JobGpu, whole: Use, advice: Prescription, before: float | None, after: float | None
 ) -> float:
-    """GPU-seconds of `whole` that the same work leaves over; 0 if the busy shares are unknown.
+    """GPU-seconds of `whole` that the same work saves; 0 if the busy shares are unknown.
 
-    No more than its GPU lost to the cause, and all of them to ranks that wait for it.
+    At most the GPU's loss to the cause and the waits of all its GPUs for peers.
     """
     if before is None or not after:
         return 0.0
@@ -141,12 +138,12 @@ def _left_over(
 
 
 def gpu_time(seconds: float) -> str:
-    """`15.1 GPU-hours`; less than a tenth of one in minutes, `1.12 GPU-minutes`."""
+    """`15.1 GPU-hours`; below a tenth of one, `1.12 GPU-minutes`."""
     if 0 < seconds < HOUR_SECONDS / 10:
         return f"{rounded(seconds / 60)} GPU-minutes"
     return f"{rounded(seconds / HOUR_SECONDS)} GPU-hours"
 
 
 def rounded(value: float) -> str:
-    """Three digits of it: `15.1`, `5 310`."""
+    """Three significant digits: `15.1`, `5 310`."""
     return f"{float(f'{value:.3g}'):,.12g}".replace(",", " ")

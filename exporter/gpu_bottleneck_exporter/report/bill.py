@@ -1,4 +1,4 @@
-"""What is asked for, what was found, and its sums."""
+"""The query and the result of a report, and its sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.jobs.model import Job, Use, total
 
-HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
+HOUR_SECONDS = 3600
+MAX_NAME_CHARACTERS = 253
+"""Limit of names from other machines: Kubernetes and DNS allow as many."""
 
 
 def utc(seconds: float) -> str:
@@ -20,8 +22,8 @@ def utc(seconds: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the flags of `report` ask for."""
+class ReportQuery:
+    """The flags of `report`."""
 
     job: str | None = None
     pod: str | None = None
@@ -31,7 +33,7 @@ class Wanted:
     """Seconds back from now."""
     limit: int = 20
     hourly_cost: float | None = None
-    """Of a GPU."""
+    """Cost of a GPU-hour."""
     currency: str = "EUR"
     layout: str = "text"
     deadline: float = 20.0
@@ -40,56 +42,56 @@ class Wanted:
 
     @property
     def seconds(self) -> float:
-        """How far back to look."""
-        return self.since or DAY_SECONDS * (30 if self.job or self.pod else 7)
+        """Length of the reported time."""
+        return self.since or 24 * HOUR_SECONDS * (30 if self.job or self.pod else 7)
 
 
 @dataclass
-class Bill:
-    """All that is reported."""
+class JobReport:
+    """The jobs that match a query, and problems."""
 
-    wanted: Wanted
+    query: ReportQuery
     jobs: list[Job] = field(default_factory=list)
-    """Those that are asked for; before they are selected, all that were read."""
-    read: Sequence[Job] = ()
-    """All that were read, once the others are selected."""
+    """Selected jobs; all jobs before the selection."""
+    all_jobs: Sequence[Job] = ()
+    """All jobs, set by the selection."""
     missing: list[str] = field(default_factory=list)
-    """What could not be read, one line each."""
+    """Sources that could not be read, a line each."""
     notes: list[str] = field(default_factory=list)
-    """What could, but is worth knowing."""
+    """Other remarks, a line each."""
     source: str = ""
-    """Where jobs were looked for, as `the ledger of node7:10170`."""
+    """Source of the jobs, such as `the ledger of node7:10170`."""
     time_seconds: float = field(default_factory=time.time)
 
     @cached_property
     def owners(self) -> Mapping[str, Use]:
-        """What the jobs of each did, the largest loss first."""
-        found: dict[str, Use] = {}
+        """Use by owner, largest loss first."""
+        uses: dict[str, Use] = {}
         for job in self.jobs:
-            found.setdefault(job.owner_name, Use()).add(job)
-        return dict(sorted(found.items(), key=lambda one: (-one[1].lost_seconds, one[0])))
+            uses.setdefault(job.owner_name, Use()).add(job)
+        return dict(sorted(uses.items(), key=lambda item: (-item[1].lost_seconds, item[0])))
 
     @cached_property
     def use(self) -> Use:
-        """What all jobs did."""
+        """Use by all jobs."""
         return total(self.owners.values())
 
     @property
     def since(self) -> str:
-        """The beginning of the time that is reported."""
-        return utc(self.time_seconds - self.wanted.seconds)
+        """Beginning of the reported time."""
+        return utc(self.time_seconds - self.query.seconds)
 
     @property
     def listed(self) -> Sequence[Job]:
-        """As many jobs as are wanted."""
-        return self.jobs[: self.wanted.limit]
+        """Jobs up to the limit."""
+        return self.jobs[: self.query.limit]
 
     @property
     def single(self) -> Job | None:
-        """The job, if it is the only one."""
+        """The job, if there is only one."""
         return self.jobs[0] if len(self.jobs) == 1 else None
 
     def cost(self, use: Use) -> float | None:
-        """The cost of what was lost; None without a price."""
-        price = self.wanted.hourly_cost
+        """Cost of the lost time; None without a price."""
+        price = self.query.hourly_cost
         return None if price is None else use.lost_seconds / HOUR_SECONDS * price
