@@ -160,7 +160,7 @@ def check(
         report = checking.check(settings, driver, full=verbose)
     else:
         report = checking.diagnose(settings, driver, seconds, stacks=stacks)
-    checking.tell(report, summary, as_json=as_json)
+    checking.finish(report, summary, as_json=as_json)
 
 
 @commands.command
@@ -193,7 +193,7 @@ def diagnose(settings: Settings, seconds: float, *, stacks: bool, as_json: bool)
     from gpu_bottleneck_exporter.commands import check as checking  # noqa: PLC0415
 
     report = checking.diagnose(settings, _driver(settings), seconds, stacks=stacks)
-    checking.tell(report, as_json=as_json)
+    checking.finish(report, as_json=as_json)
 
 
 @commands.command

@@ -123,11 +123,11 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
 
     wanted["severities"] = output.severities(wanted.pop("alerts"))
     wanted["budgets"] = output.hours(wanted["budgets"])
-    choice = output.Wanted(**wanted)
+    choice = output.RuleOptions(**wanted)
     if folder is not None:
         files.write(folder, output.rendered(choice), force=force)
         if not choice.prometheusrule:  # the operator has routes of its own
-            files.offer(folder, rulepack.routes())
+            files.write_examples(folder, rulepack.routes())
     else:
         click.echo(output.printed(choice), nl=False)
 
@@ -168,7 +168,7 @@ def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
     if folder is not None:
         files.write(folder, {f"{name}.json": text for name, text in known.items()}, force=force)
     else:
-        click.echo(files.one_of(known, "dashboard", name), nl=False)
+        click.echo(files.select(known, "dashboard", name), nl=False)
 
 
 @click.command(cls=Command)
@@ -200,7 +200,7 @@ def runbook(name: str | None) -> None:
     known = files.runbooks()
     by_cause = {page.partition("-")[2]: page for page in known}
     page = {**by_cause, **RUNBOOKS}.get(name, name.removesuffix(".md")) if name else None
-    click.echo(files.one_of(known, "runbook", page), nl=False)
+    click.echo(files.select(known, "runbook", page), nl=False)
 
 
 @click.command(cls=Command)

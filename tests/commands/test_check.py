@@ -191,7 +191,7 @@ def test_a_gpu_that_hangs_is_no_gap_of_each_collector(on: On) -> None:
 def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(on: On) -> None:
     one = on(H100, A100)
     one.fail("GpmSampleGet", pynvml.NVML_ERROR_NO_PERMISSION)
-    gap = "gap             gpm: not given by gpu 0, gpu 1"
+    gap = "gap             gpm: not provided by gpu 0, gpu 1"
     refused = f"{gap}: nvmlGpmSampleGet: NO_PERMISSION (4)"
     assert remedy_after(one.report(), refused) == OF_ERRORS["no_permission"]
     one.fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -199,7 +199,7 @@ def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(on: On) ->
 
 
 # --- Busy time ------------------------------------------------------------------------------------
-NO_BUSY_TIME = "does not work: the driver gives no busy time of any GPU"
+NO_BUSY_TIME = "does not work: the driver reports no busy time for any GPU"
 
 
 def told(report: Report) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def test_where_one_gpu_has_busy_time_it_works(on: On) -> None:
         one.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
     report = one.report()
     assert report.lines[0].startswith("works, with ")
-    assert "gap             busy_time: not given by gpu 1" in report.lines
+    assert "gap             busy_time: not provided by gpu 1" in report.lines
 
 
 @pytest.mark.parametrize("power", [True, False])

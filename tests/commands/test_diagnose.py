@@ -82,7 +82,7 @@ def test_commands_are_bounded_and_move_no_cursor(tmp_path: Path) -> None:
     ("pids", "unknown", "held"),
     [
         ((7, 9), 0.0, "held by process 7, 9"),
-        ((), 0.5, "held by no process that can be seen"),
+        ((), 0.5, "held by no visible process"),
         ((), 0.0, "held by no process"),
         (None, 0.0, "(holders unknown)"),
     ],

@@ -161,7 +161,7 @@ def test_a_supervisor_that_is_gone_is_a_line_in_the_log(
     there = address.format(tmp_path)
     gone = Supervisor({"NOTIFY_SOCKET": there})
     for _ in range(20):
-        gone.tell("READY=1", "STATUS=well")
+        gone.send("READY=1", "STATUS=well")
     assert logged(caplog) == [
         f"cannot notify the supervisor address={there} err=[Errno 2] No such file or directory"
     ]

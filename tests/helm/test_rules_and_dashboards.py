@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from gpu_bottleneck_exporter import rulepack
-from gpu_bottleneck_exporter.commands.rules import Wanted, printed
+from gpu_bottleneck_exporter.commands.rules import RuleOptions, printed
 from helm import chart
 from helm.chart import Object, each_case, rendered
 from support.applied import MOST_APPLIED_BYTES, applied_bytes
@@ -54,7 +54,7 @@ def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
 def test_owners_and_budgets_are_those_of_the_command() -> None:
     values = chart.case("budgets")["prometheusRule"]
     budgets = dict(sorted(values["budgets"].items()))
-    wanted = Wanted(owner_label=values["ownerLabel"], budgets=budgets)
+    wanted = RuleOptions(owner_label=values["ownerLabel"], budgets=budgets)
     expected = yaml.safe_load(printed(wanted))["groups"]
     actual = groups(rendered(chart.case("budgets")))
     assert sorted(actual, key=itemgetter("name")) == sorted(expected, key=itemgetter("name"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_bottleneck_exporter import rulepack
-from gpu_bottleneck_exporter.commands.rules import Wanted, rendered
+from gpu_bottleneck_exporter.commands.rules import RuleOptions, rendered
 from rules import promtool
 from rules.cases import rows, signal
 from rules.fleet import FILES, GROUPS, RULES, Fleet, group_names
@@ -71,7 +71,7 @@ def check(
     `until` are their names, and the days after which no more is recorded of them.
     """
     budgets = [name for name in until if SITUATIONS[name].get("budget", True)]
-    wanted = Wanted(budgets=dict.fromkeys([*budgets, "nobody"], BUDGET))
+    wanted = RuleOptions(budgets=dict.fromkeys([*budgets, "nobody"], BUDGET))
     (watched,) = groups(rendered(wanted)["budgets.yml"])
     if "alert_rule_test" not in asked:
         # To look something up for each alert at each evaluation takes promtool most of its time.

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gpu_bottleneck_exporter import rulepack
-from gpu_bottleneck_exporter.commands.rules import Wanted, printed
+from gpu_bottleneck_exporter.commands.rules import RuleOptions, printed
 from rules.parsed import check, groups
 from support.applied import MOST_APPLIED_BYTES, applied_bytes
 from support.command import run
@@ -53,7 +53,7 @@ def test_it_prints_one_valid_rule_file(
     """What each flag changes is in test_rulepack and test_texts."""
     result = run(tmp_path, "rules", *flags)
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == printed(Wanted(**wanted))
+    assert result.stdout == printed(RuleOptions(**wanted))
     merged = [group for text in PACK.values() for group in groups(text)]
     assert (groups(result.stdout) == merged) == (not flags)
     check(tmp_path, result.stdout)
@@ -76,7 +76,7 @@ def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
 
 def test_client_side_apply_can_annotate_each_object() -> None:
     """With everything that flags add; `applied_bytes` of each, against half of the limit."""
-    options = Wanted(
+    options = RuleOptions(
         prometheusrule=True,
         dialect="both",
         jobstats=True,

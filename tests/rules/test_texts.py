@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from gpu_bottleneck_exporter.commands.rules import Wanted, printed
+from gpu_bottleneck_exporter.commands.rules import RuleOptions, printed
 from gpu_bottleneck_exporter.prescription.model import KNOBS, NUM_WORKERS, REMOVED
 from rules import causes_table
 from rules.fleet import RULES
@@ -23,7 +23,7 @@ from support.daemon import get
 from support.prometheus import prometheus
 from support.waiting import until
 
-WANTED = Wanted(workload_namespace=True, budgets={"vision": 400})
+WANTED = RuleOptions(workload_namespace=True, budgets={"vision": 400})
 ALERTS = [one for one in rules({"": printed(WANTED)}) if one.is_alert]
 HOSTILE = 'a"b\\c\n{{ .X }} é'
 """Part of the labels of a target or GPU, which anybody may shape."""

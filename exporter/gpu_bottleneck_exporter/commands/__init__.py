@@ -1,1 +1,1 @@
-"""What carries out the commands of the command line."""
+"""The commands of the command line."""

@@ -1,4 +1,4 @@
-"""`capture`: a file of the driver's answers, with which its owner can improve the exporter."""
+"""`capture`: records the driver's results in a file for bug reports."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.jsontext import Document, dumps
 
 MAX_BYTES = 5 * 1024 * 1024
-"""The largest file: an issue's attachment may have 25 MB, and a reviewer reads it."""
-_RESERVED_BYTES = 128 * 1024
-"""Room for the last line, which holds the time of all calls."""
+"""Size limit: attachments of issues may have 25 MB, and reviewers read the file."""
 
 
 def capture(open_recording: Callable[[], Recording], seconds: float, path: Path) -> None:
-    """Capture for `seconds` into the new file `path`. Raises ExporterError."""
+    """Capture for `seconds` into a new file. Raises ExporterError."""
     if path.exists():
         raise ExporterError(f"--output: {path} exists; name another file")
     try:
@@ -48,10 +46,10 @@ class _BoundedFile:
         self._stream = stream
 
     def write(self, document: Document) -> bool:
-        """Write one line if there is room; returns whether there is room for more."""
+        """Write a line unless the file is full. Returns whether it was written."""
         line = f"{dumps(document)}\n"
-        limit = MAX_BYTES - (0 if "end" in document else _RESERVED_BYTES)
-        if self.size + len(line) > limit:
+        reserved = 0 if "end" in document else 128 * 1024  # for the end: the times of all calls
+        if self.size + len(line) > MAX_BYTES - reserved:
             self.full = True
             return False
         self._stream.write(line)

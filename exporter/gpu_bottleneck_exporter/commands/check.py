@@ -1,7 +1,4 @@
-"""`check`: what was found here, what is missing, and what to do about it.
-
-`diagnose`: why each GPU idles, without any Prometheus.
-"""
+"""`check` reports gaps and remedies; `diagnose`, why each GPU idles, without Prometheus."""
 
 from __future__ import annotations
 
@@ -32,45 +29,40 @@ from gpu_bottleneck_exporter.sampling.signals import BUSY_TIME, OF_GPUS, lacking
 from gpu_bottleneck_exporter.settings import Settings
 
 COMPLETE, WITH_GAPS = 0, 1
-"""Exit statuses; no usable GPU is a gap, too."""
-_TICKS = 3
-"""Means take two readings; the first one of a GPU that wakes up takes longer than a tick."""
-_BAR = 30
-"""Cells of a whole bar: the line fits 80 columns."""
-_OF_MAINS = frozenset({HOST_CODE, REQUESTS, PEER, ASLEEP, UNKNOWN})
-"""Causes that lie with the processes that hold the GPU."""
-_LONGEST_COMMAND = 100
+"""Exit statuses; no usable GPU is a gap."""
+_MAIN_CAUSES = frozenset({HOST_CODE, REQUESTS, PEER, ASLEEP, UNKNOWN})
+"""Causes in the processes that hold the GPU."""
 
 
 class Gap(NamedTuple):
-    """Something that is missing, and how to fix it."""
+    """A missing signal, collector or GPU, and its remedy."""
 
     subject: str
-    """A signal, a collector, `gpu 0`, or `GPU metrics`."""
+    """Name of the signal, `collector NAME`, `gpu 0`, or `GPU metrics`."""
     problem: str
     remedy: str
     where: tuple[str, ...] = ()
-    """What does not give it: GPUs, the driver, the host."""
+    """Sources without it: GPUs, the driver, the host."""
 
     @property
     def lines(self) -> tuple[str, str]:
-        """The report for people."""
+        """The gap as text."""
         return f"gap             {self.subject}: {self.problem}", f"  remedy        {self.remedy}"
 
 
 class Blamed(NamedTuple):
-    """A process to which a verdict applies."""
+    """A process that a verdict blames."""
 
     pid: int
     command: str
-    """Its beginning; empty: the process has ended."""
+    """Beginning of the command line; empty if the process has exited."""
 
     def __str__(self) -> str:
         return f"{self.pid:<7} {self.command}".rstrip()
 
 
 class Report(NamedTuple):
-    """The exit status, lines for people, and the same as a document for programs."""
+    """The exit status, and the result as text and as a document."""
 
     status: int
     lines: Sequence[str]
@@ -78,27 +70,28 @@ class Report(NamedTuple):
 
 
 def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool = False) -> Report:
-    """Sample for a few ticks and report what came of it; `full`: also what there is."""
-    with sampled(settings, open_driver, _TICKS) as sampler:
+    """Sample for a few ticks, then report gaps; `full`: also the available signals."""
+    # Means take two readings; the first one of a GPU that wakes up takes longer than a tick.
+    with sampled(settings, open_driver, 3) as sampler:
         wait(lambda: not sampler.state().kubelet.pending)
         state, node = sampler.state(), LocalNode(sampler).read()
         missing = [*missing_signals(state, sampler.forbidden())]
     if not node.gpus:
-        return _none_found(node)
+        return _no_gpu(node)
     gaps = [*_down(node), *_conditions(state), *missing, *_failures(state)]
     off = sorted(settings.without)
-    unseen = _unseen(state)
+    unseen = _untested(state)
     lines = [*_lines(node, gaps, off), *(_details(state) if full else ())]
     if unseen:
-        what = f"{', '.join(unseen)}, driver {state.system.driver_version}"
-        lines.append(f"untested        {what}: not yet seen on this GPU; `capture` helps")
+        model = f"{', '.join(unseen)}, driver {state.system.driver_version}"
+        lines.append(f"untested        {model}: not yet seen on this GPU; `capture` helps")
     return _report(lines, node, gaps, driver=_driver(state), switched_off=off, not_yet_seen=unseen)
 
 
 def diagnose(
     settings: Settings, open_driver: Callable[[], Driver], seconds: float, *, stacks: bool = False
 ) -> Report:
-    """Watch for `seconds`; with `stacks`, also which lines of code the GPUs wait for."""
+    """Sample for `seconds`, then report; `stacks`: also the lines of code that GPUs wait for."""
     if stacks:
         without = settings.disabled_collectors - {"stacks"}
         settings = replace(settings, disabled_collectors=without)
@@ -106,46 +99,44 @@ def diagnose(
     if sys.stderr.isatty():
         click.echo("\x1b[K", nl=False, err=True)
     if not node.gpus:
-        return _none_found(node)
+        return _no_gpu(node)
     blamed = [tuple(_blamed(gpu, state, settings.procfs)) for gpu in node.gpus]
     lines = [line for lines in map(lines_of, node.gpus, blamed) for line in lines]
     if interrupted:
         lines.insert(0, f"interrupted after {took:.0f} of {seconds:g} s")
     gpus = [
-        document(gpu) | {"blamed": [one._asdict() for one in found]}
-        for gpu, found in zip(node.gpus[:MOST_ITEMS], blamed, strict=False)
+        document(gpu) | {"blamed": [process._asdict() for process in processes]}
+        for gpu, processes in zip(node.gpus[:MOST_ITEMS], blamed, strict=False)
     ]
     return _report(lines, node, gpus=gpus, watched_seconds=round(took, 1))
 
 
 def _count_down(left: float, read: Callable[[], Node]) -> None:
-    """On a terminal, show the time that is left and the verdicts so far."""
+    """Show the remaining time and the current verdicts on a terminal."""
     if not sys.stderr.isatty():
         return
-    told = "; ".join(f"GPU {label(gpu)} {verdict(gpu)}" for gpu in read().gpus)
-    line = f"{left:3.0f} s left  {told}"[: shutil.get_terminal_size().columns - 1]
-    click.echo(f"{line}\x1b[K\r", nl=False, err=True)  # what comes next is printed over it
+    verdicts = "; ".join(f"GPU {label(gpu)} {verdict(gpu)}" for gpu in read().gpus)
+    line = f"{left:3.0f} s left  {verdicts}"[: shutil.get_terminal_size().columns - 1]
+    click.echo(f"{line}\x1b[K\r", nl=False, err=True)  # the next line overwrites it
 
 
-def tell(report: Report, web_config: str | None = None, *, as_json: bool) -> NoReturn:
-    """Print `report`, and end the command with its status."""
+def finish(report: Report, web_config: str | None = None, *, as_json: bool) -> NoReturn:
+    """Print `report` and exit with its status."""
     document = {**report.document, "web_config": web_config}
     click.echo(dumps(document) if as_json else "\n".join(report.lines))
     sys.exit(report.status)
 
 
-def _none_found(node: Node) -> Report:
-    """The report where there is no usable GPU, and how to fix it."""
+def _no_gpu(node: Node) -> Report:
     gap = Gap("GPU metrics", f"none: {node.driver_status}", node.driver_remedy or about.NO_GPU)
     return _report((f"GPU metrics     {gap.problem}", gap.lines[1]), node, [gap], driver=None)
 
 
 def _report(lines: Iterable[str], node: Node, gaps: Sequence[Gap] = (), **fields: object) -> Report:
-    """The report whose document is that of `node`, with other fields beside."""
     up = any(gpu.up for gpu in node.gpus)
     status = COMPLETE if up and not gaps else WITH_GAPS
-    told = {"status": status, **document(node), **fields, "gaps": [gap._asdict() for gap in gaps]}
-    return Report(status, tuple(lines), told)
+    fields = {"status": status, **document(node), **fields, "gaps": [gap._asdict() for gap in gaps]}
+    return Report(status, tuple(lines), fields)
 
 
 def _lines(node: Node, gaps: Sequence[Gap], off: Sequence[str]) -> Iterator[str]:
@@ -154,7 +145,7 @@ def _lines(node: Node, gaps: Sequence[Gap], off: Sequence[str]) -> Iterator[str]
     if not any(gpu.up for gpu in node.gpus):
         yield "no GPU is up"
     elif blind and blind == boards:
-        yield "does not work: the driver gives no busy time of any GPU"
+        yield "does not work: the driver reports no busy time for any GPU"
     elif gaps:
         yield f"works, with {len(gaps)} gap{'' if len(gaps) == 1 else 's'}"
     else:
@@ -165,8 +156,8 @@ def _lines(node: Node, gaps: Sequence[Gap], off: Sequence[str]) -> Iterator[str]
         yield f"switched off    {', '.join(off)} (--without)"
 
 
-def _unseen(state: SamplerState) -> list[str]:
-    """Models whose answers, or whose driver's, were not seen before, in the order of GPUs."""
+def _untested(state: SamplerState) -> list[str]:
+    """Models without recorded findings for this driver, in the order of GPUs."""
     if state.about.simulated:
         return []
     boards = (gpu.identity for gpu in state.gpus if gpu.identity.parent_uuid is None)
@@ -179,8 +170,8 @@ def _details(state: SamplerState) -> Iterator[str]:
     driver = _driver(state)
     cuda = f", CUDA up to {driver['cuda_version']}" if driver["cuda_version"] else ""
     yield f"driver          {driver['title']} {driver['version']}{cuda}"
-    for signal, given in sorted(signals(state).items()):
-        yield f"  {'yes' if given else 'no ':4}          {signal}"
+    for signal, available in sorted(signals(state).items()):
+        yield f"  {'yes' if available else 'no ':4}          {signal}"
     yield from map(_gpu_line, state.gpus)
 
 
@@ -194,13 +185,13 @@ def _driver(state: SamplerState) -> Document:
 
 
 def _gpu_line(gpu: GpuSnapshot) -> str:
-    who = gpu.identity
-    name = f"gpu {who.index}" + (" (MIG)" if who.parent_uuid else "")
-    return f"{name:15} {'up  ' if gpu.up else 'DOWN'} {who.name or 'unknown'}  {who.uuid}"
+    identity = gpu.identity
+    name = f"gpu {identity.index}" + (" (MIG)" if identity.parent_uuid else "")
+    return f"{name:15} {'up  ' if gpu.up else 'DOWN'} {identity.name or 'unknown'}  {identity.uuid}"
 
 
 def _down(node: Node) -> Iterator[Gap]:
-    """A gap for each board: MIG instances have the index of theirs."""
+    """A gap for each board that is down: MIG instances share its index."""
     for gpu in {gpu.gpu: gpu for gpu in node.gpus if not gpu.up}.values():
         name = f"gpu {gpu.gpu}"
         yield Gap(name, verdict(gpu), gpu.remedy or about.DOWN, (name,))
@@ -217,7 +208,7 @@ def _conditions(state: SamplerState) -> Iterator[Gap]:
 def missing_signals(
     state: SamplerState, forbidden: Mapping[int, Mapping[str, str]]
 ) -> Iterator[Gap]:
-    """Signals that are not available; `forbidden`: what GPUs refused, by index and reader."""
+    """Unavailable signals; `forbidden`: errors for lack of permission, by index and reader."""
     for signal, remedy in sorted(signal_remedies(state).items()):
         if signal == "own_cpu":
             yield Gap(signal, "the exporter itself is starved of CPU", remedy)
@@ -225,19 +216,19 @@ def missing_signals(
             without = [gpu.identity.index for gpu in lacking(state.gpus, signal)]
             reader, *_ = OF_GPUS[signal]
             answers = (forbidden.get(index, {}).get(reader) for index in without)
-            said = next(filter(None, answers), None)
+            error = next(filter(None, answers), None)
             where = tuple(f"gpu {index}" for index in without)
-            problem = f"not given by {', '.join(where)}" + (f": {said}" if said else "")
-            yield Gap(signal, problem, state.about.forbidden if said else remedy, where)
-        elif signal != "kubelet":  # its trouble says more
+            problem = f"not provided by {', '.join(where)}" + (f": {error}" if error else "")
+            yield Gap(signal, problem, state.about.forbidden if error else remedy, where)
+        elif signal != "kubelet":  # reported below
             where = ("driver" if signal == "xid_events" else "host",)
-            yield Gap(signal, f"not given by the {where[0]}", remedy, where)
+            yield Gap(signal, f"not provided by the {where[0]}", remedy, where)
     if (trouble := state.kubelet.trouble) is not None:
         yield Gap("kubelet", trouble.sentence, trouble.remedy)
 
 
 def _failures(state: SamplerState) -> Iterator[Gap]:
-    failed = [(name, found.error) for name, found in state.outcomes if not found.down]
+    failed = [(name, outcome.error) for name, outcome in state.outcomes if not outcome.down]
     for name, error in dict.fromkeys(failed):
         if error:
             remedy = "if this lasts, report it with the output of check -v"
@@ -245,25 +236,28 @@ def _failures(state: SamplerState) -> Iterator[Gap]:
 
 
 def lines_of(gpu: Gpu, blamed: Iterable[Blamed] = ()) -> Iterator[str]:
-    """What people are told of one GPU and the two processes `blamed`, and an empty line."""
+    """The text for one GPU and at most two processes `blamed`, with an empty line."""
     yield f"GPU {label(gpu)}  {gpu.name or 'unknown'}  {_workload(gpu)}"
     first, *others = explained(gpu)
     named_blamed = zip(("most to blame", ""), map(str, blamed), strict=False)
     for name, text in (first, *named_blamed, *others):
         yield f"  {name:13} {text}"
     if gpu.busy_ratio is not None:
+        cells = 30  # so that a line fits 80 columns
         for name, part in parts_of(gpu.busy_ratio, named(gpu.stall_ratios or {})).items():
-            yield f"  {name:13} {'█' * round(part * _BAR):{_BAR}} {part:6.1%}"
+            yield f"  {name:13} {'█' * round(part * cells):{cells}} {part:6.1%}"
     yield ""
 
 
 def _blamed(gpu: Gpu, state: SamplerState, proc: Path) -> Iterator[Blamed]:
-    """The two processes, or fewer, to which the verdict applies most."""
-    feedings = (one.feeding for one in state.gpus if one.identity.uuid == gpu.uuid)
-    mains, others = next((one.busiest for one in feedings if one and gpu.cause), ((), ()))
-    for pid, _ in (mains if gpu.cause in _OF_MAINS else others or mains)[:2]:
+    """The two processes, or fewer, that the verdict blames most."""
+    feedings = (other.feeding for other in state.gpus if other.identity.uuid == gpu.uuid)
+    mains, others = next(
+        (feeding.busiest for feeding in feedings if feeding and gpu.cause), ((), ())
+    )
+    for pid, _ in (mains if gpu.cause in _MAIN_CAUSES else others or mains)[:2]:
         words = command_line(proc, pid).text.rstrip("\0").replace("\0", " ")
-        yield Blamed(pid, printable(words, _LONGEST_COMMAND).rstrip())
+        yield Blamed(pid, printable(words, 100).rstrip())
 
 
 def _workload(gpu: Gpu) -> str:
@@ -271,6 +265,6 @@ def _workload(gpu: Gpu) -> str:
         return "(holders unknown)"
     if gpu.holder_pids:
         return f"held by process {', '.join(map(str, gpu.holder_pids))}"
-    # Processes of other PID namespaces are not told to us.
+    # Processes of other PID namespaces are invisible.
     unseen = (gpu.stall_ratios or {}).get(UNKNOWN)
-    return "held by no process that can be seen" if unseen else "held by no process"
+    return "held by no visible process" if unseen else "held by no process"

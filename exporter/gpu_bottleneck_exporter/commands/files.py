@@ -1,4 +1,4 @@
-"""Files that the commands write, and the packaged dashboards and runbooks."""
+"""Files that commands write, and packaged dashboards and runbooks."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def runbooks() -> dict[str, str]:
     return _packaged("rules/runbooks", "md")
 
 
-def one_of(known: Mapping[str, str], kind: str, name: str | None) -> str:
-    """The text of that name, or all names, a line each. Raises SettingsError for another name."""
+def select(texts: Mapping[str, str], kind: str, name: str | None) -> str:
+    """The text with `name`, or a list of names. Raises SettingsError for an unknown name."""
     if name is None:
-        return "".join(f"{one}\n" for one in known)
-    if name not in known:
-        raise SettingsError(f"There is no {kind} {name!r}.{nearest(name, known)}")
-    return known[name]
+        return "".join(f"{key}\n" for key in texts)
+    if name not in texts:
+        raise SettingsError(f"There is no {kind} {name!r}.{nearest(name, texts)}")
+    return texts[name]
 
 
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
-    """Write the files that are missing or differ, and say which.
+    """Write and list the files that are missing or differ.
 
-    Raises ExporterError, before it writes any, if other content would be lost without `force`.
+    Raises ExporterError, before any is written, if that would overwrite one without `force`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        wanted = {folder / name: text for name, text in files.items()}
-        missing = {path: text for path, text in wanted.items() if _lacks(path, text)}
+        paths = {folder / name: text for name, text in files.items()}
+        missing = {path: text for path, text in paths.items() if _differs(path, text)}
         others = [path.name for path in missing if path.exists()]
         if others and not force:
             raise ExporterError(
@@ -55,8 +55,8 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
         ) from error
 
 
-def offer(folder: Path, files: Mapping[str, str]) -> None:
-    """Write the examples that are missing: those that are there may have been edited."""
+def write_examples(folder: Path, files: Mapping[str, str]) -> None:
+    """Write missing examples; existing ones may have been edited."""
     missing = {name: text for name, text in files.items() if not (folder / name).exists()}
     write(folder, missing, force=False)
 
@@ -66,5 +66,5 @@ def _packaged(folder: str, suffix: str) -> dict[str, str]:
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(paths)}
 
 
-def _lacks(path: Path, text: str) -> bool:
+def _differs(path: Path, text: str) -> bool:
     return not path.exists() or path.read_bytes() != text.encode()

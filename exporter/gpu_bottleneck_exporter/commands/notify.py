@@ -1,8 +1,7 @@
-"""Reports to systemd by the protocol of sd_notify(3): one datagram per message.
+"""Notifies systemd by sd_notify(3).
 
-Liveness is our own threads: those that `/-/healthy` tells of, and the one that accepts
-connections, without which nobody could ask. A GPU that hangs in the driver is
-no reason for a restart, which would cost the counters of all the others.
+Liveness covers our own threads: those of `/-/healthy` and the accept loop. A GPU that hangs in the
+driver is no reason for a restart, which would lose the counters of all others.
 """
 
 from __future__ import annotations
@@ -21,34 +20,30 @@ from gpu_bottleneck_exporter.web.server import WebServer
 
 log = logging.getLogger(__name__)
 
-_STARTING_SECONDS = 0.1
-"""Between two looks whether we are ready: what waits for us waits no longer than that."""
-_LONGEST_PAUSE_SECONDS = 10.0
-"""So old may the status be that `systemctl status` shows."""
-_SEND_SECONDS = 1.0
-"""For a datagram that systemd does not take: it must not delay the end."""
+_SEND_TIMEOUT_SECONDS = 1.0
+"""Timeout of a datagram, so that systemd cannot delay the shutdown."""
 
 
 class Supervisor:
-    """The service manager that started us, if there is one."""
+    """The service manager that started the exporter, if any."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment` has the variables of sd_notify(3) and sd_watchdog_enabled(3)."""
+        """The service manager by the variables of sd_notify(3) and sd_watchdog_enabled(3)."""
         address = environment.get("NOTIFY_SOCKET", "")
         self.address = f"\0{address[1:]}" if address.startswith("@") else address
-        us = f"{os.getpid()}"
+        pid = f"{os.getpid()}"
         limit = environment.get("WATCHDOG_USEC", "")
-        watched = limit.isdecimal() and environment.get("WATCHDOG_PID", us) == us
+        watched = limit.isdecimal() and environment.get("WATCHDOG_PID", pid) == pid
         self.watchdog_seconds = int(limit) / 1e6 if watched else 0.0
-        """It kills us after so long without a message; 0: never."""
+        """Timeout of the watchdog between two messages; 0: none."""
         self._throttle = LogThrottle(log)
 
-    def tell(self, *assignments: str) -> None:
-        """Send `assignments`, such as READY=1; a failure is a line in the log."""
+    def send(self, *assignments: str) -> None:
+        """Send `assignments`, such as READY=1; log failures."""
         trouble = None
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
-                connection.settimeout(_SEND_SECONDS)
+                connection.settimeout(_SEND_TIMEOUT_SECONDS)
                 connection.sendto("\n".join(assignments).encode(), self.address)
         except OSError as error:
             trouble = f"{error}"
@@ -60,40 +55,39 @@ class Supervisor:
 def reporting(
     sampler: Sampler, server: WebServer, supervisor: Supervisor, ready_within_seconds: float
 ) -> Iterator[None]:
-    """Report the state of `sampler` and `server` to `supervisor`, if any, within the block.
+    """Report the state of `sampler` and `server` to `supervisor`, if any.
 
-    We are ready when the sampler is, but no later than `ready_within_seconds`: if the driver
-    hangs from the start, the host's metrics still count, and a restart would not help.
+    The exporter is ready when the sampler is, or after `ready_within_seconds`: if the driver hangs
+    from the start, host metrics still count, and a restart would not help.
     """
     if not supervisor.address:
         yield
         return
-    # A thread may stand still for half of the watchdog's limit, if there is one.
+    # A thread may stall for half of the watchdog's timeout.
     patience = supervisor.watchdog_seconds / 2 or PATIENCE_SECONDS
-
-    give_up = time.monotonic() + ready_within_seconds
-    began = False
+    deadline = time.monotonic() + ready_within_seconds
+    ready = False
 
     def report() -> float:
-        nonlocal began
-        began = began or sampler.ready or time.monotonic() >= give_up
-        if not began:
-            return _STARTING_SECONDS
+        nonlocal ready
+        ready = ready or sampler.ready or time.monotonic() >= deadline
+        if not ready:
+            return 0.1
         standstill = sampler.standstill(patience) or server.standstill(patience)
-        fed = ["WATCHDOG=1"] if supervisor.watchdog_seconds and not standstill else []
-        supervisor.tell("READY=1", f"STATUS={standstill or _sentence(sampler)}", *fed)
-        return min(patience, _LONGEST_PAUSE_SECONDS)
+        alive = ["WATCHDOG=1"] if supervisor.watchdog_seconds and not standstill else []
+        supervisor.send("READY=1", f"STATUS={standstill or _status(sampler)}", *alive)
+        return min(patience, 10.0)
 
     loop = Loop("notify", report, log=log)
     loop.start()
     try:
         yield
     finally:
-        supervisor.tell("STOPPING=1")
-        loop.stop(_SEND_SECONDS)
+        supervisor.send("STOPPING=1")
+        loop.stop(_SEND_TIMEOUT_SECONDS)
 
 
-def _sentence(sampler: Sampler) -> str:
-    """The status line: what we do, and which GPUs do not answer."""
+def _status(sampler: Sampler) -> str:
+    """Status of the sampler, and GPUs that are down."""
     down = ", ".join(f"{index}" for index in sorted(sampler.down()))
     return " ".join(sampler.status.split()) + (f"; down: GPU {down}" if down else "")

@@ -1,4 +1,4 @@
-"""The `serve` command: what is served, sampler, HTTP server, signals, shutdown."""
+"""The `serve` command: content, sampler, HTTP server, signals, shutdown."""
 
 from __future__ import annotations
 
@@ -37,14 +37,6 @@ from gpu_bottleneck_exporter.web.server import WebServer
 
 log = logging.getLogger(__name__)
 
-_ALLOCATIONS = 5_000
-"""Net allocations between two runs of the cycle collector; Python's default is 700.
-
-Errors create cycles, so up to this many dead objects may stay in memory.
-"""
-_M_ARENA_MAX = -8
-"""mallopt(3)."""
-
 
 class ExporterContent:
     """The exporter as `web.routes.Content`."""
@@ -55,11 +47,11 @@ class ExporterContent:
         self._settings = settings
         self._exposition = Exposition(sampler, enabled(settings))
         self.recorder = LocalNode(sampler)
-        # Clients that ask in the same second share what they hold.
+        # Concurrent clients share a response.
         self._page, self._document = map(lru_cache(maxsize=1), (self._status_page, self._node))
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
-        """One scrape."""
+        """The result of a scrape, and its content type."""
         return self._exposition.render(accept)
 
     def status_page(self) -> bytes:
@@ -67,7 +59,7 @@ class ExporterContent:
         return self._page(int(time.monotonic()))
 
     def _status_page(self, _: int) -> bytes:
-        # Imported late: it takes a megabyte, and most exporters' pages are never opened.
+        # Imported late: it takes a megabyte, and few pages are ever opened.
         from gpu_bottleneck_exporter.web.status.page import status_page  # noqa: PLC0415
 
         page = status_page(
@@ -85,37 +77,37 @@ class ExporterContent:
         return f"{dumps(document(self.recorder.read()))}\n".encode()
 
     def jobs(self, since: float) -> Iterator[bytes]:
-        """The jobs since then, in parts."""
+        """Jobs that ended after Unix time `since` or run, in parts."""
         return self._ledger.documents(since)
 
     def job(self, name: str) -> bytes | None:
-        """One of them."""
-        found = self._ledger.document(name)
-        return found.encode() if found else None
+        """The job with id `name`."""
+        text = self._ledger.document(name)
+        return text.encode() if text else None
 
     def look_at_stacks(self, uuid: str) -> str | None:
-        """Look at the stacks of whoever feeds a GPU, for a minute."""
+        """Sample the stacks of a GPU's processes for a minute. Returns the error, if any."""
         if self._sampler.lines is None:
-            return "Start the exporter with --collector.stacks to look at stacks."
+            return "Start the exporter with --collector.stacks to sample stacks."
         if uuid not in {gpu.identity.uuid for gpu in self._sampler.state().gpus}:
             return "There is no such GPU."
         self._sampler.lines.ask(uuid)
         return None
 
     def healthy(self) -> tuple[bool, str]:
-        """Liveness: the sampler runs. A missing or hung driver is no reason for a restart."""
+        """Liveness of the sampler; a missing or hung driver is no reason for a restart."""
         standstill = self._sampler.standstill()
         return standstill is None, standstill or "the sampler is running"
 
     def ready(self) -> tuple[bool, str]:
-        """Readiness: every GPU was tried once, or there is no driver."""
+        """Readiness: every GPU was read once, or there is no driver."""
         return self._sampler.ready, self._sampler.status
 
 
 def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
-    """The socket, of which it says where it serves, and TLS and users. Locks the state file.
+    """Bind the socket and print its address, load the web configuration, lock the state file.
 
-    Raises SettingsError if one of them cannot be used.
+    Raises SettingsError if one of them fails.
     """
     file = settings.web_config_file
     web_config = WebConfigFile(Path(file)) if file else None
@@ -125,11 +117,11 @@ def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
     scheme = "https" if web_config and web_config.active.tls else "http"
     host, port = listener.getsockname()[:2]
     if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
-        # A pod's log is read elsewhere; the pod's name is its host's.
+        # A pod's log is read elsewhere; its host name is the pod's.
         host = socket.gethostname() if in_a_pod() else "localhost"
     host = f"[{host}]" if ":" in host else host
     base = f"{scheme}://{host}:{port}"
-    with contextlib.suppress(OSError):  # a log on a full disk is no reason not to serve
+    with contextlib.suppress(OSError):  # serve even if the log's disk is full
         click.echo(f"status page on {base}/\nserving on {base}{settings.telemetry_path}", err=True)
     return listener, web_config
 
@@ -145,14 +137,14 @@ def serve(
     """Serve until SIGTERM or SIGINT; SIGHUP rereads the web configuration.
 
     Args:
-        settings: Of the exporter.
+        settings: Settings of the exporter.
         open_driver: Opens the driver.
         listener: The socket to serve on.
         web_config: TLS, users and headers.
-        at_a_terminal: Whether SIGHUP ends it, as it comes when a terminal is closed.
+        at_a_terminal: Whether to exit on SIGHUP, which a closed terminal sends.
 
     Raises:
-        ExporterError: If only a new process can use the driver.
+        ExporterError: If using the driver takes a new process.
     """
     _share_one_heap()
     ending = (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if at_a_terminal else []))
@@ -186,10 +178,9 @@ def serve(
 
 
 def leave() -> NoReturn:
-    """End the process without Python's own end.
+    """Exit without Python's finalization.
 
-    A thread may still be in bcrypt, or hang in the driver. Python's end would stop it where it
-    takes the lock next, and code in Rust, as bcrypt's, then aborts the process.
+    It aborts the process if another thread is in Rust code, such as bcrypt's, or in the driver.
     """
     logging.shutdown()
     for stream in filter(None, (sys.stdout, sys.stderr)):  # either may be closed
@@ -199,19 +190,18 @@ def leave() -> NoReturn:
 
 
 def _share_one_heap() -> None:
-    """Make all threads share one heap: with a thread per GPU, glibc would half fill many.
-
-    They seldom allocate at the same time, as Python's lock lets one run at a time.
-    """
+    """Have all threads share one heap: glibc would half fill one for each, and few are active."""
+    m_arena_max = -8  # mallopt(3)
     with contextlib.suppress(AttributeError):  # other C libraries have only one heap
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        ctypes.CDLL(None).mallopt(m_arena_max, 1)
 
 
 def _spare_the_collector() -> None:
-    """Run the cycle collector seldom, and never over the modules.
+    """Run the cycle collector rarely, and never over the modules.
 
-    Readings create no cycles; looking for them took 5 to 10 % of the host sampler's time.
+    Readings create no cycles, and the search took 5 to 10 % of the host sampler's time. Errors do,
+    so that up to 5 000 dead objects (by default 700) remain.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_ALLOCATIONS)
+    gc.set_threshold(5_000)

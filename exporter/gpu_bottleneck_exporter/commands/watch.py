@@ -1,4 +1,4 @@
-"""This machine, watched for a while: what `once` prints, and what `check` reports on."""
+"""Samples this machine for a while: for `once`, `check` and `diagnose`."""
 
 from __future__ import annotations
 
@@ -20,56 +20,48 @@ from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 
-_PATIENCE_SECONDS = 60.0
-"""A driver opens slowly without its persistence daemon, and on a busy machine."""
-_WARM_UP_TICKS = 3
-"""Until all counters have been read twice, and the feeders are known."""
 _ONCE_TICKS = 2
-"""The least from which there are means."""
-
-_LOOKS_APART_SECONDS = 1.0
-_SOON_SECONDS = 0.1
-"""After which an interruption is noticed."""
+"""Ticks of `once`: the minimum for means."""
 
 
-class Watched(NamedTuple):
-    """What was seen of this machine."""
+class NodeSample(NamedTuple):
+    """This machine, sampled for a while."""
 
     node: Node
     state: SamplerState
     seconds: float
-    """For which it was watched; 0 if it has no GPU."""
+    """Duration; 0 without a GPU."""
     interrupted: bool
-    """Whether that is less than was asked for."""
+    """Whether Ctrl-C shortened it."""
 
 
 class _Interrupt:
-    """Ctrl-C: at first it ends the command with an error, then it only ends the watching."""
+    """A handler of Ctrl-C: ends the command with an error; after `begin`, only the sampling."""
 
     def __init__(self) -> None:
         self.came = False
-        self._before = signal.signal(signal.SIGINT, self._too_early)
+        self._before = signal.signal(signal.SIGINT, self._abort)
 
     def begin(self) -> None:
-        """From now on, there is something to report."""
-        signal.signal(signal.SIGINT, self._note)
+        """Only set `came` from now on."""
+        signal.signal(signal.SIGINT, self._record)
 
     def end(self) -> None:
-        """Let it do again what it did before."""
+        """Restore the previous handler."""
         signal.signal(signal.SIGINT, self._before)
 
-    def _too_early(self, *_: object) -> NoReturn:
+    def _abort(self, *_: object) -> NoReturn:
         self.end()
         raise ExporterError("interrupted before anything was measured")
 
-    def _note(self, *_: object) -> None:
+    def _record(self, *_: object) -> None:
         self.came = True
-        self.end()  # a second one does not wait for the report
+        self.end()  # a second Ctrl-C takes effect at once
 
 
 @contextmanager
 def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -> Iterator[Sampler]:
-    """A sampler that has run for `ticks` ticks, or has found that it cannot."""
+    """A sampler after `ticks` ticks, or without a GPU."""
     sampler = Sampler(open_driver, enabled(settings), settings, lambda _: None)
     sampler.start()
     try:
@@ -77,7 +69,7 @@ def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -
         if sampler.state().gpus:
             began_ns = time.monotonic_ns()
             time.sleep(ticks * settings.interval_seconds)
-            # On a busy machine readings come late, and a mean takes two.
+            # A mean takes two readings, and these may be late.
             due_ns = began_ns + int((ticks - 0.5) * settings.interval_seconds * 1e9)
             wait(lambda: all(gpu.at_ns > due_ns or not gpu.up for gpu in sampler.state().gpus))
         yield sampler
@@ -89,16 +81,17 @@ def watched(
     settings: Settings,
     open_driver: Callable[[], Driver],
     seconds: float,
-    tell: Callable[[float, Callable[[], Node]], None] | None = None,
-) -> Watched:
-    """This machine after a few ticks and then `seconds`, which its shares cover.
+    progress: Callable[[float, Callable[[], Node]], None] | None = None,
+) -> NodeSample:
+    """This machine after a few ticks and then `seconds`, which the shares cover.
 
-    With `tell`, Ctrl-C ends it before; it is called each second with the seconds that are left,
-    and what reads what was seen so far. Raises ExporterError if Ctrl-C comes before anything was.
+    `progress`: called each second with the remaining seconds and a reader of the current result;
+    with it, Ctrl-C ends the sampling early, or raises ExporterError before its start.
     """
-    interrupt = _Interrupt() if tell else None
+    interrupt = _Interrupt() if progress else None
     try:
-        with sampled(settings, open_driver, _WARM_UP_TICKS) as sampler:
+        warm_up_ticks = 3  # until all counters were read twice and the feeders are known
+        with sampled(settings, open_driver, warm_up_ticks) as sampler:
             local = LocalNode(sampler, math.inf, judged_seconds=0.0)
             local.record()
             if interrupt:
@@ -109,34 +102,36 @@ def watched(
                 if sampler.lines:
                     for gpu in sampler.state().gpus:
                         sampler.lines.ask(gpu.identity.uuid, left)
-                if tell:
-                    tell(left, local.read)
-                look = min(time.monotonic() + _LOOKS_APART_SECONDS, end)
-                while time.monotonic() < look and not (interrupt and interrupt.came):
-                    time.sleep(min(_SOON_SECONDS, max(look - time.monotonic(), 0.0)))
-                local.record()  # a GPU that comes later is measured from there
+                if progress:
+                    progress(left, local.read)
+                until = min(time.monotonic() + 1, end)
+                while time.monotonic() < until and not (interrupt and interrupt.came):
+                    time.sleep(min(0.1, max(until - time.monotonic(), 0.0)))
+                local.record()  # the start for a GPU that appears now
             took = min(time.monotonic(), end) - began
-            return Watched(local.read(), sampler.state(), took, bool(interrupt and interrupt.came))
+            return NodeSample(
+                local.read(), sampler.state(), took, bool(interrupt and interrupt.came)
+            )
     finally:
         if interrupt:
             interrupt.end()
 
 
 def scraped(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
-    """What a scrape returns, and why there is no GPU if there is none."""
+    """The result of a scrape, and the reason if there is no GPU."""
     with sampled(settings, open_driver, _ONCE_TICKS) as sampler:
         text = Exposition(sampler, enabled(settings)).render()[0].decode()
         return text, None if sampler.state().gpus else sampler.status
 
 
 def documented(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[str, str | None]:
-    """The node document on one line, and why there is no GPU if there is none."""
+    """The node document on one line, and the reason if there is no GPU."""
     node = watched(settings, open_driver, _ONCE_TICKS * settings.interval_seconds).node
     return f"{dumps(document(node))}\n", None if node.gpus else node.driver_status
 
 
 def wait(until: Callable[[], bool]) -> None:
-    """Wait for a minute at most."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    """Wait for at most a minute: without its persistence daemon, the driver opens slowly."""
+    deadline = time.monotonic() + 60
     while not until() and time.monotonic() < deadline:
         time.sleep(0.02)
