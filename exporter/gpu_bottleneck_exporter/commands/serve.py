@@ -47,7 +47,7 @@ class ExporterContent:
         self._settings = settings
         self._exposition = Exposition(sampler, enabled(settings))
         self.recorder = LocalNode(sampler)
-        # Concurrent clients share a response.
+        # Clients within a second share a response, and its memory.
         self._page, self._document = map(lru_cache(maxsize=1), (self._status_page, self._node))
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
@@ -59,7 +59,7 @@ class ExporterContent:
         return self._page(int(time.monotonic()))
 
     def _status_page(self, _: int) -> bytes:
-        # Imported late: it takes a megabyte, and few pages are ever opened.
+        # Imported late: it takes a megabyte, and most exporters' pages are never opened.
         from gpu_bottleneck_exporter.web.status.page import status_page  # noqa: PLC0415
 
         page = status_page(
@@ -180,7 +180,7 @@ def serve(
 def leave() -> NoReturn:
     """Exit without Python's finalization.
 
-    It aborts the process if another thread is in Rust code, such as bcrypt's, or in the driver.
+    A thread may be in the driver or in bcrypt, whose Rust code aborts if finalization stops it.
     """
     logging.shutdown()
     for stream in filter(None, (sys.stdout, sys.stderr)):  # either may be closed
@@ -190,7 +190,7 @@ def leave() -> NoReturn:
 
 
 def _share_one_heap() -> None:
-    """Have all threads share one heap: glibc would half fill one for each, and few are active."""
+    """Have all threads share one heap: glibc would half fill one each, and the GIL serializes."""
     m_arena_max = -8  # mallopt(3)
     with contextlib.suppress(AttributeError):  # other C libraries have only one heap
         ctypes.CDLL(None).mallopt(m_arena_max, 1)

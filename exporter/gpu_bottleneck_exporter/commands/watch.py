@@ -107,7 +107,7 @@ def watched(
                 until = min(time.monotonic() + 1, end)
                 while time.monotonic() < until and not (interrupt and interrupt.came):
                     time.sleep(min(0.1, max(until - time.monotonic(), 0.0)))
-                local.record()  # the start for a GPU that appears now
+                local.record()  # the start of the shares of a new GPU
             took = min(time.monotonic(), end) - began
             return NodeSample(
                 local.read(), sampler.state(), took, bool(interrupt and interrupt.came)

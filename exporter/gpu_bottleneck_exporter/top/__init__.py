@@ -1,5 +1,1 @@
-"""`top`: one node live in a terminal.
-
-It uses the standard library's curses. All it needs is a grid of coloured text, single keys and a
-terminal that is restored at the end, on any machine where the exporter runs.
-"""
+"""`top`: one node, live in a terminal, drawn with curses of the standard library."""

@@ -1,4 +1,4 @@
-"""What the user has chosen, and what each key changes. Keys have curses' names."""
+"""The user's choices, and the keys that change them, by curses' names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpu_bottleneck_exporter.nodeview.text import badness, likely_cause
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The look of the screen."""
+    """The state of the screen."""
 
     order: str = "idle"
     backwards: bool = False
     selected: Key | None = None
-    """None: the first row."""
+    """Selected row; None: the first."""
     details: bool = True
     help: bool = False
     ended: bool = False
@@ -30,7 +30,7 @@ ORDERS: Mapping[str, Callable[[Gpu], float | str | None]] = {
     "memory": lambda gpu: gpu.memory_used_bytes,
     "cause": likely_cause,
 }
-"""Largest first, texts from A to Z; unknown values last."""
+"""Sort keys: largest first, texts from A to Z; unknown values last."""
 HELP = (
     ("q, Ctrl-C", "quit"),
     ("up, down, k, j", "select a GPU"),
@@ -44,7 +44,7 @@ HELP = (
 
 
 def pressed(choice: Choice, key: str, node: Node | None, page: int = 10) -> Choice:
-    """The choice after `key`, with `page` rows on the screen; other keys change nothing."""
+    """The choice after `key`, with `page` rows on the screen."""
     if key in ("q", "Q"):
         return replace(choice, ended=True)
     if choice.help or key in ("?", "h"):
@@ -68,16 +68,16 @@ def pressed(choice: Choice, key: str, node: Node | None, page: int = 10) -> Choi
 def ordered(choice: Choice, node: Node) -> list[Gpu]:
     """The rows from top to bottom."""
     by = ORDERS[choice.order]
-    known = [gpu for gpu in node.gpus if by(gpu) is not None]
+    rows = [gpu for gpu in node.gpus if by(gpu) is not None]
     rest = [gpu for gpu in node.gpus if by(gpu) is None]
     downwards = choice.order != "cause"
-    known.sort(key=lambda gpu: by(gpu) or 0, reverse=downwards != choice.backwards)
+    rows.sort(key=lambda gpu: by(gpu) or 0, reverse=downwards != choice.backwards)
     if choice.order == "gpu" and choice.backwards:
         rest.reverse()
-    return known + rest
+    return rows + rest
 
 
 def place(choice: Choice, rows: Sequence[Gpu]) -> int:
-    """Which row is selected."""
+    """Index of the selected row."""
     keys = [gpu.key for gpu in rows]
     return keys.index(choice.selected) if choice.selected in keys else 0

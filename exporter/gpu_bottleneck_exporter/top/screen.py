@@ -1,4 +1,4 @@
-"""The whole screen as lines of styled text: a pure function of data and choices."""
+"""Renders the screen as lines of styled text, from data and choices alone."""
 
 from __future__ import annotations
 
@@ -16,16 +16,11 @@ from gpu_bottleneck_exporter.top import spans
 from gpu_bottleneck_exporter.top.columns import BAR, Column, columns
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, place
 from gpu_bottleneck_exporter.top.source import Feed
-from gpu_bottleneck_exporter.top.spans import Glyphs, Line, Span, clipped, fitted
+from gpu_bottleneck_exporter.top.spans import Glyphs, Line, StyledText, clipped, fitted
 
-_FOOTER = " q quit   ? help   up/down select   Enter details   s sort: {order}   r reverse"
 _SORTED = {"idle": "BUSY", "gpu": "GPU", "watts": "WATTS", "temperature": "°C", "memory": "GiB"}
-_LEAST_DETAILS = 7
-"""Lines kept for details: name, cause, what to try, history, processes."""
-_FIXED_LINES = 5
-"""Heading, host, message, titles, footer."""
-_NAME = 15
-"""Cells before a text."""
+_NAME_CELLS = 15
+"""Width of names before texts."""
 
 
 def frame(feed: Feed, choice: Choice, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -41,8 +36,9 @@ def frame(feed: Feed, choice: Choice, width: int, height: int, glyphs: Glyphs) -
         lines += _nothing(node, width)
     body = height - 1
     lines = lines[:body] + [[] for _ in range(body - len(lines))]
-    footer = _FOOTER.format(order=choice.order)
-    return [*lines, [Span(fitted(footer, width), spans.HEAD)]][-height:]
+    keys = "q quit   ? help   up/down select   Enter details"
+    footer = f" {keys}   s sort: {choice.order}   r reverse"
+    return [*lines, [StyledText(fitted(footer, width), spans.HEAD)]][-height:]
 
 
 def page(node: Node | None, choice: Choice, height: int) -> int:
@@ -51,29 +47,29 @@ def page(node: Node | None, choice: Choice, height: int) -> int:
 
 
 def _top(feed: Feed, node: Node | None, width: int) -> Iterator[Line]:
-    said = words.summary(node) if node else "no reading yet"
+    summary = words.summary(node) if node else "no reading yet"
     simulated = "  SIMULATED" if node and node.simulated else ""
-    left = clipped(f"{feed.source.name}  {said}{simulated}", width - 9)
-    yield [Span(fitted(left, width - 8), spans.STRONG), Span(time.strftime("%H:%M:%S"))]
-    yield [Span(clipped(words.host(node) if node else "", width), spans.SOFT)]
+    left = clipped(f"{feed.source.name}  {summary}{simulated}", width - 9)
+    yield [StyledText(fitted(left, width - 8), spans.STRONG), StyledText(time.strftime("%H:%M:%S"))]
+    yield [StyledText(clipped(words.host(node) if node else "", width), spans.SOFT)]
     if error := feed.error:
         since = words.duration(time.monotonic() - feed.error_since)
-        yield [Span(clipped(f"{error}; for {since}, trying again", width), spans.BAD)]
+        yield [StyledText(clipped(f"{error}; for {since}, trying again", width), spans.BAD)]
     else:
         covered = f"Shares cover the last {node.window_seconds:.0f} s." if node else ""
-        yield [Span(clipped(covered, width), spans.SOFT)]
+        yield [StyledText(clipped(covered, width), spans.SOFT)]
 
 
 def _nothing(node: Node, width: int) -> Iterator[Line]:
     yield []
     if node.driver_status == OPENING:
-        yield [Span(f"Measuring: {OPENING}.")]
+        yield [StyledText(f"Measuring: {OPENING}.")]
         return
-    said = f"No GPU to show: {node.driver_status or 'none found'}."
-    yield [Span(clipped(said, width), spans.BAD)]
+    message = f"No GPU to show: {node.driver_status or 'none found'}."
+    yield [StyledText(clipped(message, width), spans.BAD)]
     advice = words.to_have_one(node)
     for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
-        yield [Span(line)]
+        yield [StyledText(line)]
 
 
 def _gpus(node: Node, choice: Choice, width: int, height: int, glyphs: Glyphs) -> Iterator[Line]:
@@ -82,25 +78,27 @@ def _gpus(node: Node, choice: Choice, width: int, height: int, glyphs: Glyphs) -
     room = _room(choice, height)
     window = _window(len(rows), at, room)
     shown = columns(rows, width)
-    yield [Span(" ".join(_title(column, choice) for column in shown), spans.HEAD)]
+    yield [StyledText(" ".join(_title(column, choice) for column in shown), spans.HEAD)]
     for number in window:
         yield _row(rows[number], shown, glyphs, selected=number == at)
     if len(window) < min(len(rows), room):
-        told = {"above": window.start, "below": len(rows) - window.stop}
-        beyond = ", ".join(f"{count} more {where}" for where, count in told.items() if count)
-        yield [Span(clipped(f"… {beyond}", width), spans.SOFT)]
+        counts = {"above": window.start, "below": len(rows) - window.stop}
+        beyond = ", ".join(f"{count} more {where}" for where, count in counts.items() if count)
+        yield [StyledText(clipped(f"… {beyond}", width), spans.SOFT)]
     if choice.details:
         yield []
         yield from _details(rows[at], width, glyphs)
 
 
 def _room(choice: Choice, height: int) -> int:
-    """Lines for the rows of the table."""
-    return max(height - _FIXED_LINES - (_LEAST_DETAILS + 1 if choice.details else 0), 1)
+    """Lines available for the rows of the table."""
+    fixed = 5  # heading, host, message, titles, footer
+    details = 8  # a blank line, name, cause, setting, history, processes
+    return max(height - fixed - (details if choice.details else 0), 1)
 
 
 def _window(count: int, at: int, room: int) -> range:
-    """The rows on the screen; if some do not fit, one line is kept to say so."""
+    """The visible rows; if some do not fit, one line less, for their count."""
     length = room if count <= room else max(room - 1, 1)
     first = min(max(at - length // 2, 0), max(count - length, 0))
     return range(first, min(first + length, count))
@@ -115,50 +113,53 @@ def _row(gpu: Gpu, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -
     style = spans.SELECTED if selected else "" if gpu.up else spans.BAD
     line: Line = []
     for column in shown:
-        line += [Span(" ", style)] if line else []
+        line += [StyledText(" ", style)] if line else []
         if column.title == BAR:
             line += spans.bar(gpu.parts, column.width, glyphs)
         else:
             text = fitted(column.text(gpu), column.width, right=column.right)
-            line.append(Span(text, style))
+            line.append(StyledText(text, style))
     return line
 
 
 def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
-    """A GPU in full, most important first, as the screen may cut off the rest."""
+    """A GPU in full, most important first: the screen may cut off the rest."""
     name = f"GPU {words.label(gpu)}  {gpu.name or ''}  {gpu.uuid}"
-    yield [Span(clipped(name, width), spans.STRONG)]
-    told = words.explained(gpu)
-    for what, text in islice(told, 2):
-        yield from _said(what, text, width)
+    yield [StyledText(clipped(name, width), spans.STRONG)]
+    facts = words.explained(gpu)
+    for label, text in islice(facts, 2):
+        yield from _wrapped(label, text, width)
     if any(gpu.trend):
-        steps = gpu.trend[-max(width - _NAME, 1) :]
-        yield [Span(fitted("  history", _NAME), spans.SOFT), *spans.strip(steps, glyphs)]
-    for number, one in enumerate(gpu.process_list):
-        known = (f"{one.pid:<8}", fitted(one.user or DASH, 10), fitted(one.name or DASH, 16))
-        said = " ".join((*known, f"{one.role}, {one.state or DASH}"))
-        yield from _said("" if number else "processes", said, width)
+        steps = gpu.trend[-max(width - _NAME_CELLS, 1) :]
+        yield [
+            StyledText(fitted("  history", _NAME_CELLS), spans.SOFT),
+            *spans.strip(steps, glyphs),
+        ]
+    for number, process in enumerate(gpu.process_list):
+        user, program = fitted(process.user or DASH, 10), fitted(process.name or DASH, 16)
+        text = f"{process.pid:<8} {user} {program} {process.role}, {process.state or DASH}"
+        yield from _wrapped("" if number else "processes", text, width)
     for text in words.notices(gpu):
-        yield [Span(clipped(f"  {text}", width), spans.BAD)]
-    for what, text in told:
-        yield from _said(what, text, width)
+        yield [StyledText(clipped(f"  {text}", width), spans.BAD)]
+    for label, text in facts:
+        yield from _wrapped(label, text, width)
     if gpu.up:
-        yield from _said("held by", words.owners(gpu), width)
-        yield from _said("shares", words.parts(named(gpu.parts)), width)
+        yield from _wrapped("held by", words.owners(gpu), width)
+        yield from _wrapped("shares", words.parts(named(gpu.parts)), width)
 
 
-def _said(name: str, text: str, width: int) -> Iterator[Line]:
-    """`name` and text, wrapped to as many lines as needed."""
-    lines = textwrap.wrap(printable(text), max(width - _NAME, 20)) or [""]
+def _wrapped(name: str, text: str, width: int) -> Iterator[Line]:
+    """`name` and `text`, wrapped."""
+    lines = textwrap.wrap(printable(text), max(width - _NAME_CELLS, 20)) or [""]
     for number, line in enumerate(lines):
         first = "" if number else f"  {name}"
-        yield [Span(fitted(first, _NAME), spans.SOFT), Span(line)]
+        yield [StyledText(fitted(first, _NAME_CELLS), spans.SOFT), StyledText(line)]
 
 
 def _help(width: int, glyphs: Glyphs) -> Iterator[Line]:
-    for keys, what in HELP:
-        yield [Span(f"  {keys:16}", spans.STRONG), Span(clipped(what, width - 18))]
-    yield [Span("  "), Span(2 * glyphs.busy, "busy"), Span(" busy: a kernel ran")]
+    for keys, effect in HELP:
+        yield [StyledText(f"  {keys:16}", spans.STRONG), StyledText(clipped(effect, width - 18))]
+    yield [StyledText("  "), StyledText(2 * glyphs.busy, "busy"), StyledText(" busy: a kernel ran")]
     for name, meaning in MEANINGS.items():
         text = clipped(f"{name}: {meaning}", width - 5)
-        yield [Span("  "), Span(2 * glyphs.cause, name), Span(f" {text}")]
+        yield [StyledText("  "), StyledText(2 * glyphs.cause, name), StyledText(f" {text}")]

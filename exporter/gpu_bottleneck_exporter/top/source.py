@@ -1,4 +1,4 @@
-"""The node document that `top` shows: of this machine's sampler, or of another exporter."""
+"""Sources of the node that `top` shows: this machine or another exporter."""
 
 from __future__ import annotations
 
@@ -17,14 +17,9 @@ from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, node_in
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 
-_WINDOW_SECONDS = 15.0
-"""The span of the shares of this machine."""
-_STALE_SECONDS = 10.0
-"""After so long without a new reading, the last one is no longer shown."""
-
 
 class Local:
-    """This machine, through our own sampler."""
+    """This machine, by a sampler of our own."""
 
     name = "this machine"
 
@@ -33,7 +28,7 @@ class Local:
     ) -> None:
         self._ended: list[str] = []
         self._sampler = Sampler(open_driver, enabled(settings), settings, self._ended.append)
-        window = max(_WINDOW_SECONDS, 3 * interval_seconds)
+        window = max(15.0, 3 * interval_seconds)
         self._node = LocalNode(self._sampler, window, judged_seconds=0.0)
         self._sampler.start()
 
@@ -45,7 +40,7 @@ class Local:
         return self._node.read()
 
     def settle(self) -> None:
-        """Give no verdict before the first window is full: who watches can wait for it."""
+        """Withhold verdicts until the first window is full."""
         self._node.settle()
 
     def close(self) -> None:
@@ -57,48 +52,48 @@ class Remote:
     """Another exporter."""
 
     def __init__(self, url: str, ca_file: Path | None = None) -> None:
-        """`url`, of http or https, may hold user:password. Raises SettingsError for `ca_file`."""
-        # Beside the metrics, whose path people have at hand.
+        """A client of `url`, with user:password if needed. Raises SettingsError for `ca_file`."""
+        # /metrics is accepted, too: its URL is at hand.
         self._server = Server(url, ca_file, (NODE_PATH, "/metrics"))
         self.name = self._server.name
 
     def read(self) -> Node:
-        """Ask it once. Raises ExporterError, in one sentence."""
+        """The exporter's node. Raises ExporterError."""
         body = self._server.get(NODE_PATH, MOST_BYTES)
         try:
             return node_in(body)
         except ValueError as error:
-            told = f"{self._server.address(NODE_PATH)} serves no node of this exporter"
-            raise ExporterError(told) from error
+            url = self._server.address(NODE_PATH)
+            raise ExporterError(f"{url} serves no node of this exporter") from error
 
     def settle(self) -> None:
-        """Does nothing: an exporter settles by itself."""
+        """Do nothing: the exporter settles itself."""
 
     def close(self) -> None:
-        """Does nothing: nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
 
 Source = Local | Remote
 
 
 class Feed:
-    """What a source shows, read in the background: keys work whatever the network does."""
+    """Reads a source in the background, so that the network never blocks keys."""
 
     def __init__(self, source: Source, interval_seconds: float) -> None:
         self.source = source
         self.node: Node | None = None
-        """The last reading; None before the first, and once it is too old to be shown."""
+        """Last reading; None before it, and when it is 10 s and three intervals old."""
         self.error: str | None = None
-        """Why there is no new reading; None while all is well."""
+        """Error of the last reading; None if it succeeded."""
         self.error_since = 0.0
-        """Monotonic seconds."""
+        """Monotonic seconds of the first of these errors."""
         self.bug: Exception | None = None
-        """What ended the thread, to be raised where it can be seen."""
+        """Exception that ended the thread, for the caller to raise."""
         self._interval = interval_seconds
         self._read_at = time.monotonic()
 
     def start(self) -> None:
-        """Read at each interval, in a thread that ends with the program."""
+        """Read at each interval, in a daemon thread."""
         self.source.settle()
         threading.Thread(target=self._run, name="feed", daemon=True).start()
 
@@ -111,7 +106,7 @@ class Feed:
         except ExporterError as error:
             if self.error is None:
                 self.error_since = now
-            if time.monotonic() - self._read_at > max(_STALE_SECONDS, 3 * self._interval):
+            if time.monotonic() - self._read_at > max(10, 3 * self._interval):
                 self.node = None
             self.error = f"{error}"
 
@@ -120,5 +115,5 @@ class Feed:
             while True:
                 self.read()
                 time.sleep(self._interval)
-        except Exception as error:  # noqa: BLE001 - raised again where it can be seen
+        except Exception as error:  # noqa: BLE001 - raised again by the screen
             self.bug = error

@@ -1,4 +1,4 @@
-"""Pieces of text with a style, and how many cells of a terminal they take."""
+"""Styled text, and its width in the cells of a terminal."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Parts
 
-HEAD, SELECTED, STRONG, SOFT, BAD, PLAIN = "head", "selected", "strong", "soft", "bad", ""
-"""Styles; the others are names of waits, and `busy`."""
+HEAD, SELECTED, STRONG, SOFT, BAD = "head", "selected", "strong", "soft", "bad"
+"""Styles, besides the names of waits and `busy`."""
 
 
-class Span(NamedTuple):
+class StyledText(NamedTuple):
     """Text in one style."""
 
     text: str
-    style: str = PLAIN
+    style: str = ""
 
 
-Line = list[Span]
+Line = list[StyledText]
 
 
 class Glyphs(NamedTuple):
-    """What bars and strips are made of."""
+    """The characters of bars and strips."""
 
     busy: str
     cause: str
     other: str
     levels: str
-    """Of the busy share."""
+    """Levels of the busy share, ascending."""
 
     def of(self, name: str, parts: Parts) -> str:
-        """The style of one of `parts`; the largest wait is the cause."""
+        """The character of part `name`; the largest wait is the cause."""
         largest = next((name for name in parts if name != KEPT_BUSY), None)
         return {KEPT_BUSY: self.busy, largest: self.cause}.get(name, self.other)
 
@@ -50,7 +50,7 @@ def cells(text: str) -> int:
 
 
 def clipped(text: str, width: int) -> str:
-    """`text`, printable, in at most `width` cells; an ellipsis marks a cut."""
+    """`text`, printable, cut with an ellipsis to `width` cells."""
     text = printable(text)
     if cells(text) <= width:
         return text
@@ -67,25 +67,25 @@ def fitted(text: str, width: int, *, right: bool = False) -> str:
 
 
 def bar(parts: Parts, width: int, glyphs: Glyphs) -> Line:
-    """What a GPU did, as a bar of `width` cells; empty if unknown."""
+    """A GPU's shares as a bar of `width` cells; blank if unknown."""
     line, at, until = [], 0, 0.0
     for name, part in parts.items():
         until += part
         end = max(at, min(round(until * width), width))
-        line.append(Span(glyphs.of(name, parts) * (end - at), name))
+        line.append(StyledText(glyphs.of(name, parts) * (end - at), name))
         at = end
-    return [*line, Span(" " * (width - at))]
+    return [*line, StyledText(" " * (width - at))]
 
 
 def strip(steps: Sequence[Parts], glyphs: Glyphs) -> Line:
-    """Busy shares over time, a cell for each step, on the colour of the leading wait."""
+    """Busy shares over time, a cell per step, on the colour of the leading wait."""
     return [_column(step, glyphs.levels) for step in steps]
 
 
-def _column(step: Parts, levels: str) -> Span:
+def _column(step: Parts, levels: str) -> StyledText:
     busy, waits = step.get(KEPT_BUSY, 0.0), [name for name in step if name != KEPT_BUSY]
     level = levels[min(int(busy * len(levels)), len(levels) - 1)] if step else " "
-    return Span(level, f"{KEPT_BUSY} on {waits[0]}" if waits else KEPT_BUSY)
+    return StyledText(level, f"{KEPT_BUSY} on {waits[0]}" if waits else KEPT_BUSY)
 
 
 def _cell(character: str) -> int:

@@ -1,4 +1,4 @@
-"""The screen in a terminal, by curses: colours, keys, and the end."""
+"""Draws the screen with curses, and reads keys."""
 
 from __future__ import annotations
 
@@ -18,25 +18,19 @@ from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.source import Feed
 from gpu_bottleneck_exporter.top.spans import Glyphs, Line
 
-_WAIT_MILLISECONDS = 200
-"""For a key, before the screen is drawn anew: its clock shows each second."""
-_ENOUGH_COLOURS = 256
-"""What nearly all terminals have."""
-_BAD = "#C94A53"
-_STEPS = (0, 95, 135, 175, 215, 255)
-"""Of red, green and blue in the cube of colours that all terminals with 256 share."""
+_COLOURS = 256
+"""Number of colours of nearly all terminals; with fewer, waits look alike."""
+_CUBE_LEVELS = (0, 95, 135, 175, 215, 255)
+"""Levels of red, green and blue in the standard cube of 256 colours."""
 
 
 def show(feed: Feed, choice: Choice) -> None:
-    """Draw until the user quits, then restore the terminal.
-
-    Raises ExporterError if the terminal cannot be drawn on.
-    """
+    """Draw until the user quits, then restore the terminal. Raises ExporterError on failure."""
     locale.setlocale(locale.LC_ALL, "")
     os.environ.setdefault("ESCDELAY", "25")
     for size in ("LINES", "COLUMNS"):
-        os.environ.pop(size, None)  # curses would trust these for ever, and never resize
-    logging.disable()  # lines of the log would spoil the screen
+        os.environ.pop(size, None)  # curses would never resize
+    logging.disable()
     try:
         curses.wrapper(partial(_loop, feed=feed, choice=choice))
     except curses.error as error:
@@ -51,17 +45,17 @@ def _loop(screen: curses.window, feed: Feed, choice: Choice) -> None:
         curses.curs_set(0)
     styles = _styles()
     glyphs = _glyphs(coloured="busy" in styles)
-    screen.timeout(_WAIT_MILLISECONDS)
+    screen.timeout(200)  # milliseconds; the clock shows each second
     while not choice.ended:
         if feed.bug is not None:
             raise feed.bug
         height, width = screen.getmaxyx()
         _draw(screen, frame(feed, choice, width, height, glyphs), styles)
         key = ""
-        with suppress(curses.error):  # there was none
+        with suppress(curses.error):  # no key
             key = screen.getkey()
         if key == "KEY_RESIZE":
-            screen.clear()  # terminals differ in what they keep, and where
+            screen.clear()  # terminals retain different parts
         elif key:
             node = feed.node
             choice = pressed(choice, key, node, page(node, choice, height))
@@ -72,7 +66,7 @@ def _draw(screen: curses.window, lines: list[Line], styles: Mapping[str, int]) -
     for row, line in enumerate(lines):
         screen.move(row, 0)
         for span in line:
-            # The last cell of a screen cannot be written without an error.
+            # Writing the last cell of a screen raises an error.
             with suppress(curses.error):
                 screen.addstr(span.text, styles.get(span.style, curses.A_NORMAL))
     screen.refresh()
@@ -85,10 +79,7 @@ def _glyphs(*, coloured: bool) -> Glyphs:
 
 
 def _styles() -> dict[str, int]:
-    """Attributes by style; without colours waits have none.
-
-    So it is in fewer colours than 256, too, in which a dozen waits cannot be told apart.
-    """
+    """Attributes by style; waits have none with fewer than 256 colours."""
     styles = {
         spans.HEAD: curses.A_REVERSE,
         spans.SELECTED: curses.A_REVERSE,
@@ -98,10 +89,10 @@ def _styles() -> dict[str, int]:
     }
     if not curses.has_colors():
         return styles
-    curses.use_default_colors()  # else text is white on black, whatever the terminal's background
-    if os.environ.get("NO_COLOR") or curses.COLORS < _ENOUGH_COLOURS:
+    curses.use_default_colors()  # respects the terminal's background
+    if os.environ.get("NO_COLOR") or curses.COLORS < _COLOURS:
         return styles
-    colours = {"busy": BUSY, **WAITING_ON, spans.BAD: _BAD}
+    colours = {"busy": BUSY, **WAITING_ON, spans.BAD: "#C94A53"}
     pairs = {name: (nearest(colour), -1) for name, colour in colours.items()}
     pairs |= {f"busy on {name}": (nearest(BUSY), nearest(c)) for name, c in WAITING_ON.items()}
     for number, (name, (ink, ground)) in enumerate(pairs.items(), 1):
@@ -111,6 +102,9 @@ def _styles() -> dict[str, int]:
 
 
 def nearest(colour: str) -> int:
-    """The number of a colour like `colour` (#RRGGBB) in a terminal that has 256."""
-    steps = [min(range(6), key=lambda n: abs(_STEPS[n] - one)) for one in bytes.fromhex(colour[1:])]
-    return 16 + 36 * steps[0] + 6 * steps[1] + steps[2]
+    """The number of the colour nearest to #RRGGBB among 256."""
+    red, green, blue = (
+        min(range(6), key=lambda n: abs(_CUBE_LEVELS[n] - level))
+        for level in bytes.fromhex(colour[1:])
+    )
+    return 16 + 36 * red + 6 * green + blue
