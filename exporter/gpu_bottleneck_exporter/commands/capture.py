@@ -1,4 +1,4 @@
-"""`capture`: records the driver's results in a file for bug reports."""
+"""`capture`: records the driver's results for bug reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def capture(open_recording: Callable[[], Recording], seconds: float, path: Path)
 
 
 class _BoundedFile:
-    """A file of JSON lines of at most `MAX_BYTES`."""
+    """JSON lines of at most `MAX_BYTES`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.size = 0

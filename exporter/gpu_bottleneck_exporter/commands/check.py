@@ -38,7 +38,7 @@ class Gap(NamedTuple):
     """A missing signal, collector or GPU, and its remedy."""
 
     subject: str
-    """Name of the signal, `collector NAME`, `gpu 0`, or `GPU metrics`."""
+    """Signal, `collector NAME`, `gpu 0` or `GPU metrics`."""
     problem: str
     remedy: str
     where: tuple[str, ...] = ()
@@ -55,14 +55,14 @@ class Blamed(NamedTuple):
 
     pid: int
     command: str
-    """Beginning of the command line; empty if the process has exited."""
+    """Beginning of the command line; empty after its exit."""
 
     def __str__(self) -> str:
         return f"{self.pid:<7} {self.command}".rstrip()
 
 
 class Report(NamedTuple):
-    """The exit status, and the result as text and as a document."""
+    """The exit status, with the result as text and document."""
 
     status: int
     lines: Sequence[str]
@@ -70,8 +70,8 @@ class Report(NamedTuple):
 
 
 def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool = False) -> Report:
-    """Sample for a few ticks, then report gaps; `full`: also the available signals."""
-    # Means take two readings; the first one of a GPU that wakes up takes longer than a tick.
+    """Sample for a few ticks, then report gaps; `full`: also signals."""
+    # Means take two readings; the first one of a sleeping GPU takes longer than a tick.
     with sampled(settings, open_driver, 3) as sampler:
         wait(lambda: not sampler.state().kubelet.pending)
         state, node = sampler.state(), LocalNode(sampler).read()
@@ -91,7 +91,7 @@ def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool =
 def diagnose(
     settings: Settings, open_driver: Callable[[], Driver], seconds: float, *, stacks: bool = False
 ) -> Report:
-    """Sample for `seconds`, then report; `stacks`: also the lines of code that GPUs wait for."""
+    """Sample for `seconds`, then report; `stacks`: also lines of code."""
     if stacks:
         without = settings.disabled_collectors - {"stacks"}
         settings = replace(settings, disabled_collectors=without)
@@ -112,7 +112,6 @@ def diagnose(
 
 
 def _count_down(left: float, read: Callable[[], Node]) -> None:
-    """Show the remaining time and the current verdicts on a terminal."""
     if not sys.stderr.isatty():
         return
     verdicts = "; ".join(f"GPU {label(gpu)} {verdict(gpu)}" for gpu in read().gpus)
@@ -191,7 +190,7 @@ def _gpu_line(gpu: GpuSnapshot) -> str:
 
 
 def _down(node: Node) -> Iterator[Gap]:
-    """A gap for each board that is down: MIG instances share its index."""
+    """A gap per board: MIG instances share its index."""
     for gpu in {gpu.gpu: gpu for gpu in node.gpus if not gpu.up}.values():
         name = f"gpu {gpu.gpu}"
         yield Gap(name, verdict(gpu), gpu.remedy or about.DOWN, (name,))
@@ -208,7 +207,7 @@ def _conditions(state: SamplerState) -> Iterator[Gap]:
 def missing_signals(
     state: SamplerState, forbidden: Mapping[int, Mapping[str, str]]
 ) -> Iterator[Gap]:
-    """Unavailable signals; `forbidden`: errors for lack of permission, by index and reader."""
+    """Unavailable signals; `forbidden`: permission errors by index and reader."""
     for signal, remedy in sorted(signal_remedies(state).items()):
         if signal == "own_cpu":
             yield Gap(signal, "the exporter itself is starved of CPU", remedy)
@@ -236,7 +235,7 @@ def _failures(state: SamplerState) -> Iterator[Gap]:
 
 
 def lines_of(gpu: Gpu, blamed: Iterable[Blamed] = ()) -> Iterator[str]:
-    """The text for one GPU and at most two processes `blamed`, with an empty line."""
+    """The text for a GPU, with at most two processes `blamed`."""
     yield f"GPU {label(gpu)}  {gpu.name or 'unknown'}  {_workload(gpu)}"
     first, *others = explained(gpu)
     named_blamed = zip(("most to blame", ""), map(str, blamed), strict=False)

@@ -23,7 +23,7 @@ def runbooks() -> dict[str, str]:
 
 
 def select(texts: Mapping[str, str], kind: str, name: str | None) -> str:
-    """The text with `name`, or a list of names. Raises SettingsError for an unknown name."""
+    """The text with `name`, or all names. Raises SettingsError if unknown."""
     if name is None:
         return "".join(f"{key}\n" for key in texts)
     if name not in texts:
@@ -32,9 +32,9 @@ def select(texts: Mapping[str, str], kind: str, name: str | None) -> str:
 
 
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
-    """Write and list the files that are missing or differ.
+    """Write files that are missing or differ.
 
-    Raises ExporterError, before any is written, if that would overwrite one without `force`.
+    Raises ExporterError, before any is written, if one would be overwritten without `force`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

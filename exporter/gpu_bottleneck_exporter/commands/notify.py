@@ -1,7 +1,7 @@
 """Notifies systemd by sd_notify(3).
 
-Liveness covers our own threads: those of `/-/healthy` and the accept loop. A GPU that hangs in the
-driver is no reason for a restart, which would lose the counters of all others.
+Liveness covers the threads of `/-/healthy` and the accept loop. A GPU that hangs is no reason for a
+restart, which would lose the counters of all others.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from gpu_bottleneck_exporter.web.server import WebServer
 log = logging.getLogger(__name__)
 
 _SEND_TIMEOUT_SECONDS = 1.0
-"""Timeout of a datagram, so that systemd cannot delay the shutdown."""
+"""Timeout of a datagram, lest systemd delay the shutdown."""
 
 
 class Supervisor:
     """The service manager that started the exporter, if any."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """The service manager by the variables of sd_notify(3) and sd_watchdog_enabled(3)."""
+        """See sd_notify(3), sd_watchdog_enabled(3)."""
         address = environment.get("NOTIFY_SOCKET", "")
         self.address = f"\0{address[1:]}" if address.startswith("@") else address
         pid = f"{os.getpid()}"
         limit = environment.get("WATCHDOG_USEC", "")
         watched = limit.isdecimal() and environment.get("WATCHDOG_PID", pid) == pid
         self.watchdog_seconds = int(limit) / 1e6 if watched else 0.0
-        """Timeout of the watchdog between two messages; 0: none."""
+        """Timeout of the watchdog; 0: none."""
         self._throttle = LogThrottle(log)
 
     def send(self, *assignments: str) -> None:
@@ -57,8 +57,8 @@ def reporting(
 ) -> Iterator[None]:
     """Report the state of `sampler` and `server` to `supervisor`, if any.
 
-    The exporter is ready when the sampler is, or after `ready_within_seconds`: if the driver hangs
-    from the start, host metrics still count, and a restart would not help.
+    The exporter is ready when the sampler is, or after `ready_within_seconds`: if the driver hangs,
+    host metrics still count, and a restart would not help.
     """
     if not supervisor.address:
         yield
@@ -88,6 +88,5 @@ def reporting(
 
 
 def _status(sampler: Sampler) -> str:
-    """Status of the sampler, and GPUs that are down."""
     down = ", ".join(f"{index}" for index in sorted(sampler.down()))
     return " ".join(sampler.status.split()) + (f"; down: GPU {down}" if down else "")

@@ -21,10 +21,10 @@ FORMATS = {"text": text, "json": json, "markdown": markdown, "html": html}
 def report(
     query: ReportQuery, urls: Sequence[str], prometheus: str | None, wrong: Sequence[str] = ()
 ) -> int:
-    """Print the report from the nodes or from Prometheus. Returns the exit status.
+    """Print the report. Returns the exit status.
 
-    `wrong`: sentences about invalid addresses. Raises the errors of `select`, and ExporterError
-    if Prometheus fails.
+    `wrong`: sentences about invalid addresses. Raises as `select`, and ExporterError if Prometheus
+    fails.
     """
     if prometheus:
         result = recorded(prometheus, query)

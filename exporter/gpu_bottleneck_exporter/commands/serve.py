@@ -59,7 +59,7 @@ class ExporterContent:
         return self._page(int(time.monotonic()))
 
     def _status_page(self, _: int) -> bytes:
-        # Imported late: it takes a megabyte, and most exporters' pages are never opened.
+        # Imported late: it takes a megabyte and is rarely used.
         from gpu_bottleneck_exporter.web.status.page import status_page  # noqa: PLC0415
 
         page = status_page(
@@ -77,7 +77,7 @@ class ExporterContent:
         return f"{dumps(document(self.recorder.read()))}\n".encode()
 
     def jobs(self, since: float) -> Iterator[bytes]:
-        """Jobs that ended after Unix time `since` or run, in parts."""
+        """Jobs that ended after `since` or run, in parts."""
         return self._ledger.documents(since)
 
     def job(self, name: str) -> bytes | None:
@@ -86,7 +86,7 @@ class ExporterContent:
         return text.encode() if text else None
 
     def look_at_stacks(self, uuid: str) -> str | None:
-        """Sample the stacks of a GPU's processes for a minute. Returns the error, if any."""
+        """Sample stacks for a minute. Returns the error, if any."""
         if self._sampler.lines is None:
             return "Start the exporter with --collector.stacks to sample stacks."
         if uuid not in {gpu.identity.uuid for gpu in self._sampler.state().gpus}:
@@ -95,7 +95,7 @@ class ExporterContent:
         return None
 
     def healthy(self) -> tuple[bool, str]:
-        """Liveness of the sampler; a missing or hung driver is no reason for a restart."""
+        """Liveness of the sampler, without the driver: a restart would not help."""
         standstill = self._sampler.standstill()
         return standstill is None, standstill or "the sampler is running"
 
@@ -199,8 +199,8 @@ def _share_one_heap() -> None:
 def _spare_the_collector() -> None:
     """Run the cycle collector rarely, and never over the modules.
 
-    Readings create no cycles, and the search took 5 to 10 % of the host sampler's time. Errors do,
-    so that up to 5 000 dead objects (by default 700) remain.
+    Only errors create cycles, and the search took 5 to 10 % of the host sampler's time. Up to 5 000
+    dead objects (default: 700) remain.
     """
     gc.collect()
     gc.freeze()

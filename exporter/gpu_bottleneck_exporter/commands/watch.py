@@ -36,7 +36,7 @@ class NodeSample(NamedTuple):
 
 
 class _Interrupt:
-    """A handler of Ctrl-C: ends the command with an error; after `begin`, only the sampling."""
+    """A handler of Ctrl-C: fails the command; after `begin`, ends the sampling."""
 
     def __init__(self) -> None:
         self.came = False
@@ -85,8 +85,8 @@ def watched(
 ) -> NodeSample:
     """This machine after a few ticks and then `seconds`, which the shares cover.
 
-    `progress`: called each second with the remaining seconds and a reader of the current result;
-    with it, Ctrl-C ends the sampling early, or raises ExporterError before its start.
+    `progress`: called each second with the remaining seconds and a reader of the result so far;
+    then, Ctrl-C ends the sampling, or raises ExporterError before its start.
     """
     interrupt = _Interrupt() if progress else None
     try:

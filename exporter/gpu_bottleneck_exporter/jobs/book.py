@@ -1,4 +1,4 @@
-"""Attributes a GPU's time to jobs: arithmetic over its sample windows and tenancies."""
+"""Attributes a GPU's time to jobs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpu_bottleneck_exporter.jobs.model import JobGpu, Timeline, Use
 from gpu_bottleneck_exporter.schedule import LONG_NS
 
 BACKFILL_NS = LONG_NS
-"""Unallocated time before a job's first sample that is attributed to it: it was starting."""
+"""Unallocated time before a job's first sample that is attributed to it."""
 _MAX_FREE_SPANS = 512
-"""Retained unallocated spans: more than `BACKFILL_NS` has at the shortest interval."""
+"""Unallocated spans: more than `BACKFILL_NS` has at the shortest interval."""
 
 
 class UseSpan(NamedTuple):
@@ -37,29 +37,27 @@ class Tenancy:
     start_ns: float
     end_ns: float = math.inf
     pidfd: int | None = None
-    """Descriptor that polls readable after the exit; closed at the end of the tenancy."""
+    """Readable after the exit; closed at the end of the tenancy."""
     started_ticks: int | None = None
-    """Start time of the process: identifies it if its pid is reused."""
+    """Identifies the process if its pid is reused."""
 
 
 class GpuBook:
     """The tenancies of one GPU, for attributing its time to jobs. Not thread-safe."""
 
     def __init__(self, since_ns: int) -> None:
-        """A book of a GPU first sampled at Unix time `since_ns`."""
         self.since_ns = since_ns
         self.until_ns = since_ns
         """End of the last window."""
         self.tenancies: list[Tenancy] = []
-        """Tenancies, retained for `BACKFILL_NS` after their end: windows may arrive late."""
+        """Retained for `BACKFILL_NS` after their end: windows may arrive late."""
         self._energy: tuple[int, float] | None = None
         self._free: deque[UseSpan] = deque(maxlen=_MAX_FREE_SPANS)
 
     def begin(self, gpu: JobGpu, pid: int, started_ns: int, at_ns: int) -> Tenancy:
         """Begin the tenancy of a process that started at `started_ns`, first sampled at `at_ns`.
 
-        Unallocated time since the process started, or since the last tenancy of its job ended, is
-        attributed to it.
+        Unallocated time since its start, or its job's last tenancy, is attributed to it.
         """
         self._evict(at_ns)
         left_ns = started_ns if gpu.end_seconds is None else gpu.end_seconds * 1e9
@@ -95,7 +93,7 @@ class GpuBook:
         return [tenancy for tenancy in self.tenancies if tenancy.end_ns == math.inf]
 
     def add_windows(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
-        """Attribute the windows of a tick; `stalls` has their idle nanoseconds by cause."""
+        """Attribute the windows of a tick; `stalls`: idle nanoseconds by cause."""
         observed_ns, active_ns = sums(windows)
         first, end_ns = windows[0], windows[-1].end_ns
         start_ns = first.end_ns - first.duration_ns
@@ -113,7 +111,7 @@ class GpuBook:
         self._evict(end_ns)
 
     def shift(self, by_ns: int) -> None:
-        """Shift all times by `by_ns`, as the wall clock was set."""
+        """Shift all times by `by_ns`."""
         self.since_ns += by_ns
         self.until_ns += by_ns
         for tenancy in self.tenancies:
@@ -125,7 +123,7 @@ class GpuBook:
         self._free = deque(free, maxlen=_MAX_FREE_SPANS)
 
     def add_energy(self, at_ns: int, joules: float | None) -> None:
-        """Attribute the growth of counter `joules` evenly over the time since the last call."""
+        """Attribute the growth of a counter evenly over the time since the last call."""
         before, self._energy = self._energy, None if joules is None else (at_ns, joules)
         if before and joules is not None and joules >= before[1] and at_ns > before[0]:
             self._place(UseSpan(before[0], at_ns, Use(), joules - before[1]))
@@ -149,8 +147,7 @@ class GpuBook:
     def _place(self, span: UseSpan) -> None:
         """Attribute `span` to the jobs present, in proportion; retain unallocated parts.
 
-        If tenants change within it, busy time goes to the earliest: opening a GPU takes longer
-        than a window.
+        If tenants change, busy time goes to the earliest: opening a GPU outlasts a window.
         """
         start, end, whole, *_ = span
         edges = [start, *self._borders(start, end), end]

@@ -13,14 +13,14 @@ from gpu_bottleneck_exporter.host.files import NoRoomError
 from gpu_bottleneck_exporter.host.sockets import same_pids
 
 _MAX_PIDFDS = 1024
-"""Processes watched at once; the exit of others is detected at the next tick."""
+"""Processes watched at once; others' exits are detected at the next tick."""
 
 
 class ExitWatch:
     """A callback for the exit of each process. Not thread-safe, except for `wait` and `wake`."""
 
     def __init__(self, proc: Path) -> None:
-        """A watch of no process if `proc` belongs to another PID namespace."""
+        """A watch without pidfds if `proc` belongs to another PID namespace."""
         self._same_pids = same_pids(proc)
         self._callbacks: dict[int | None, Callable[[], None]] = {}
         """Callbacks by pidfd."""
@@ -29,9 +29,9 @@ class ExitWatch:
         self._epoll.register(self._woken, select.EPOLLIN)
 
     def watch(self, pid: int, exited: Callable[[], None]) -> int | None:
-        """Have `notify` call `exited` after the exit of a process; if it has exited, call at once.
+        """Have `notify` call `exited` after the exit; call it at once if the process has exited.
 
-        Returns its pidfd; None if it cannot be watched.
+        Returns a pidfd, if possible.
         """
         pidfd = None
         if self._same_pids and len(self._callbacks) < _MAX_PIDFDS:
@@ -61,7 +61,7 @@ class ExitWatch:
 
     def notify(self) -> None:
         """Call back for each exited process."""
-        # Polled here, not in `wait`: since then, the number of a pidfd may have been reused.
+        # Not polled in `wait`: the number of a pidfd may be reused.
         for pidfd in self._callbacks.keys() & {fd for fd, _ in self._epoll.poll(0)}:
             self._callbacks[pidfd]()
 

@@ -31,7 +31,7 @@ from gpu_bottleneck_exporter.settings import Settings
 log = logging.getLogger(__name__)
 
 MAX_JOBS_BYTES = 8 * 2**20
-"""Size limit of the list of jobs; older jobs are left off."""
+"""Size limit of the list of jobs."""
 _NO_ROW = Row("", "", 0.0, zlib.compress(b""))
 
 
@@ -53,7 +53,6 @@ class Ledger:
         # Two per second of eight GPUs for a quarter of an hour, while the disk hangs.
         self._ticks: deque[Tick] = deque(maxlen=16_384)
         self._stored: set[Row] = set()
-        """Last stored rows of the recorder's jobs."""
         self._saving_ended, self._saving_all = Every(SHORTLY_NS), Every(SELDOM_NS)
         self._loop = Loop("jobs", self._run, log=log, last=self._close)
 
@@ -63,7 +62,7 @@ class Ledger:
         self._loop.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
-        """Store all jobs and stop the thread; both continue after the timeout if the disk hangs."""
+        """Store all jobs and stop the thread; continues after the timeout if the disk hangs."""
         self._loop.stop(0.0)
         self._exits.wake()
         self._loop.stop(timeout_seconds)
@@ -161,12 +160,12 @@ class Ledger:
         self._saving_all = Every(SELDOM_NS)  # due now: the store has the run under both ids
 
     def _save(self, *, running: bool) -> None:
-        """Store changed jobs, `running` ones if so asked; evict those ended for `BACKFILL_NS`."""
+        """Store changed jobs, also `running` ones; evict those that ended `BACKFILL_NS` ago."""
         with self._lock:
             recorded = self._recorder.jobs.values()
             jobs = [job for job in recorded if running or end_of(job.gpus) is not None]
             rows = {self._row(job, stored=True) for job in jobs} - {_NO_ROW}
-        # All rows, as the file may be new.
+        # All: the file may be new.
         written = not (running or rows - self._stored) or self._store.write(rows, time.time())
         if written:
             self._stored = rows
@@ -205,10 +204,10 @@ def _packed(job: Job, until: float) -> Row:
 
 
 def _account(job: Job) -> str:
-    """The account that the retention limit applies to: the owner, as far as it can be trusted.
+    """The account for the retention limit: the owner, as far as trusted.
 
-    Root in a container can claim jobs under any uid, so a container is one account, as is a range
-    of subordinate uids.
+    Root in a container can claim jobs under any uid: a container, or a range of subordinate uids,
+    is one account.
     """
     first_subordinate, uids = 100_000, 65_536  # useradd's defaults (login.defs)
     name, owner = printable(job.owner_name, wire.MOST_CHARACTERS), job.owner

@@ -27,7 +27,7 @@ Time = Annotated[float, (-1e10, MAX_SECONDS)]
 DIGITS = 9
 """Decimals in documents."""
 _BRIEF = {"digits": 3}
-"""Metadata of times and timelines, the largest part of a document."""
+"""Metadata of times and timelines."""
 _END = _BRIEF | {"null": True}
 
 
@@ -77,7 +77,7 @@ def total(uses: Iterable[Use]) -> Use:
 
 @dataclass(slots=True, eq=False)
 class Timeline:
-    """Busy and idle time in `TIMELINE_STEPS` steps of a length that doubles as needed."""
+    """Busy and idle time in steps of a length that doubles as needed."""
 
     start_seconds: Time
     step_seconds: Annotated[float, (1e-3, MAX_SECONDS)] = 1.0
@@ -103,7 +103,7 @@ class Timeline:
 
 
 def steps(start: float, end: float, length: float, count: int) -> Iterator[tuple[int, float]]:
-    """Steps of `length` from `start` to `end`, of the first `count`, with the share in each."""
+    """The first `count` steps of `length` that overlap the span, with its share in each."""
     for step in range(max(int(start / length), 0), min(math.ceil(end / length), count)):
         inside = min(end, (step + 1) * length) - max(start, step * length)
         yield step, inside / (end - start)
@@ -138,7 +138,7 @@ class JobGpu(Use):
             self.memory_peak_bytes = max(self.memory_peak_bytes or 0, used_bytes)
 
     def shift(self, seconds: float) -> None:
-        """Shift all times by `seconds` to correct their clock, and round them."""
+        """Shift all times, and round them."""
         self.start_seconds = round(self.start_seconds + seconds, 3)
         if self.end_seconds is not None:
             self.end_seconds = round(self.end_seconds + seconds, 3)
@@ -158,14 +158,14 @@ class JobGpu(Use):
 
 
 def end_of(gpus: Sequence[JobGpu]) -> float | None:
-    """End of the last tenancy of `gpus`, in Unix seconds; None while one is held."""
+    """End of the last tenancy; None while a GPU is held."""
     ends = [gpu.end_seconds for gpu in gpus if gpu.end_seconds is not None]
     return max(ends, default=None) if len(ends) == len(gpus) else None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job(Use):
-    """A job on one or more nodes, and the use of all its GPUs."""
+    """A job, and the use of all its GPUs."""
 
     id: str
     owner: dict[str, str] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Job(Use):
     command: str | None = None
     """First program that opened a GPU, such as train.py."""
     claims: dict[str, str] = field(default_factory=dict)
-    """Environment variables that any user can set to anything."""
+    """Environment variables, which any user can set."""
     run: dict[str, str] = field(default_factory=dict)
     """Identifiers of the run of a Slurm job (`jobs.runs`)."""
     start_seconds: Time | None = field(default=None, metadata=_BRIEF)
@@ -183,7 +183,7 @@ class Job(Use):
     """Empty if only totals are known."""
 
     def having(self, gpus: Iterable[JobGpu]) -> Job:
-        """A copy with `gpus`, sorted, and the times and totals that follow from them."""
+        """A copy with `gpus`, sorted, and their times and totals."""
         by_name = sorted(gpus, key=lambda gpu: (gpu.node, len(gpu.gpu), gpu.gpu))
         start = min((gpu.start_seconds for gpu in by_name), default=None)
         use, end = asdict(total(by_name)), end_of(by_name)

@@ -56,7 +56,7 @@ class JobRecorder:
         throttle: LogThrottle,
         store_run: Callable[[Job], None],
     ) -> None:
-        """A recorder that calls `store_run` with an earlier run of a job under a new id."""
+        """`store_run` is called with an earlier run of a job under its new id."""
         self._settings, self._proc = settings, settings.procfs
         # Names are part of ids, and other nodes may resolve them at once.
         users = UserNames(self._proc, patience_seconds=1.0)
@@ -71,11 +71,11 @@ class JobRecorder:
         self._began_ns = time.monotonic_ns()
 
     def start(self, sampler: Sampler) -> None:
-        """Begin to use `sampler`."""
+        """Use `sampler`."""
         self._sampler, self._lines = sampler, sampler.lines
 
     def now_ns(self) -> int:
-        """Unix time, by the current offset."""
+        """Unix time."""
         return time.monotonic_ns() + self._offset_ns
 
     def _follow_clock(self) -> None:
@@ -91,7 +91,7 @@ class JobRecorder:
                 gpu.shift(step_ns / 1e9)
 
     def drain(self, ticks: deque[Tick]) -> None:
-        """Record and remove all `ticks`, and record completed stack samples."""
+        """Record and remove `ticks`; record stack samples."""
         self._follow_clock()
         while ticks:
             tick = ticks.popleft().shifted(self._offset_ns)
@@ -120,7 +120,7 @@ class JobRecorder:
         self._exits.unwatch(tenancy.pidfd)
 
     def _exited(self, book: GpuBook, tenancy: Tenancy) -> None:
-        """End the tenancy of an exited process, and have its GPU read at once."""
+        """End a tenancy, and have its GPU read at once."""
         self._end(book, tenancy, self.now_ns())
         self._sampler.look((tenancy.gpu.uuid,), now=True)
 
@@ -146,7 +146,7 @@ class JobRecorder:
     def _begin(
         self, book: GpuBook, gpu: Identity, at_ns: int, pid: int, holders: Processes
     ) -> bool:
-        """Begin the tenancy of a process; returns whether the process exists."""
+        """Begin a tenancy if the process exists; returns whether it does."""
         stat = stat_of(self._proc, pid)
         if stat is None or stat.ended:
             return False
@@ -204,12 +204,12 @@ class JobRecorder:
             job = self.jobs[name] = Job(id=name)
         job.run |= run
         fields = {field: text for field, text in asdict(owner).items() if text}
-        # With fakeroot or containers, a job's processes have several users; the first is the owner.
+        # With fakeroot or containers, processes have several users; the first is the owner.
         job.owner |= fields | {field: job.owner[field] for field in {"user"} & job.owner.keys()}
         return job
 
     def _retire(self, job: Job) -> None:
-        """Retain an earlier run under a new id: its start in milliseconds follows the number."""
+        """Retain an earlier run under an id with its start in milliseconds."""
         self.jobs.pop(job.id)
         start = min((gpu.start_seconds for gpu in job.gpus), default=0.0)
         job.id = SLURM_ID.sub(rf"\g<0>.{1000 * start:.0f}", job.id, count=1)
@@ -219,8 +219,8 @@ class JobRecorder:
     def _latest(self, name: str, started_ns: int, *, timed: bool = False) -> Job | None:
         """The last job, recorded or stored, with id `name`; if `timed`, with `name` and a time.
 
-        Raises OSError if the store cannot be read, as a new job would replace the stored one, but
-        only while waiting costs the process no time.
+        Raises OSError if the store cannot be read, as a new job would replace the stored one, while
+        waiting loses no time.
         """
         key = (lambda name: name.rpartition("-")[0]) if timed else str
         jobs = [job for job in self.jobs.values() if key(job.id) == name]
@@ -238,7 +238,7 @@ class JobRecorder:
         return jobs[-1] if jobs else None
 
     def update(self) -> None:
-        """Add information that arrives later than a process: pod names and recommendations."""
+        """Add later information: pod names and recommendations."""
         for gpu in self._sampler.state().gpus if self.jobs else ():
             for job in self.jobs.values():
                 if holder := gpu.assigned.names.get(job.owner.get("container_id", "")):
@@ -271,7 +271,7 @@ def _gpu_of(book: GpuBook, mains: frozenset[Started]) -> JobGpu | None:
 
 
 def _wall_offset_ns() -> int:
-    """Unix time minus monotonic time: the largest of three, as preemption lowers it."""
+    """Unix minus monotonic time: the largest of three, as preemption lowers it."""
     return round(max(time.time() - time.monotonic() for _ in range(3)) * 1e9)
 
 

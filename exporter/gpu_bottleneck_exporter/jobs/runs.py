@@ -17,7 +17,7 @@ _GROUP = re.compile(r".*?/(?:job_[0-9]+|s[0-9A-HJKMNP-TV-Z]{13})(?=/|$)")
 
 
 def run_of(proc: Path, sysfs: Path, pid: int) -> dict[str, str]:
-    """Identifiers of the job's run, by process `pid`, as far as known.
+    """Identifiers of a job's run, as far as known.
 
     `restarts`: requeues of a Slurm job, from its environment, which the job may change. `group`:
     inode of the job's control group, new for each run (on nodes with neither batch script nor
@@ -38,7 +38,7 @@ def run_of(proc: Path, sysfs: Path, pid: int) -> dict[str, str]:
 
 
 def _job_folder(path: str) -> str:
-    """Part of control group `path` up to the folder of its job; empty without a job."""
+    """`path` up to the folder of the job; empty without one."""
     if slurm := _GROUP.match(path):
         return slurm[0]
     job = job_in(path)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_ROW_BYTES = 512 * 1024
-"""Size limit of a document, compressed or not: a job on 112 MIG instances has 300 kB."""
+"""Size limit of a document: a job on 112 MIG instances has 300 kB."""
 NEWEST = (math.inf, "")
 """Upper bound of the end and id of rows."""
 _LAST_ID = chr(0x10FFFF)
@@ -60,7 +60,7 @@ class Row(NamedTuple):
     """The document: ASCII, compressed."""
 
     def pieces(self, before: bytes) -> Iterator[bytes]:
-        """`before` and the document, decompressed on demand, in pieces of at most 32 KiB."""
+        """`before` and the document, in pieces of at most 32 KiB."""
         unpacking, packed = zlib.decompressobj(), self.body
         while piece := before + unpacking.decompress(packed, 32 * 1024):
             yield piece
@@ -81,8 +81,8 @@ def claim(path: str) -> None:
 
     The lock (flock(2), where supported) is on FILE.lock, as SQLite locks the file itself.
 
-    Raises SettingsError if the file cannot be written, and ExporterError if another exporter uses
-    it or its disk is read-only, which a restart may resolve.
+    Raises SettingsError if the file cannot be written, and ExporterError, which a restart may
+    resolve, if it is in use or its disk is read-only.
     """
     results: list[ExporterError | None] = []
     late = threading.Event()
@@ -138,7 +138,7 @@ class Store:
     """A table of jobs. Logs failures. Thread-safe."""
 
     def __init__(self, path: str, max_jobs: int, max_age_seconds: float) -> None:
-        """A store in memory if `path` is empty. The first call opens the file, and may hang."""
+        """A store in memory without `path`. The first call opens the file."""
         self._path = path or ":memory:"
         self._max_jobs, self._max_age_seconds = max_jobs, max_age_seconds
         self._file: sqlite3.Connection | None = None
@@ -165,7 +165,7 @@ class Store:
         return self._call("read", lambda file: [Row(*row) for row in file.execute(query, values)])
 
     def before(self, end: tuple[float, str], since: float) -> Row | None:
-        """The last job with end and id below `end`, if it ended after `since`."""
+        """The last job below `end` that ended after `since`."""
         query = _select("*", "(until, id) < (?, ?)") + " LIMIT 1"
         row = self._call("read", lambda file: file.execute(query, (since, *end)).fetchone())
         return Row(*row) if row else None
@@ -177,7 +177,7 @@ class Store:
         since: float = 0.0,
         end: tuple[float, str] = NEWEST,
     ) -> list[str] | None:
-        """Ids of jobs as in `read` with end and id up to `end`."""
+        """Ids of jobs as in `read`, up to `end`."""
         query = _select("id", "(until, id) <= (?, ?) AND id BETWEEN ? AND ?")
         values = since, *end, ids, last
         return self._call("read", lambda file: [name for (name,) in file.execute(query, values)])
@@ -202,7 +202,7 @@ class Store:
                 result = do(file)
         except sqlite3.Error as error:
             trouble = f"{error}"
-            # Python 3.10 has no codes, but a type for these two and rare others.
+            # Python 3.10 has no codes, but a type for these.
             code = getattr(error, "sqlite_errorcode", 11 * (type(error) is sqlite3.DatabaseError))
             if code & 0xFF in (11, 26):  # SQLITE_CORRUPT, SQLITE_NOTADB
                 trouble += self._set_aside()
@@ -224,7 +224,7 @@ class Store:
                     Path(self._path).chmod(0o600)  # SQLite's journals take its mode
                 self._place = _place(self._path)
             self._file = sqlite3.connect(self._path, _LOCK_TIMEOUT_SECONDS, check_same_thread=False)
-            # Large sorts otherwise fail if no temporary file can be created.
+            # Sorts need no temporary file, which may be impossible to create.
             self._file.execute("PRAGMA temp_store = MEMORY")
             self._file.text_factory = partial(str, encoding="utf-8", errors="replace")
         self._file.execute(_TABLE)
@@ -235,7 +235,7 @@ class Store:
         self._close()
         copies = [f"{self._path}.aside{n}" for n in ("", *range(2, 9))]
         aside = next((copy for copy in copies if not os.path.lexists(copy)), copies[-1])
-        # Journals first: SQLite would apply a remaining one to the new file.
+        # Journals first, lest SQLite apply one to the new file.
         for suffix in ("-journal", "-wal", "-shm", ""):
             with suppress(OSError):
                 Path(f"{self._path}{suffix}").replace(f"{aside}{suffix}")
@@ -243,7 +243,7 @@ class Store:
 
 
 def _select(columns: str, condition: str) -> str:
-    """A query for jobs, last first, that skips rows which the exporter cannot have written."""
+    """A query for jobs, last first, without rows that the exporter cannot have written."""
     return f"""SELECT {columns} FROM kept_jobs WHERE until > ? AND {condition}
         AND typeof(until) = 'real' AND typeof(id) = 'text'
         AND length(id) <= 128 AND length(who) <= 1024

@@ -33,7 +33,7 @@ def claims(job: Job) -> str:
 
 
 def slowest(job: Job) -> str | None:
-    """The GPU with the most waits of its own (not for slower GPUs), if it stands out, and why."""
+    """The GPU with the most waits of its own, if it stands out, and their cause."""
     gpus = [gpu for gpu in job.gpus if gpu.observed_seconds]
     straggler = max(gpus, key=_own_ratio, default=None)
     others = [gpu for gpu in gpus if gpu is not straggler]
@@ -50,12 +50,12 @@ def slowest(job: Job) -> str | None:
 
 
 def _own_ratio(gpu: JobGpu) -> float:
-    """Share of time lost, except to waits for other GPUs."""
+    """Share of time lost, except to peers."""
     return (gpu.lost_seconds - gpu.stall_seconds.get(PEER, 0.0)) / gpu.observed_seconds
 
 
 def slow_line(job: Job) -> str | None:
-    """Line of code that the GPU with the largest loss waited for."""
+    """Line of code that the GPU with most loss waited for."""
     sampled = [gpu for gpu in job.gpus if gpu.idle_lines and gpu.idle_lines.lines]
     worst = max(sampled, key=lambda gpu: gpu.lost_seconds, default=None)
     if worst is None:
@@ -65,7 +65,7 @@ def slow_line(job: Job) -> str | None:
 
 
 def earlier(job: Job, jobs: Iterable[Job]) -> str | None:
-    """Busy share of jobs of the same owner that ended before this one began."""
+    """Busy share of the owner's earlier jobs."""
     begun = job.start_seconds or 0.0
     theirs = [other for other in jobs if other.owner_name == job.owner_name != "unknown"]
     ended = (other.busy_ratio for other in theirs if (end := other.end_seconds) and end <= begun)
@@ -127,10 +127,7 @@ def _returned(job: Job, offer: Offer) -> float:
 def _saved(
     gpu: JobGpu, whole: Use, advice: Prescription, before: float | None, after: float | None
 ) -> float:
-    """GPU-seconds of `whole` that the same work saves; 0 if the busy shares are unknown.
-
-    At most the GPU's loss to the cause and the waits of all its GPUs for peers.
-    """
+    """GPU-seconds of `whole` that the same work saves, at most its loss to the cause and peers."""
     if before is None or not after:
         return 0.0
     most = gpu.stall_seconds.get(advice.cause, 0.0) + whole.stall_seconds.get(PEER, 0.0)

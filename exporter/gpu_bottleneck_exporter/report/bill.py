@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.jobs.model import Job, Use, total
 
 HOUR_SECONDS = 3600
 MAX_NAME_CHARACTERS = 253
-"""Limit of names from other machines: Kubernetes and DNS allow as many."""
+"""Limit of names, as of Kubernetes and DNS."""
 
 
 def utc(seconds: float) -> str:
@@ -60,7 +60,7 @@ class JobReport:
     notes: list[str] = field(default_factory=list)
     """Other remarks, a line each."""
     source: str = ""
-    """Source of the jobs, such as `the ledger of node7:10170`."""
+    """Source, such as `the ledger of node7:10170`."""
     time_seconds: float = field(default_factory=time.time)
 
     @cached_property

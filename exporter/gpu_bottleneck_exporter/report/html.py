@@ -67,7 +67,7 @@ def _glossary(report: JobReport) -> Html | None:
 
 
 def _drawn(gpus: Sequence[JobGpu], start: float, end: float) -> Html | None:
-    """Shares over time; the text alternative has those of each quarter."""
+    """Shares over time, with those of quarters as text."""
     text = "; ".join(
         f"quarter {at}: {parts(named(shares)) or DASH}"
         for at, shares in enumerate(columns(gpus, start, end, 4), 1)
@@ -77,7 +77,7 @@ def _drawn(gpus: Sequence[JobGpu], start: float, end: float) -> Html | None:
 
 
 def columns(gpus: Iterable[JobGpu], start: float, end: float, count: int) -> list[Parts]:
-    """Shares of these GPUs' time in `count` equal parts of `start` to `end`, Unix seconds."""
+    """Shares in `count` equal parts of a span of Unix time."""
     sums = [defaultdict[str, float](float) for _ in range(count)]
     wide = (end - start) / count
     for line in (gpu.timeline for gpu in gpus if gpu.timeline and wide > 0):
@@ -90,7 +90,7 @@ def columns(gpus: Iterable[JobGpu], start: float, end: float, count: int) -> lis
 
 
 def _parts(seconds: Mapping[str, float]) -> Parts:
-    """Shares by names that have a colour, in a fixed order; empty if nothing is known."""
+    """Shares by names that have a colour, in a fixed order."""
     amounts = dict.fromkeys((KEPT_BUSY, *WAITING_ON), 0.0)
     for name, amount in seconds.items():
         amounts[name if name in amounts else UNKNOWN] += amount

@@ -24,7 +24,7 @@ _MAX_JOBS = 32_768
 
 @dataclass(frozen=True)
 class _Head:
-    """The head of a node's document. Raises ValueError if it has another version."""
+    """The head of a node's document. Raises ValueError for another version."""
 
     version: int
     node: str
@@ -55,7 +55,7 @@ def ledgers(urls: Iterable[str], query: ReportQuery) -> JobReport:
 
 
 def _fetch(server: Server, since: float) -> tuple[bytes, float, float]:
-    """Response of a node, with the times of request and response."""
+    """Response of a node, and the times of request and response."""
     began = time.time()
     # An hour more, as its clock may be behind. A job on eight GPUs has 20 kB.
     body = server.get(f"{JOBS_PATH}?since={max(since - 3600, 0):.0f}", 16 * 2**20)
@@ -65,7 +65,7 @@ def _fetch(server: Server, since: float) -> tuple[bytes, float, float]:
 def add(
     report: JobReport, url: str, body: bytes, request_seconds: float, response_seconds: float
 ) -> None:
-    """Add the jobs in a node's response, with its clock corrected by these Unix times."""
+    """Add the jobs in a response, with the node's clock corrected by ours."""
     try:
         document = parsed(body)
         head, rows = read(_Head, document), checked(list, document["jobs"])
@@ -89,7 +89,6 @@ def add(
 
 
 def _job(row: object, node: str, behind: float) -> Job | None:
-    """The job of a JSON object; None if it is invalid."""
     try:
         job = read(Job, row)
     except ValueError:
@@ -101,10 +100,10 @@ def _job(row: object, node: str, behind: float) -> Job | None:
 
 
 def joined(jobs: Iterable[Job]) -> Iterator[Job]:
-    """Merge the parts of a job on several nodes, or of one that was queried twice.
+    """Merge the parts of jobs on several nodes, or of one queried twice.
 
-    Parts have the same key and are at most an hour apart: Slurm reuses numbers, and clusters
-    have the same ones. A node has each run under its own id.
+    Parts have the same key and are at most an hour apart: Slurm reuses numbers, also in other
+    clusters. A node has each run under its own id.
     """
     in_order = sorted(jobs, key=lambda job: (_key(job), job.start_seconds or 0.0))
     for _, same in groupby(in_order, _key):
@@ -124,7 +123,7 @@ def joined(jobs: Iterable[Job]) -> Iterator[Job]:
 
 
 def _key(job: Job) -> Sequence[str]:
-    """The key of all parts of a run: Slurm's ids, without the start of earlier runs, are shared."""
+    """The key of all parts of a run: Slurm's id without the start."""
     where = "" if job.id.startswith("slurm-") else job.gpus[0].node
     owner = (job.owner.get(field, "") for field in ("user", "source"))
     return (

@@ -1,7 +1,7 @@
 """Jobs from a Prometheus that evaluates our rules.
 
 Totals come from `workload:busy_gpu_seconds:sum5m` and `workload:stall_gpu_seconds:sum5m`; the use
-of each GPU of a job, from the GPU's series while the job had it.
+of a job's GPU, from the GPU's series at that time.
 """
 
 from __future__ import annotations
@@ -165,7 +165,6 @@ def _matchers(query: ReportQuery) -> str:
 
 
 def _advise(gpus: Iterable[JobGpu], rows: Iterable[Row]) -> None:
-    """Set the recommendation of each GPU with complete figures."""
     figures: dict[str, dict[str, object]] = defaultdict(dict)
     for labels, value in rows:
         name = labels["__name__"].rpartition(":")[2]
@@ -178,7 +177,7 @@ def _advise(gpus: Iterable[JobGpu], rows: Iterable[Row]) -> None:
 
 
 def _uses(rows: Iterable[Row]) -> dict[Key, Use]:
-    """Use of GPUs by labels; rows without `waiting_on` are busy time."""
+    """Use by labels; rows without `waiting_on` are busy time."""
     uses: dict[Key, Use] = defaultdict(Use)
     for labels, seconds in rows:
         wait = labels["waiting_on"]

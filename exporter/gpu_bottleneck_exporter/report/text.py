@@ -29,7 +29,7 @@ class Section(NamedTuple):
     heading: str
     lines: Sequence[str] = ()
     rows: Sequence[Row] = ()
-    """A table; the first row has the column titles."""
+    """A table, with column titles first."""
     job: Job | None = None
 
 
@@ -128,7 +128,7 @@ def _cells(report: JobReport, use: Use) -> Row:
 
 
 def _table(head: Row, rows: Iterable[Row]) -> Sequence[Row]:
-    """The table without empty columns."""
+    """A table without empty columns."""
     columns = zip(head, *rows, strict=True)
     return [*zip(*(cells for cells in columns if {*cells[1:]} - {"", DASH}), strict=True)]
 
@@ -162,7 +162,7 @@ def loss(report: JobReport, use: Use) -> str:
 
 
 def _lost(report: JobReport, use: Use) -> Row:
-    """Lost GPU-hours and their cost; empty without a price."""
+    """Lost GPU-hours and their cost."""
     cost, currency = report.cost(use), report.query.currency
     symbol = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}.get(currency, currency)
     price = "" if cost is None else f"{rounded(cost)} {symbol}"

@@ -37,16 +37,16 @@ def top(source: Source, seconds: float, count: int | None, order: str, *, as_jso
         else:
             write(feed, seconds, count, as_json=as_json)
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`): prevent a flush to it at exit.
+        # A closed pipe (`| head`): prevent a flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         source.close()
 
 
 def write(feed: Feed, interval_seconds: float, count: int | None, *, as_json: bool = False) -> None:
-    """Print the node `count` times, or until the program ends, first after an interval.
+    """Print the node `count` times, or forever, first after an interval; report failures.
 
-    Reports failures on stderr. Raises ExporterError if the last of `count` readings fails.
+    Raises ExporterError if the last reading fails.
     """
     problem: str | None = None
     heading = True
@@ -79,7 +79,7 @@ def _empty(node: Node | None) -> str | None:
 
 
 def table(node: Node, *, heading: bool) -> Iterator[str]:
-    """A line for each GPU, in the live view's columns, with waits in place of the bar."""
+    """A line per GPU, with the live view's columns and waits instead of the bar."""
     now = time.strftime("%H:%M:%S")
     if heading:
         titles = (f"{column.title:{column.width}}" for column in _LINE_COLUMNS)

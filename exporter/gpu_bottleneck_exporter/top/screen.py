@@ -1,4 +1,4 @@
-"""Renders the screen as lines of styled text, from data and choices alone."""
+"""Renders the screen as styled text."""
 
 from __future__ import annotations
 
@@ -91,14 +91,13 @@ def _gpus(node: Node, choice: Choice, width: int, height: int, glyphs: Glyphs) -
 
 
 def _room(choice: Choice, height: int) -> int:
-    """Lines available for the rows of the table."""
     fixed = 5  # heading, host, message, titles, footer
     details = 8  # a blank line, name, cause, setting, history, processes
     return max(height - fixed - (details if choice.details else 0), 1)
 
 
 def _window(count: int, at: int, room: int) -> range:
-    """The visible rows; if some do not fit, one line less, for their count."""
+    """The visible rows, one less if others need a line for their count."""
     length = room if count <= room else max(room - 1, 1)
     first = min(max(at - length // 2, 0), max(count - length, 0))
     return range(first, min(first + length, count))
@@ -149,7 +148,6 @@ def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
 
 
 def _wrapped(name: str, text: str, width: int) -> Iterator[Line]:
-    """`name` and `text`, wrapped."""
     lines = textwrap.wrap(printable(text), max(width - _NAME_CELLS, 20)) or [""]
     for number, line in enumerate(lines):
         first = "" if number else f"  {name}"

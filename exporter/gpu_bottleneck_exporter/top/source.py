@@ -52,7 +52,7 @@ class Remote:
     """Another exporter."""
 
     def __init__(self, url: str, ca_file: Path | None = None) -> None:
-        """A client of `url`, with user:password if needed. Raises SettingsError for `ca_file`."""
+        """`url` may have user:password. Raises SettingsError for `ca_file`."""
         # /metrics is accepted, too: its URL is at hand.
         self._server = Server(url, ca_file, (NODE_PATH, "/metrics"))
         self.name = self._server.name
@@ -82,13 +82,13 @@ class Feed:
     def __init__(self, source: Source, interval_seconds: float) -> None:
         self.source = source
         self.node: Node | None = None
-        """Last reading; None before it, and when it is 10 s and three intervals old."""
+        """Last reading; None when 10 s and three intervals old."""
         self.error: str | None = None
         """Error of the last reading; None if it succeeded."""
         self.error_since = 0.0
         """Monotonic seconds of the first of these errors."""
         self.bug: Exception | None = None
-        """Exception that ended the thread, for the caller to raise."""
+        """Exception that ended the thread."""
         self._interval = interval_seconds
         self._read_at = time.monotonic()
 

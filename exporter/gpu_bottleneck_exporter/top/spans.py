@@ -50,7 +50,7 @@ def cells(text: str) -> int:
 
 
 def clipped(text: str, width: int) -> str:
-    """`text`, printable, cut with an ellipsis to `width` cells."""
+    """`text`, printable, cut to `width` cells."""
     text = printable(text)
     if cells(text) <= width:
         return text
@@ -78,7 +78,7 @@ def bar(parts: Parts, width: int, glyphs: Glyphs) -> Line:
 
 
 def strip(steps: Sequence[Parts], glyphs: Glyphs) -> Line:
-    """Busy shares over time, a cell per step, on the colour of the leading wait."""
+    """Busy shares, a cell per step, on the colour of the leading wait."""
     return [_column(step, glyphs.levels) for step in steps]
 
 
