@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from bench.fleet_day import series
-from gpu_bottleneck_exporter.report.prometheus import BUSY, STALL
+from gpu_bottleneck_exporter.report.prometheus import BUSY_SERIES, STALL_SERIES
 from support.command import run
 from support.prometheus import on_data, write_past
 
@@ -34,10 +34,10 @@ def past(gpus: int, end: int) -> Iterator[str]:
         times = range(start + EVERY, start + JOB_SECONDS + 1, EVERY)
         user = f'user="user{number % 50}"'
         labels = f'slurm_job_id="{number}",{user},workload="Slurm job {number}"'
-        yield series(BUSY, labels, 0.6 * 8 * EVERY, times)
+        yield series(BUSY_SERIES, labels, 0.6 * 8 * EVERY, times)
         for cause, share in WAITS.items():
             of = f'{labels},waiting_on="{cause}"'
-            yield series(STALL, of, share * (1 + number % 7 / 7) * 8 * EVERY, times)
+            yield series(STALL_SERIES, of, share * (1 + number % 7 / 7) * 8 * EVERY, times)
 
 
 def main(gpus: int) -> None:

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.jobs.model import DIGITS, Job, JobGpu, Timeline
+from gpu_bottleneck_exporter.jobs.model import MAX_DECIMALS, Job, JobGpu, Timeline
 from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview import model, wire
@@ -40,7 +40,7 @@ STALLS = st.dictionaries(st.sampled_from(WAITING_ON), st.integers(0, 10**10))
 
 def again(job: Job) -> Job:
     """`job` as a ledger has it that was restarted, and was told the same time."""
-    text = dumps(wire.document(job, DIGITS))
+    text = dumps(wire.document(job, MAX_DECIMALS))
     with closing(Store("", 10, 1e9)) as store:
         store.write([Row(job.id, "somebody", 5.0, zlib.compress(text.encode()))], 6.0)
         rows = store.read()
@@ -89,7 +89,7 @@ def test_a_stored_document_is_short() -> None:
     line = Timeline(1.00049, spent_seconds={"busy": [0.12345]})
     gpu = JobGpu(gpu="0", uuid="u", start_seconds=1.23456, timeline=line, energy_joules=0.1 + 0.2)
     none = {"observed_seconds": 0.0, "busy_seconds": 0.0, "stall_seconds": {}}
-    assert wire.document(Job(id="a").having([gpu]), DIGITS) == {
+    assert wire.document(Job(id="a").having([gpu]), MAX_DECIMALS) == {
         **none,
         "id": "a",
         "owner": {},

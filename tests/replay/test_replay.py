@@ -175,7 +175,7 @@ def test_a_full_file_ends_the_capture_with_its_last_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(capturing, "MAX_BYTES", 150_000)
+    monkeypatch.setattr(capturing, "MAX_CAPTURE_BYTES", 150_000)
     path = tmp_path / "board.jsonl"
     captured(make_board(gpus=[H100] * 2), libraries, path, seconds=600.0)
     assert path.stat().st_size <= 150_000

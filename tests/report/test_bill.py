@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_bottleneck_exporter.commands.report import FORMATS, select
+from gpu_bottleneck_exporter.commands.report import RENDERERS, select
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 from gpu_bottleneck_exporter.jobs.model import Job
 from gpu_bottleneck_exporter.remedies import REMEDIES
@@ -180,9 +180,9 @@ def test_what_may_be_asked_for(wanted: dict[str, str], ids: list[str]) -> None:
         assert [len(one.gpus) for one in found.jobs] == [1]
 
 
-@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("layout", RENDERERS)
 def test_without_jobs_there_is_a_report_all_the_same(layout: str) -> None:
-    assert FORMATS[layout](bill(document("node7")))
+    assert RENDERERS[layout](bill(document("node7")))
 
 
 def test_a_wrong_name_gets_the_nearest_one_unless_a_node_is_missing() -> None:

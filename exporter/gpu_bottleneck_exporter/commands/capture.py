@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.driver.protocol import DriverError, Recording
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.jsontext import Document, dumps
 
-MAX_BYTES = 5 * 1024 * 1024
+MAX_CAPTURE_BYTES = 5 * 1024 * 1024
 """Size limit: attachments of issues may have 25 MB, and reviewers read the file."""
 
 
@@ -38,7 +38,7 @@ def capture(open_recording: Callable[[], Recording], seconds: float, path: Path)
 
 
 class _BoundedFile:
-    """JSON lines of at most `MAX_BYTES`."""
+    """JSON lines of at most `MAX_CAPTURE_BYTES`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.size = 0
@@ -49,7 +49,7 @@ class _BoundedFile:
         """Write a line unless the file is full. Returns whether it was written."""
         line = f"{dumps(document)}\n"
         reserved = 0 if "end" in document else 128 * 1024  # for the end: the times of all calls
-        if self.size + len(line) > MAX_BYTES - reserved:
+        if self.size + len(line) > MAX_CAPTURE_BYTES - reserved:
             self.full = True
             return False
         self._stream.write(line)

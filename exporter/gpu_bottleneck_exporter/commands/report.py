@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.report.ledgers import ledgers
 from gpu_bottleneck_exporter.report.prometheus import recorded
 from gpu_bottleneck_exporter.report.text import json, markdown, text
 
-FORMATS = {"text": text, "json": json, "markdown": markdown, "html": html}
+RENDERERS = {"text": text, "json": json, "markdown": markdown, "html": html}
 
 
 def report(
@@ -34,7 +34,7 @@ def report(
     for line in (*result.notes, *result.missing):
         click.echo(printable(line), err=True)
     select(result)
-    click.echo(FORMATS[query.layout](result))
+    click.echo(RENDERERS[query.layout](result))
     return 1 if result.missing else 0
 
 

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.driver.readings import Memory, Power, Processes
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.jobs.book import BACKFILL_NS
 from gpu_bottleneck_exporter.jobs.exits import ExitWatch
-from gpu_bottleneck_exporter.jobs.model import DIGITS, VERSION, Job, end_of
+from gpu_bottleneck_exporter.jobs.model import DOCUMENT_VERSION, MAX_DECIMALS, Job, end_of
 from gpu_bottleneck_exporter.jobs.recorder import SLURM_ID, JobRecorder
 from gpu_bottleneck_exporter.jobs.store import MAX_ROW_BYTES, NEWEST, Row, Store
 from gpu_bottleneck_exporter.jsontext import dumps
@@ -131,7 +131,11 @@ class Ledger:
         return ""
 
     def _head(self) -> str:
-        head = {"version": VERSION, "node": self._settings.node, "time_seconds": time.time()}
+        head = {
+            "version": DOCUMENT_VERSION,
+            "node": self._settings.node,
+            "time_seconds": time.time(),
+        }
         return dumps(head)[:-1]
 
     def _run(self) -> float:
@@ -197,7 +201,7 @@ class Ledger:
 
 
 def _packed(job: Job, until: float) -> Row:
-    text = dumps(wire.document(job, DIGITS)).encode()
+    text = dumps(wire.document(job, MAX_DECIMALS)).encode()
     if len(text) > MAX_ROW_BYTES:
         raise ValueError(f"{len(text)} bytes exceed the limit of {MAX_ROW_BYTES}")
     return Row(job.id, _account(job), until, zlib.compress(text, 1))

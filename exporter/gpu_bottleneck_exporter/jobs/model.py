@@ -16,15 +16,15 @@ from gpu_bottleneck_exporter.nodeview.model import parts_of
 from gpu_bottleneck_exporter.prescription.model import Prescription, Score
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
-VERSION = 1
+DOCUMENT_VERSION = 1
 """Version of the documents."""
 TIMELINE_STEPS = 60
-MAX_SECONDS = 1e11
+MAX_DURATION_SECONDS = 1e11
 _MAX_MEMORY_BYTES = 1e15
 Bytes = Annotated[float, (0.0, _MAX_MEMORY_BYTES)]
-Seconds = Annotated[float, (0.0, MAX_SECONDS)]
-Time = Annotated[float, (-1e10, MAX_SECONDS)]
-DIGITS = 9
+Seconds = Annotated[float, (0.0, MAX_DURATION_SECONDS)]
+Time = Annotated[float, (-1e10, MAX_DURATION_SECONDS)]
+MAX_DECIMALS = 9
 """Decimals in documents."""
 _BRIEF = {"digits": 3}
 """Metadata of times and timelines."""
@@ -80,7 +80,7 @@ class Timeline:
     """Busy and idle time in steps of a length that doubles as needed."""
 
     start_seconds: Time
-    step_seconds: Annotated[float, (1e-3, MAX_SECONDS)] = 1.0
+    step_seconds: Annotated[float, (1e-3, MAX_DURATION_SECONDS)] = 1.0
     spent_seconds: dict[str, list[Seconds]] = field(default_factory=dict)
     """GPU-seconds in each step, by `waiting_on` or `KEPT_BUSY`."""
 

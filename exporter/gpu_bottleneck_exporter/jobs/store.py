@@ -31,7 +31,7 @@ _LAST_ID = chr(0x10FFFF)
 _LOCK_TIMEOUT_SECONDS = 2.0
 """Timeout for another process's file lock, and for a disk that hangs."""
 # A version with other columns must take another table name.
-_TABLE = """CREATE TABLE IF NOT EXISTS kept_jobs (
+_CREATE_TABLE = """CREATE TABLE IF NOT EXISTS kept_jobs (
     id TEXT PRIMARY KEY, who TEXT, until REAL, body BLOB)"""
 # A gap of twice the retention time indicates a wrong clock: the age of earlier jobs is unknown.
 # Jobs that end in the future, also from a wrong clock, do not end such a gap.
@@ -227,7 +227,7 @@ class Store:
             # Sorts need no temporary file, which may be impossible to create.
             self._file.execute("PRAGMA temp_store = MEMORY")
             self._file.text_factory = partial(str, encoding="utf-8", errors="replace")
-        self._file.execute(_TABLE)
+        self._file.execute(_CREATE_TABLE)
         return self._file
 
     def _set_aside(self) -> str:

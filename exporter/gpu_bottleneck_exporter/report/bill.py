@@ -12,7 +12,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.jobs.model import Job, Use, total
 
 HOUR_SECONDS = 3600
-MAX_NAME_CHARACTERS = 253
+MAX_LABEL_CHARACTERS = 253
 """Limit of names, as of Kubernetes and DNS."""
 
 

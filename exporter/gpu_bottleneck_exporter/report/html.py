@@ -19,8 +19,8 @@ from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.report import text as words
 from gpu_bottleneck_exporter.report.bill import JobReport, utc
 
-_PAGE = (files(__package__) / "report.html").read_text(encoding="utf-8")
-_STYLE = Html(STYLE + (files(__package__) / "report.css").read_text(encoding="utf-8"))
+_TEMPLATE = (files(__package__) / "report.html").read_text(encoding="utf-8")
+_STYLESHEET = Html(STYLE + (files(__package__) / "report.css").read_text(encoding="utf-8"))
 
 
 def html(report: JobReport) -> str:
@@ -29,9 +29,9 @@ def html(report: JobReport) -> str:
     sections += [] if report.single else words.totals(report)
     sections += [words.section(report, job) for job in report.listed]
     return filled(
-        _PAGE,
-        policy=f"default-src 'none'; style-src {digest(_STYLE)}",
-        style=_STYLE,
+        _TEMPLATE,
+        policy=f"default-src 'none'; style-src {digest(_STYLESHEET)}",
+        style=_STYLESHEET,
         title=words.title(report),
         summary=words.summary(report),
         span=f"since {report.since}, reported {utc(report.time_seconds)}",

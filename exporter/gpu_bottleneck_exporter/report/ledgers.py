@@ -13,10 +13,10 @@ from typing import Annotated
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.fetch import Server, gather
-from gpu_bottleneck_exporter.jobs.model import MAX_SECONDS, VERSION, Job
+from gpu_bottleneck_exporter.jobs.model import DOCUMENT_VERSION, MAX_DURATION_SECONDS, Job
 from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, read
-from gpu_bottleneck_exporter.report.bill import MAX_NAME_CHARACTERS, JobReport, ReportQuery
+from gpu_bottleneck_exporter.report.bill import MAX_LABEL_CHARACTERS, JobReport, ReportQuery
 
 _MAX_JOBS = 32_768
 """Limit of jobs from one node; the 8 MiB that an exporter sends have fewer."""
@@ -28,13 +28,13 @@ class _Head:
 
     version: int
     node: str
-    time_seconds: Annotated[float, (1.0, MAX_SECONDS)]
+    time_seconds: Annotated[float, (1.0, MAX_DURATION_SECONDS)]
     left_off: int = 0
     """Number of older jobs that it omits."""
 
     def __post_init__(self) -> None:
-        if self.version != VERSION:
-            versions = f"its version is {self.version}, not {VERSION}"
+        if self.version != DOCUMENT_VERSION:
+            versions = f"its version is {self.version}, not {DOCUMENT_VERSION}"
             raise ValueError(f"{versions}: update the older of the two")
 
 
@@ -70,10 +70,10 @@ def add(
         document = parsed(body)
         head, rows = read(_Head, document), checked(list, document["jobs"])
     except (ValueError, LookupError, TypeError) as error:
-        why = printable(f"{error}", MAX_NAME_CHARACTERS)
+        why = printable(f"{error}", MAX_LABEL_CHARACTERS)
         report.missing.append(f"{url} serves no ledger of this exporter: {why}")
         return
-    node = head.node[:MAX_NAME_CHARACTERS]
+    node = head.node[:MAX_LABEL_CHARACTERS]
     behind = (request_seconds + response_seconds) / 2 - head.time_seconds
     if abs(behind) <= 5 + (response_seconds - request_seconds) / 2:
         behind = 0.0

@@ -21,16 +21,16 @@ import click
 
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.fetch import Server, gather
-from gpu_bottleneck_exporter.jobs.model import MAX_SECONDS, Job, JobGpu, Use
+from gpu_bottleneck_exporter.jobs.model import MAX_DURATION_SECONDS, Job, JobGpu, Use
 from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.nodeview.wire import read
 from gpu_bottleneck_exporter.prescription.model import Prescription, leading
-from gpu_bottleneck_exporter.report.bill import MAX_NAME_CHARACTERS, JobReport, ReportQuery
+from gpu_bottleneck_exporter.report.bill import MAX_LABEL_CHARACTERS, JobReport, ReportQuery
 
-BUSY, STALL = "workload:busy_gpu_seconds:sum5m", "workload:stall_gpu_seconds:sum5m"
+BUSY_SERIES, STALL_SERIES = "workload:busy_gpu_seconds:sum5m", "workload:stall_gpu_seconds:sum5m"
 _WORKLOAD = "workload_namespace, workload_pod, slurm_job_id, workload_job, user, workload"
 """Labels of a workload."""
-_STEP_SECONDS = 60
+_RULE_INTERVAL_SECONDS = 60
 """Resolution of series by GPU: the interval of the rules."""
 Labels = Mapping[str, str]
 Row = tuple[Labels, float]
@@ -69,8 +69,8 @@ class Engine:
             if response["status"] == "success":
                 result = checked(dict, response["data"])["result"]
                 rows = (_row(series["metric"], series["value"][1]) for series in result)
-                return [row for row in rows if 0 <= row[1] <= MAX_SECONDS]  # without NaN
-            why = printable(f"{response['error']}", MAX_NAME_CHARACTERS)
+                return [row for row in rows if 0 <= row[1] <= MAX_DURATION_SECONDS]  # without NaN
+            why = printable(f"{response['error']}", MAX_LABEL_CHARACTERS)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             url = self.server.address("/api/v1/query")
             raise ExporterError(f"{url} is not the API of a Prometheus") from error
@@ -78,7 +78,7 @@ class Engine:
 
 
 def _row(metric: Mapping[str, str], value: str) -> Row:
-    labels = {name: printable(text, MAX_NAME_CHARACTERS) for name, text in metric.items()}
+    labels = {name: printable(text, MAX_LABEL_CHARACTERS) for name, text in metric.items()}
     return defaultdict(str, labels), float(value)
 
 
@@ -94,12 +94,12 @@ def recorded(url: str, query: ReportQuery) -> JobReport:
     window = f"[{query.seconds:.0f}s]"
     by = f"cluster, workload_owner, {_WORKLOAD}"
     busy, stall = engine.evaluate(
-        f"sum by ({by}) (sum_over_time({BUSY}{window}))",
-        f"sum by ({by}, waiting_on) (sum_over_time({STALL}{window}))",
+        f"sum by ({by}) (sum_over_time({BUSY_SERIES}{window}))",
+        f"sum by ({by}, waiting_on) (sum_over_time({STALL_SERIES}{window}))",
     )
     if not busy:
         question = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
-        raise ExporterError(f"{server.name} has recorded no {BUSY}: {question}")
+        raise ExporterError(f"{server.name} has recorded no {BUSY_SERIES}: {question}")
     jobs = [_job(dict(key), use) for key, use in _uses(busy + stall).items()]
     return JobReport(query, jobs, source=source)
 
@@ -111,26 +111,28 @@ def _detailed(engine: Engine, query: ReportQuery) -> list[Job]:
         "* on (cluster, workload_namespace, workload_pod, user) group_left (workload_owner) "
         "helper:job_owner:info"
     )
-    times, window = f"timestamp({info})", f"[{query.seconds:.0f}s:{_STEP_SECONDS}s]"
+    times, window = f"timestamp({info})", f"[{query.seconds:.0f}s:{_RULE_INTERVAL_SECONDS}s]"
     first, last = engine.evaluate(
         f"min by ({by}) (min_over_time({times}{window}))",
         f"max by ({by}, workload_owner) (max_over_time(({times} {at_owner}){window}))",
     )
     if not last or not first:
         return []
-    starts = {_key(labels): at - _STEP_SECONDS for labels, at in first}
+    starts = {_key(labels): at - _RULE_INTERVAL_SECONDS for labels, at in first}
     last.sort(key=itemgetter(1), reverse=True)  # if the owner changed, the last one counts
     lasting = f"{last[0][1] - min(starts.values()):.0f}s"
     uuids = json.dumps("|".join(sorted({re.escape(labels["uuid"]) for labels, _ in last})))
     ratios = f'{{__name__=~"gpu:(busy|stall):ratio_rate5m", uuid=~{uuids}}}'
     joined = f"{ratios} * on ({gpu_labels}) group_left ({_WORKLOAD}) {info}"
-    spent = f"({joined})[{lasting}:{_STEP_SECONDS}s]"
-    advised = f"timestamp(gpu:prescription:value{{uuid=~{uuids}}})[{lasting}:{_STEP_SECONDS}s]"
+    spent = f"({joined})[{lasting}:{_RULE_INTERVAL_SECONDS}s]"
+    advised = (
+        f"timestamp(gpu:prescription:value{{uuid=~{uuids}}})[{lasting}:{_RULE_INTERVAL_SECONDS}s]"
+    )
     seconds, advice = engine.evaluate(
-        f"{_STEP_SECONDS} * sum by ({by}, waiting_on) (sum_over_time({spent}))",
+        f"{_RULE_INTERVAL_SECONDS} * sum by ({by}, waiting_on) (sum_over_time({spent}))",
         f'last_over_time({{__name__=~"gpu:prescription:.*", uuid=~{uuids}}}[{lasting}])'
         f" and on (uuid, knob) topk by (uuid) (1, max_over_time({advised}))",
-        time=last[0][1] + _STEP_SECONDS / 2,
+        time=last[0][1] + _RULE_INTERVAL_SECONDS / 2,
     )
     uses = _uses(seconds)
     jobs: dict[tuple[str, str], Job] = {}
@@ -142,7 +144,7 @@ def _detailed(engine: Engine, query: ReportQuery) -> list[Job]:
                 uuid=labels["uuid"],
                 node=re.sub(":[0-9]+$", "", labels["instance"]),
                 start_seconds=starts.get(key, at),
-                end_seconds=None if time.time() - at < 10 * _STEP_SECONDS else at,
+                end_seconds=None if time.time() - at < 10 * _RULE_INTERVAL_SECONDS else at,
             )
             gpu.add(use)
             name = labels["cluster"], labels["workload"]

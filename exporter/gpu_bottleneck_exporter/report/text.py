@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED
-from gpu_bottleneck_exporter.jobs.model import VERSION, Job, Use
+from gpu_bottleneck_exporter.jobs.model import DOCUMENT_VERSION, Job, Use
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
 from gpu_bottleneck_exporter.nodeview.text import duration, memory, parts, percent, short
@@ -76,7 +76,7 @@ def json(report: JobReport) -> str:
         }
 
     whole = {
-        "version": VERSION,
+        "version": DOCUMENT_VERSION,
         "time_seconds": report.time_seconds,
         "since_seconds": report.time_seconds - report.query.seconds,
         "currency": None if report.query.hourly_cost is None else report.query.currency,

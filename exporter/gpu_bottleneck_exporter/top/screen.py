@@ -38,7 +38,7 @@ def frame(feed: Feed, choice: Choice, width: int, height: int, glyphs: Glyphs) -
     lines = lines[:body] + [[] for _ in range(body - len(lines))]
     keys = "q quit   ? help   up/down select   Enter details"
     footer = f" {keys}   s sort: {choice.order}   r reverse"
-    return [*lines, [StyledText(fitted(footer, width), spans.HEAD)]][-height:]
+    return [*lines, [StyledText(fitted(footer, width), spans.HEADING)]][-height:]
 
 
 def page(node: Node | None, choice: Choice, height: int) -> int:
@@ -78,7 +78,7 @@ def _gpus(node: Node, choice: Choice, width: int, height: int, glyphs: Glyphs) -
     room = _room(choice, height)
     window = _window(len(rows), at, room)
     shown = columns(rows, width)
-    yield [StyledText(" ".join(_title(column, choice) for column in shown), spans.HEAD)]
+    yield [StyledText(" ".join(_title(column, choice) for column in shown), spans.HEADING)]
     for number in window:
         yield _row(rows[number], shown, glyphs, selected=number == at)
     if len(window) < min(len(rows), room):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Parts
 
-HEAD, SELECTED, STRONG, SOFT, BAD = "head", "selected", "strong", "soft", "bad"
+HEADING, SELECTED, STRONG, SOFT, BAD = "head", "selected", "strong", "soft", "bad"
 """Styles, besides the names of waits and `busy`."""
 
 

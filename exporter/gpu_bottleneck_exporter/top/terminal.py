@@ -81,7 +81,7 @@ def _glyphs(*, coloured: bool) -> Glyphs:
 def _styles() -> dict[str, int]:
     """Attributes by style; waits have none with fewer than 256 colours."""
     styles = {
-        spans.HEAD: curses.A_REVERSE,
+        spans.HEADING: curses.A_REVERSE,
         spans.SELECTED: curses.A_REVERSE,
         spans.STRONG: curses.A_BOLD,
         spans.SOFT: curses.A_DIM,
