@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Process, P
 from gpu_bottleneck_exporter.exposition import render
 from gpu_bottleneck_exporter.exposition.render import OPENMETRICS, TEXT, Exposition
 from gpu_bottleneck_exporter.feeders.job import Job
-from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine
+from gpu_bottleneck_exporter.host.machine import MAX_DEVICES, Machine
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.sampling.collector import Family
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot, GpuTotals
@@ -405,7 +405,7 @@ def test_a_hopper_gpu_stays_within_the_budget_of_series() -> None:
 def test_a_host_stays_within_the_budget_of_series() -> None:
     of_host = [sample for sample in samples(mixed_state()) if "uuid" not in sample.labels]
     assert len(of_host) <= HOST_SERIES
-    devices = {f"eth{number}": number for number in range(MOST_DEVICES)}
+    devices = {f"eth{number}": number for number in range(MAX_DEVICES)}
     many = ("disk_io_seconds", "network_receive_bytes", "network_transmit_bytes")
     everything = replace(states.machine(), **dict.fromkeys(many, devices))  # type: ignore[arg-type]
     assert len(samples(on(everything), "gpu_host_")) <= HOST_SERIES

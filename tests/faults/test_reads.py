@@ -171,8 +171,12 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     monkeypatch.setattr(os, "open", partial(found.open, os.open))
     for name in ("readlink", "scandir", "stat"):
         monkeypatch.setattr(os, name, partial(found.path, getattr(os, name)))
-    monkeypatch.setattr(waits, "_read_now", partial(found.aside, "memory", waits._read_now))
-    monkeypatch.setattr(descriptors, "_ask", partial(found.aside, "borrow", descriptors._ask))
+    monkeypatch.setattr(
+        waits, "_read_memory_now", partial(found.aside, "memory", waits._read_memory_now)
+    )
+    monkeypatch.setattr(
+        descriptors, "_query_all", partial(found.aside, "borrow", descriptors._query_all)
+    )
     for one in (aside.aside, aside.lending):
         monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)
     yield found

@@ -53,7 +53,7 @@ class Loop(Sockets):
         }
         lay(self._root, {f"7/{name}": text for name, text in files.items()})
 
-    def all(self, _surely: Collection[int] = ()) -> list[Connection]:
+    def query(self, _required: Collection[int] = ()) -> list[Connection]:
         return [self.now]
 
     def look(self) -> Verdict:

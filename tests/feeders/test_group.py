@@ -58,7 +58,7 @@ class Recorded:
 
     def tick(self, seconds: int = 1) -> Feeding:
         self._now_ns += seconds * SECOND
-        self._groups.look()
+        self._groups.read_counters()
         self.current = self.feed.sample(self._now_ns)
         self.current &= not self.feed.family.is_outdated()
         self.current &= self.feed.advance(self._now_ns)

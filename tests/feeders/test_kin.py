@@ -182,7 +182,7 @@ def test_who_may_not_be_asked_for_its_connections_has_none(
     def refused(_: Sockets) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(Sockets, "all", refused)
+    monkeypatch.setattr(Sockets, "query", refused)
     assert KinFinder(tmp_path, [7]).of(7, ()) == set()
 
 

@@ -118,7 +118,7 @@ def test_what_is_open_tells_what_its_first_request_is_about(
 def test_a_ring_that_is_too_long_is_not_read_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shown, "_MOST_BYTES", 200)
+    monkeypatch.setattr(shown, "_MAX_FDINFO_BYTES", 200)
     process(tmp_path, 7)
     path = lay(tmp_path, {"7/fdinfo/3": "x: 1\n" * 100, "7/io": "rchar: 1\n"}) / "7/fdinfo/3"
     links(tmp_path / "7/fd", "anon_inode:[io_uring]")
@@ -201,7 +201,7 @@ class Job:
 
     def close(self) -> None:
         self.feed.close()
-        self._groups.keep(set())
+        self._groups.retain(set())
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
-from gpu_bottleneck_exporter.host.programs import compiles, loads_nothing
+from gpu_bottleneck_exporter.host.programs import compiles, is_no_worker
 from support.programs import Program, descriptors, program
 from support.rights import with_a_network_of_its_own
 from support.rows import rows
@@ -81,7 +81,7 @@ class Watched:
 
     def close(self) -> None:
         self.feed.close()
-        self._groups.keep(())
+        self._groups.retain(())
 
     def finds(self, *pids: int) -> bool:
         until(lambda: self.strangers() == {*pids}, f"{pids}")
@@ -363,5 +363,5 @@ def test_a_forkserver_is_no_worker_but_what_it_starts(tmp_path: Path) -> None:
     process(tmp_path, 8)  # a child of process 1
     command = "python\0-c\0from multiprocessing.forkserver import main; main(5)\0"
     lay(tmp_path, {"8/cmdline": command, "8/status": "PPid:\t1\n"})
-    assert loads_nothing(tmp_path, 8, {1}, set())
-    assert not loads_nothing(tmp_path, 8, {7}, set())
+    assert is_no_worker(tmp_path, 8, {1}, set())
+    assert not is_no_worker(tmp_path, 8, {7}, set())

@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.feeders.tcp import (
     awaits_answer,
     judge,
 )
-from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
+from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
 from gpu_bottleneck_exporter.schedule import LATELY_MS
 from support.rows import rows
@@ -127,10 +127,10 @@ class Talk(Sockets):
         self.tcp.sockets = self
         self.now, self._others = now, others
 
-    def of(self, numbers: Sequence[int]) -> list[Connection]:
-        return [one for one in self.all() if one.fd in numbers]
+    def query_descriptors(self, numbers: Sequence[int]) -> list[Connection]:
+        return [one for one in self.query() if one.fd in numbers]
 
-    def all(self, _surely: Collection[int] = ()) -> list[Connection]:
+    def query(self, _required: Collection[int] = ()) -> list[Connection]:
         return [self.now, *self._others]
 
     def waits(self, ms: int) -> None:
@@ -586,4 +586,4 @@ def test_what_is_remembered_is_bounded(talk: Talk) -> None:
         talk.now = replace(FRESH, fd=number, cookie=number)
         talk.look()
         kept = [value for value in vars(talk.tcp).values() if value is not talk]
-        assert len(pickle.dumps(kept)) < 250 * MOST_REMEMBERED
+        assert len(pickle.dumps(kept)) < 250 * MAX_CACHE_ENTRIES

@@ -6,7 +6,7 @@ import pickle
 import time
 
 from gpu_bottleneck_exporter.feeders.tcp import PATIENCE_MS, AnswerTimeouts
-from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
+from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from support.rows import rows
 
@@ -78,4 +78,4 @@ def test_patience_with_many_is_bounded() -> None:
     for port in range(2_000):
         found.note_answer(STORE._replace(port=port), 10)
         found.note_polled(STORE._replace(port=port))
-        assert len(pickle.dumps(vars(found))) < 100 * MOST_REMEMBERED
+        assert len(pickle.dumps(vars(found))) < 100 * MAX_CACHE_ENTRIES

@@ -101,7 +101,7 @@ def start() -> Iterator[Start]:
     yield begin
     for job in jobs:
         job.feed.close()
-    groups.keep(())
+    groups.retain(())
 
 
 @contextmanager

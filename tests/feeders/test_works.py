@@ -79,7 +79,7 @@ def test_what_a_main_waits_for_when_its_gpu_idles(
         clients.close()
         until(lambda: tick(0) and tick(0) == {idles}, f"{idles}")
         feed.close()
-        groups.keep(set())
+        groups.retain(set())
     assert descriptors() <= before
 
 
@@ -105,7 +105,7 @@ def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
             until(lambda: tick() == {Activity.RUN}, "it works on a request")
         until(lambda: tick() == {Activity.REQUESTS}, "the client has gone")
         feed.close()
-        groups.keep(set())
+        groups.retain(set())
 
 
 @rows(

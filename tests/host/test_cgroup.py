@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import Cgroup, Cgroups, cgroup_of, hidden, stalled_ns
+from gpu_bottleneck_exporter.host.cgroup import (
+    Cgroup,
+    Cgroups,
+    cgroup_of,
+    hidden_controllers,
+    stalled_ns,
+)
 from support.rows import rows
 from support.trees import cgroup_v1, cgroup_v2, lay
 
@@ -47,7 +53,7 @@ NOTHING: Told = (None, None, set())
 
 def counted(group: Cgroup) -> Told:
     """Throttled time, refaults, and resources of which there is pressure."""
-    found = group.look()
+    found = group.read_counters()
     return found.throttled_ns, found.refault_bytes, {resource for resource, _ in found.pressure_ns}
 
 
@@ -62,7 +68,7 @@ def test_v2(tmp_path: Path) -> None:
     group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
     assert group.unified == group.cpu == group.memory == mount / CONTAINER
     assert counted(group) == (1_500_000, 3 * PAGE, {"cpu", "io", "memory"})
-    assert set(group.look().pressure_ns.items()) >= {
+    assert set(group.read_counters().pressure_ns.items()) >= {
         *((("cpu", "some"), 1_500_000_000), (("memory", "full"), 7000))
     }
     assert group.cpu_limit() == (mount / CONTAINER, 2.0)
@@ -196,23 +202,23 @@ def test_a_group_that_many_share_is_one_and_is_read_when_asked(tmp_path: Path) -
     mount = cgroup_v2(tmp_path, V2_FILES)
     groups = Cgroups(tmp_path)
     text = f"0::/{CONTAINER}\n"
-    group = groups.of(text)
-    assert groups.of(text) is group
-    assert group.counted.throttled_ns == 1_500_000, "a new one is read at once"
+    group = groups.get(text)
+    assert groups.get(text) is group
+    assert group.counters.throttled_ns == 1_500_000, "a new one is read at once"
     lay(mount, {f"{CONTAINER}/cpu.stat": "nr_periods 6\nnr_throttled 3\nthrottled_usec 1600\n"})
-    assert group.counted.throttled_ns == 1_500_000
-    groups.look()
-    assert group.counted.throttled_ns == 1_600_000
-    groups.keep({group})
-    assert groups.of(text) is group
-    groups.keep(set())
-    assert groups.of(text) is not group
+    assert group.counters.throttled_ns == 1_500_000
+    groups.read_counters()
+    assert group.counters.throttled_ns == 1_600_000
+    groups.retain({group})
+    assert groups.get(text) is group
+    groups.retain(set())
+    assert groups.get(text) is not group
 
 
 def test_a_long_file_is_read_whole(tmp_path: Path) -> None:
     filler = "".join(f"filler_{number} {number}\n" for number in range(1000))
     cgroup_v2(tmp_path, {"a/memory.stat": f"{filler}workingset_refault_file 5\n"})
-    assert cgroup_of("0::/a\n", tmp_path).look().refault_bytes == 5 * PAGE
+    assert cgroup_of("0::/a\n", tmp_path).read_counters().refault_bytes == 5 * PAGE
 
 
 def test_a_private_namespace_shows_nothing_of_those_outside(tmp_path: Path) -> None:
@@ -221,16 +227,18 @@ def test_a_private_namespace_shows_nothing_of_those_outside(tmp_path: Path) -> N
     for path in ("/..", "/../..", "/../job"):
         group = cgroup_of(f"0::{path}\n", tmp_path)
         assert (group.unified, group.cpu, group.memory) == (None, None, None)
-        assert hidden(f"0::{path}\n", tmp_path) == ALL
+        assert hidden_controllers(f"0::{path}\n", tmp_path) == ALL
 
 
 def test_groups_that_cannot_be_found_are_hidden(tmp_path: Path) -> None:
     cgroup_v2(tmp_path / "v2", V2_FILES)
     for path, parts in ((CONTAINER, set()), ("", set()), ("cri-containerd-ab.scope", ALL)):
-        assert hidden(f"0::/{path}\n", tmp_path / "v2") == parts
+        assert hidden_controllers(f"0::/{path}\n", tmp_path / "v2") == parts
     cgroup_v1(tmp_path / "v1", V1_FILES)
-    assert hidden(V1_PROCESS, tmp_path / "v1") == set()
-    assert hidden("9:cpu,cpuacct:/docker/ab\n4:memory:/gone\n", tmp_path / "v1") == {"memory"}
+    assert hidden_controllers(V1_PROCESS, tmp_path / "v1") == set()
+    assert hidden_controllers("9:cpu,cpuacct:/docker/ab\n4:memory:/gone\n", tmp_path / "v1") == {
+        "memory"
+    }
 
 
 def test_of_groups_nested_without_end_both_ends_are_read(tmp_path: Path) -> None:
@@ -244,7 +252,7 @@ def test_of_groups_nested_without_end_both_ends_are_read(tmp_path: Path) -> None
     }
     root = cgroup_v2(tmp_path, files)
     group = cgroup_of(f"0::/{path}\n", tmp_path)
-    assert group.look().throttled_ns == 12_000
+    assert group.read_counters().throttled_ns == 12_000
     assert group.cpu_limit() == (root / "job", 0.5)
     assert len(group.files) < 100
 

@@ -35,11 +35,11 @@ def job(mount: Path) -> Iterator[tuple[Program, Program]]:
 def test_a_number_that_has_become_a_file_is_not_borrowed(tmp_path: Path) -> None:
     with job(tmp_path / "mount") as (one, server):
         sockets, number = Sockets(PROC, one.pid), int(one.words[0])
-        assert number in {each.fd for each in sockets.all()}
+        assert number in {each.fd for each in sockets.query()}
         one.ask()
         for _ in range(2):
-            assert number not in {each.fd for each in sockets.all([number])}
-            assert sockets.of([number]) == []
+            assert number not in {each.fd for each in sockets.query([number])}
+            assert sockets.query_descriptors([number]) == []
             links(PROC, one.pid)
-            sockets.forget()
+            sockets.recheck()
         assert server.ask("?") == []

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES, KeptFile, listed, read
+from gpu_bottleneck_exporter.host.files import (
+    MAX_TABLE_BYTES,
+    MAX_TEXT_BYTES,
+    KeptFile,
+    list_names,
+    read,
+)
 from support.trees import lay
 
 PACKAGE = Path(gpu_bottleneck_exporter.__file__).parent
@@ -22,7 +28,7 @@ def huge(tmp_path: Path) -> Path:
     """A file of gigabytes that takes no room, with a word at its beginning."""
     path = tmp_path / "environ"
     with path.open("wb") as file:
-        file.write(b"SLURM_JOB_ID=7\0" + b"x" * (2 * MANY_BYTES))
+        file.write(b"SLURM_JOB_ID=7\0" + b"x" * (2 * MAX_TABLE_BYTES))
         file.truncate(HUGE_BYTES)
     return path
 
@@ -37,7 +43,7 @@ def peak(function: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("most", [MOST_BYTES, MANY_BYTES])
+@pytest.mark.parametrize("most", [MAX_TEXT_BYTES, MAX_TABLE_BYTES])
 def test_of_a_huge_file_little_is_read(most: int, huge: Path) -> None:
     assert read(huge, most) == "SLURM_JOB_ID=7\0"
     assert peak(lambda: read(huge, most)) < 4 * most
@@ -46,7 +52,7 @@ def test_of_a_huge_file_little_is_read(most: int, huge: Path) -> None:
 def test_a_kept_file_is_cut_as_well(huge: Path) -> None:
     kept = KeptFile(huge)
     assert kept.read() == b"SLURM_JOB_ID=7\0"
-    assert peak(kept.read) < 2 * MANY_BYTES
+    assert peak(kept.read) < 2 * MAX_TABLE_BYTES
     kept.close()
 
 
@@ -57,15 +63,15 @@ def test_half_a_word_is_none(end: bytes, tmp_path: Path) -> None:
     path.write_bytes(end.join([b"1234567"] * 20_000) + end)
     whole = (read(path) or "").split(end.decode())
     assert set(whole) == {"1234567", ""}
-    assert len(whole) == MOST_BYTES // 8 + 1
+    assert len(whole) == MAX_TEXT_BYTES // 8 + 1
 
 
 def test_what_is_not_too_long_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "cmdline"
-    for length in (0, 1, MOST_BYTES - 1, MOST_BYTES):
+    for length in (0, 1, MAX_TEXT_BYTES - 1, MAX_TEXT_BYTES):
         path.write_bytes(b"x" * length)
         assert read(path) == "x" * length
-    path.write_bytes(b"x" * (MOST_BYTES + 1))
+    path.write_bytes(b"x" * (MAX_TEXT_BYTES + 1))
     assert read(path) == ""
     assert read(path, 2048) == "", "nor if all that fits is read at once"
     assert read(tmp_path / "none") is None
@@ -74,7 +80,7 @@ def test_what_is_not_too_long_is_read_whole(tmp_path: Path) -> None:
 def test_of_a_long_folder_a_part_is_listed(tmp_path: Path) -> None:
     lay(tmp_path, {f"{number}": "" for number in range(50)})
     for most, whole in ((49, False), (50, True)):
-        names, are_all = listed(tmp_path, most)
+        names, are_all = list_names(tmp_path, most)
         assert (len({*names}), are_all) == (most, whole)
 
 

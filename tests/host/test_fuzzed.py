@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpu_bottleneck_exporter.host import machine, process
 from gpu_bottleneck_exporter.host.cgroup import memberships, stalled_ns
 from gpu_bottleneck_exporter.host.descriptors import fields
-from gpu_bottleneck_exporter.host.files import MOST_BYTES, numbers
+from gpu_bottleneck_exporter.host.files import MAX_TEXT_BYTES, parse_numbers
 from gpu_bottleneck_exporter.host.links import _CONNECTED, _WATCHED
 from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.waits import wait_of, waits_on
@@ -94,12 +94,12 @@ def reads(folder: Path) -> object:
         "epoll": (FDINFO, decoded(_WATCHED.findall)),
         "net/tcp": (TCP, decoded(_CONNECTED.findall)),
         "net/dev": (DEV, decoded(machine.network_bytes)),
-        "children": (b"1 2 3 ", pure(numbers)),
+        "children": (b"1 2 3 ", pure(parse_numbers)),
         "pressure": (b"some avg10=0.00 total=1\n", decoded(stalled_ns)),
         "cmdline": (b"a\0b\0", reader("cmdline", lambda at: process.command_line(at, 77))),
         "environ": (
             b"A=b\0",
-            reader("environ", lambda at: process.environment(at, 77, MOST_BYTES)),
+            reader("environ", lambda at: process.environment(at, 77, MAX_TEXT_BYTES)),
         ),
     },
 )
@@ -108,6 +108,6 @@ def test_any_text_is_a_value_or_unknown(
 ) -> None:
     @given(texts(like))
     def parsed(text: bytes) -> None:
-        assert len(repr(parse(text, tmp_path))) <= 8 * MOST_BYTES
+        assert len(repr(parse(text, tmp_path))) <= 8 * MAX_TEXT_BYTES
 
     parsed()

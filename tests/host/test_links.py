@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host import links as module
-from gpu_bottleneck_exporter.host.links import End, Links, TcpNetworks, find, inode_of, links
+from gpu_bottleneck_exporter.host.links import (
+    End,
+    Links,
+    TcpNetworks,
+    find_processes,
+    inode_of,
+    links,
+)
 from gpu_bottleneck_exporter.host.sockets import Endpoint, Ends
 from support import trees
 from support.programs import ended, program
@@ -59,9 +66,9 @@ def test_a_search_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where one process after the other, of many users, hangs in an execve."""
     with program("r, w = os.pipe(); ready(os.readlink(f'/proc/self/fd/{w}')); told()") as one:
         end = End(one.words[0])
-        assert find(PROC, [end], [one.pid]) == {end: {one.pid}}
+        assert find_processes(PROC, [end], [one.pid]) == {end: {one.pid}}
         monkeypatch.setattr(module, "_MAX_SEARCH_SECONDS", 0.0)
-        assert find(PROC, [end], [one.pid]) == {end: set()}
+        assert find_processes(PROC, [end], [one.pid]) == {end: set()}
 
 
 @rows(
@@ -110,7 +117,7 @@ def test_before_linux_5_14_nobody_is_known_to_write(
 ) -> None:
     lay(tmp_path, {"7/fdinfo/3": f"flags:\t01\nmnt_id:\t15\n{inode}", "7/mountinfo": ""})
     trees.links(tmp_path / "7/fd", "pipe:[5]")
-    assert find(tmp_path, [End("pipe:[5]")], ()) == {End("pipe:[5]"): found}
+    assert find_processes(tmp_path, [End("pipe:[5]")], ()) == {End("pipe:[5]"): found}
 
 
 def test_a_file_that_is_named_like_a_socket_is_none(tmp_path: Path) -> None:
@@ -118,7 +125,7 @@ def test_a_file_that_is_named_like_a_socket_is_none(tmp_path: Path) -> None:
     trees.links(tmp_path / "7/fd", "/tmp/socket:[9]")  # noqa: S108
     trees.links(tmp_path / "6/fd", "socket:[9]")
     ends = [End("socket:[9]"), End("pipe:[9]")]
-    assert find(tmp_path, ends, ()) == {ends[0]: {6}, ends[1]: set()}
+    assert find_processes(tmp_path, ends, ()) == {ends[0]: {6}, ends[1]: set()}
 
 
 LOOPBACK = "127.0.0.1"
@@ -177,6 +184,6 @@ def test_the_other_end_in_another_network_is_found_by_its_address(tmp_path: Path
     tcp = "   0: 0A02020A:0020 0A01010A:0010 01 0:0 0:0 0  0  0 777 1\n"
     files = {"7/net/dev": "", "8/net/dev": "", "8/net/fib_trie": trie, "8/net/tcp": tcp}
     networks = TcpNetworks(lay(tmp_path, files))
-    networks.begin(0)
-    assert networks.opposite(7, local, remote) == 777
-    assert networks.opposite(7, local, end(("10.3.3.10", 32))) == 0
+    networks.refresh(0)
+    assert networks.peer_inode(7, local, remote) == 777
+    assert networks.peer_inode(7, local, end(("10.3.3.10", 32))) == 0

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from gpu_bottleneck_exporter.host import machine
-from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, Machine, MachineReader
+from gpu_bottleneck_exporter.host.machine import MAX_DEVICES, Machine, MachineReader
 from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 from support.leftovers import mark
@@ -73,7 +73,7 @@ def test_whole_disks(names: str, disks: str) -> None:
 def test_the_number_of_disks_is_bounded_and_real_ones_come_first() -> None:
     names = [f"dm-{number}" for number in range(50)] + [f"nvme{number}n1" for number in range(12)]
     found = machine.whole_disks(names)
-    assert len(found) == MOST_DEVICES
+    assert len(found) == MAX_DEVICES
     assert {f"nvme{number}n1" for number in range(12)} < set(found)
 
 
@@ -184,7 +184,7 @@ def test_rdma_is_counted_in_words_of_four_bytes(recorded: Path, tmp_path: Path) 
 def test_the_number_of_interfaces_is_bounded(recorded: Path) -> None:
     (recorded / "1/net/dev").write_text(devices(**{f"eth{n}": (1, 2) for n in range(100)}))
     found = MachineReader(recorded).read(0)
-    assert len(found.network_receive_bytes) == len(found.network_transmit_bytes) == MOST_DEVICES
+    assert len(found.network_receive_bytes) == len(found.network_transmit_bytes) == MAX_DEVICES
 
 
 @pytest.mark.parametrize("text", [None, "x y z\n"])

@@ -32,7 +32,9 @@ KINDS = {
 def test_where_the_data_of_a_file_system_is() -> None:
     for place, kinds in KINDS.items():
         assert {mounts.place_of(kind) for kind in kinds.split()} == {place}, kinds
-    assert all(name == name.lower().strip() for name in mounts.REMOTE), "as mountinfo names them"
+    assert all(name == name.lower().strip() for name in mounts.REMOTE_TYPES), (
+        "as mountinfo names them"
+    )
 
 
 ROOT, DATA = mount("/", "ext4"), mount("/data", "nfs4")
@@ -144,20 +146,20 @@ CASES = {
 
 @rows("case", CASES)
 def test_a_place_is_told_only_where_it_is_sure(tmp_path: Path, case: Case) -> None:
-    assert case.recorded(tmp_path).of(7, 8, 0) is case.place
+    assert case.recorded(tmp_path).locate(7, 8, 0) is case.place
 
 
 def test_mounts_are_read_again_after_a_while(tmp_path: Path) -> None:
     places = Case(MOUNTS, READS, files=("/new/x",), mount=25).recorded(tmp_path)
-    assert places.of(7, 8, 0) is UNKNOWN
+    assert places.locate(7, 8, 0) is UNKNOWN
     lay(tmp_path, {"7/mountinfo": "20 1 0:1 / / rw - xfs x rw\n25 1 0:2 / /new rw - nfs x rw\n"})
-    assert places.of(7, 8, 9 * SECOND) is UNKNOWN
-    assert places.of(7, 8, 11 * SECOND) is FAR
+    assert places.locate(7, 8, 9 * SECOND) is UNKNOWN
+    assert places.locate(7, 8, 11 * SECOND) is FAR
 
 
 def test_no_more_is_kept_of_many_processes(tmp_path: Path) -> None:
     places = Case(MOUNTS, FAULTS, files=("/data/x",)).recorded(tmp_path)
     for pid in range(1000, 2000):
         (tmp_path / f"{pid}").symlink_to("7")
-        assert places.of(pid, 8, 0) is FAR
-    assert len(places._known) < 300
+        assert places.locate(pid, 8, 0) is FAR
+    assert len(places._types) < 300

@@ -89,9 +89,9 @@ def test_only_where_no_user_chose_it_an_address_leads_to_another_network(user: W
 
     def opposite() -> int:
         networks = TcpNetworks(PROC)
-        networks.begin(0)
+        networks.refresh(0)
         with program("ready(); told()", way=with_a_network_of_its_own()) as victim:
-            return networks.opposite(victim.pid, here, there)
+            return networks.peer_inode(victim.pid, here, there)
 
     for way in (user, AS_WE_ARE):
         with program(ALONE + MIRROR, *arguments, way=way) as double:
@@ -108,9 +108,9 @@ def test_from_a_network_whose_addresses_a_user_chose_none_leads_to_another_one(u
     here, there = (Endpoint(ip_address(address).packed, one) for one in (port, source))
     networks = TcpNetworks(PROC)
     with program(MIRROR, address, port, source, way=with_a_network_of_its_own()):
-        networks.begin(0)
+        networks.refresh(0)
         for way in (user, AS_WE_ARE):
             with program(ALONE + "ready(); told()", way=way) as double:
-                assert networks.opposite(double.pid, here, there) == 0
+                assert networks.peer_inode(double.pid, here, there) == 0
         with program("ready(); told()", way=with_a_network_of_its_own()) as client:
-            assert networks.opposite(client.pid, here, there) != 0
+            assert networks.peer_inode(client.pid, here, there) != 0

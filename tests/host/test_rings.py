@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host import rings as module
-from gpu_bottleneck_exporter.host.rings import Ring, behind, parsed, reads_files, rings, uses_aio
+from gpu_bottleneck_exporter.host.rings import (
+    Ring,
+    distance,
+    parse_ring,
+    read_rings,
+    reads_files,
+    uses_aio,
+)
 from support.programs import ended, program
 from support.rows import rows
 from support.trees import lay, links
@@ -62,11 +69,11 @@ def text(sent: int, done: int, *, polls: int = 0) -> str:
     },
 )
 def test_what_a_kernel_shows(shown: str, ring: Ring | None) -> None:
-    assert parsed(4, shown) == ring
+    assert parse_ring(4, shown) == ring
 
 
 def test_positions_wrap() -> None:
-    assert [behind(2, 5), behind(5, 2), behind(2**32 - 1, 1), behind(1, 2**32 - 1)] == [
+    assert [distance(2, 5), distance(5, 2), distance(2**32 - 1, 1), distance(1, 2**32 - 1)] == [
         3,
         -3,
         2,
@@ -78,11 +85,11 @@ def test_only_rings_are_read_and_few_of_them(tmp_path: Path) -> None:
     shown = {f"7/fdinfo/{number}": text(number, 0) for number in range(12)}
     lay(tmp_path, shown)
     links(tmp_path / "7/fd", "/data/x", *(["anon_inode:[io_uring]"] * 8))
-    assert [ring.number for ring in rings(tmp_path, 7, range(3, 12)) or ()] == [4, 5, 6]
-    assert rings(tmp_path, 7, []) == []
-    assert rings(tmp_path, 7, [50]) == []
+    assert [ring.number for ring in read_rings(tmp_path, 7, range(3, 12)) or ()] == [4, 5, 6]
+    assert read_rings(tmp_path, 7, []) == []
+    assert read_rings(tmp_path, 7, [50]) == []
     (tmp_path / "7/fdinfo/4").write_text(POSITION)  # while its lock is taken
-    assert rings(tmp_path, 7, [4]) == []
+    assert read_rings(tmp_path, 7, [4]) == []
 
 
 def test_a_ring_with_more_text_than_is_read_has_no_answer(
@@ -90,9 +97,9 @@ def test_a_ring_with_more_text_than_is_read_has_no_answer(
 ) -> None:
     lay(tmp_path, {"7/fdinfo/3": text(9, 1)})
     links(tmp_path / "7/fd", "anon_inode:[io_uring]")
-    assert rings(tmp_path, 7, [3])
-    monkeypatch.setattr(module, "_MOST_BYTES", 200)
-    assert rings(tmp_path, 7, [3]) is None
+    assert read_rings(tmp_path, 7, [3])
+    monkeypatch.setattr(module, "_MAX_FDINFO_BYTES", 200)
+    assert read_rings(tmp_path, 7, [3]) is None
 
 
 @rows(
@@ -122,6 +129,6 @@ def test_who_uses_kernel_aio(code: str, *, uses: bool) -> None:
 
 def test_a_process_that_is_gone_has_nothing() -> None:
     pid = ended()
-    assert not rings(PROC, pid, [3])
+    assert not read_rings(PROC, pid, [3])
     assert not reads_files(PROC, pid, [3])
     assert not uses_aio(PROC, pid)

@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError, listed, read
+from gpu_bottleneck_exporter.host.files import FileLimitError, KeptFile, list_names, read
 from gpu_bottleneck_exporter.host.links import links
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Sockets
@@ -36,14 +36,14 @@ soft, hard = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 from gpu_bottleneck_exporter.host import files
 files.allow_many_files()
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], files._most_kept())
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], files._max_kept_files())
 """
 
 
 def test_of_many_files_so_many_are_kept_open_and_all_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(files, "_most_kept", partial(int, numbers_of_the_next(10)[-1] + 1))
+    monkeypatch.setattr(files, "_max_kept_files", partial(int, numbers_of_the_next(10)[-1] + 1))
     before = descriptors()
     lay(tmp_path, {f"{number}": f"{number}\n" for number in range(100)})
     kept = [KeptFile(tmp_path / f"{number}") for number in range(100)]
@@ -62,10 +62,10 @@ def test_no_room_says_nothing_of_a_file_or_a_process() -> None:
     kept, reader = KeptFile("/proc/self/stat"), ProcessReader(PROC, os.getpid())
     reader.close()
     attempts: list[Callable[[], object]] = [kept.read, reader.stat]
-    attempts += [lambda: read("/proc/self/stat"), lambda: listed("/proc/self/task", 10)]
+    attempts += [lambda: read("/proc/self/stat"), lambda: list_names("/proc/self/task", 10)]
     with all_in_use():
         for attempt in attempts:
-            with pytest.raises(NoRoomError, match="Too many open files"):
+            with pytest.raises(FileLimitError, match="Too many open files"):
                 attempt()
     assert reader.stat(), "it is not gone because we cannot look"
     reader.close()
@@ -81,16 +81,16 @@ def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: in
         looks: list[Callable[[], object]] = [
             lambda: Process(PROC, one.pid),
             lambda: probe.probe(0, Wait.LOCK, Surroundings()),
-            lambda: Cgroups(Path("/sys")).of(text),
+            lambda: Cgroups(Path("/sys")).get(text),
             lambda: links(PROC, one.pid),
-            lambda: threads.look(0),
-            sockets.all,
+            lambda: threads.sample(0),
+            sockets.query,
         ]
         for look in looks:
-            with all_in_use(but=free), contextlib.suppress(NoRoomError):
+            with all_in_use(but=free), contextlib.suppress(FileLimitError):
                 look()
-        assert {thread.name for thread in threads.look(0)} == {"a", "b"}
-        assert len(sockets.all()) == 1
+        assert {thread.name for thread in threads.sample(0)} == {"a", "b"}
+        assert len(sockets.query()) == 1
         threads.close()
 
 

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host import mounts
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.environment import variables
-from gpu_bottleneck_exporter.host.files import MOST_BYTES
+from gpu_bottleneck_exporter.host.files import MAX_TEXT_BYTES
 from gpu_bottleneck_exporter.host.mounts import mount_points, mounts_of_open_files
 from gpu_bottleneck_exporter.host.process import command_line, environment, trees
 from gpu_bottleneck_exporter.workload.owners import Groups, claims_of
@@ -33,7 +33,7 @@ def test_a_variable_that_is_cut_is_none() -> None:
     variables = {"FIRST": "a b", "LONG": "c d " * 30_000, "MASTER_ADDR": "here"}
     way = ("env", "-i", *(f"{name}={value}" for name, value in variables.items()))
     with program("ready(); told()", way=way) as one:
-        assert environment(PROC, one.pid, MOST_BYTES) == ("FIRST=a b\0", False)
+        assert environment(PROC, one.pid, MAX_TEXT_BYTES) == ("FIRST=a b\0", False)
 
 
 CROWDED = {
@@ -54,14 +54,14 @@ LAST = {"SLURM_JOB_ID": "7", "MASTER_ADDR": "here", "MASTER_PORT": "1", "WORLD_S
 
 
 def crowded(last: Mapping[str, str]) -> Way:
-    variables = {**CROWDED, "PADDING": "x" * (MOST_BYTES // 2), **last}
+    variables = {**CROWDED, "PADDING": "x" * (MAX_TEXT_BYTES // 2), **last}
     return "env", "-i", *(f"{name}={value}" for name, value in variables.items())
 
 
 def test_the_last_variables_of_many_are_read() -> None:
     groups = Groups(PROC)
     with program("ready(); told()", way=crowded(LAST)) as one:
-        assert len(Path(f"/proc/{one.pid}/environ").read_bytes()) > MOST_BYTES
+        assert len(Path(f"/proc/{one.pid}/environ").read_bytes()) > MAX_TEXT_BYTES
         assert variables(PROC, one.pid, tuple(LAST)) == LAST
         assert claims_of(PROC, one.pid, ["WORLD_SIZE"]) == {"WORLD_SIZE": "8"}
         assert groups.claims(one.pid)["MASTER_ADDR"] == "here"
@@ -72,7 +72,7 @@ def test_the_last_variables_of_many_are_read() -> None:
 def test_many_variables_are_read_in_full_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with program("ready(); told()", way=crowded(LAST)) as one:
         first = variables(PROC, one.pid, tuple(LAST))
-        monkeypatch.setattr("gpu_bottleneck_exporter.host.environment.MANY_BYTES", 0)
+        monkeypatch.setattr("gpu_bottleneck_exporter.host.environment.MAX_TABLE_BYTES", 0)
         assert variables(PROC, one.pid, tuple(LAST)) == first
 
 
@@ -91,7 +91,7 @@ def test_after_an_execve_many_variables_are_read_again() -> None:
 
 def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> None:
     """Siblings of a fork have one command line; of long ones only the beginnings are known."""
-    long = "x" * (2 * MOST_BYTES)
+    long = "x" * (2 * MAX_TEXT_BYTES)
     for pid, end in ((1, "1"), (2, "2"), (3, "1")):
         files = {"status": "PPid:\t1\n", "cmdline": f"python\0{long}{end}\0", "environ": ""}
         lay(tmp_path, {f"{pid}/{name}": text for name, text in files.items()})
@@ -115,7 +115,7 @@ def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(
     links(tmp_path / "7/fd", "/data/x")
     assert mounts_of_open_files(tmp_path, 7) == {"/": "ext4"}
     assert mount_points(tmp_path / "7").get("/")
-    monkeypatch.setattr(mounts, "MANY_BYTES", 4096)
+    monkeypatch.setattr(mounts, "MAX_TABLE_BYTES", 4096)
     assert mounts_of_open_files(tmp_path, 7) == {}
     assert mount_points(tmp_path / "7").get("/") is None
 

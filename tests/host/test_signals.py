@@ -143,7 +143,7 @@ def test_process_1_says_nothing_of_our_rights_where_it_is_us(root: Path) -> None
 
 def test_processes_that_are_hidden(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inode = lay(root, {"proc/self/ns/pid": ""}).joinpath("proc/self/ns/pid").stat().st_ino
-    monkeypatch.setattr("gpu_bottleneck_exporter.host.signals._FIRST_PID_NAMESPACE", inode)
+    monkeypatch.setattr("gpu_bottleneck_exporter.host.signals._HOST_PID_NAMESPACE_INODE", inode)
     assert signals(root)["host_pids"]
     drop("proc/1/stat")(root)
     assert not signals(root)["host_pids"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.files import MOST_SOCKETS
+from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS
 from gpu_bottleneck_exporter.host.sockets import (
     Connection,
     Endpoint,
@@ -35,7 +35,7 @@ def job(code: str, *arguments: str, way: Way = AS_WE_ARE) -> Iterator[tuple[Prog
 
 
 def by_number(sockets: Sockets) -> dict[int, Connection]:
-    return {one.fd: one for one in sockets.all()}
+    return {one.fd: one for one in sockets.query()}
 
 
 def test_a_connection_has_two_ends_and_is_named_by_its_cookie() -> None:
@@ -84,12 +84,12 @@ def test_what_was_sent_and_received() -> None:
         fresh = by_number(sockets)[number]
         assert (fresh.received_bytes, fresh.received_segments, fresh.sent_segments) == (0, 0, 0)
         one.ask()
-        (answered,) = sockets.of([number])
+        (answered,) = sockets.query_descriptors([number])
         assert answered.received_bytes == 5000
         assert answered.received_segments
         assert answered.received_ms < PATIENCE_SECONDS * 1000
         one.ask()
-        (asked,) = sockets.of([number])
+        (asked,) = sockets.query_descriptors([number])
         assert asked.sent_segments >= 1, "or more, if it was sent again"
         assert asked.sent_ms <= asked.received_ms
 
@@ -101,11 +101,11 @@ kept += [open("/dev/null"), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)]
 ready()
 """
     with job(code) as (_, sockets):
-        assert not any(found.connects for found in sockets.all())
-        (datagrams,) = sockets.all()
+        assert not any(found.connects for found in sockets.query())
+        (datagrams,) = sockets.query()
         assert datagrams.state == TcpState.DATAGRAMS
-        assert sockets.of([-1, 500, 2**31 - 1, 2**32 - 1, 2**64 - 1]) == []
-        assert sockets.of(range(64)) == [datagrams]
+        assert sockets.query_descriptors([-1, 500, 2**31 - 1, 2**32 - 1, 2**64 - 1]) == []
+        assert sockets.query_descriptors(range(64)) == [datagrams]
         assert sockets.complete
 
 
@@ -121,7 +121,7 @@ def test_sockets_among_many_files_are_found_however_late_they_come() -> None:
 
         def found() -> set[int]:
             for _ in range(4):
-                sockets.forget()
+                sockets.recheck()
                 seen = by_number(sockets)
             return {*seen}
 
@@ -157,16 +157,19 @@ ready(port, s.fileno())
 
 
 def test_so_many_are_asked_at_once() -> None:
-    with job(f"kept = [socket.socket() for _ in range({MOST_SOCKETS})]; ready()") as (_, sockets):
-        assert len(sockets.all()) == MOST_SOCKETS
+    with job(f"kept = [socket.socket() for _ in range({MAX_QUERIED_SOCKETS})]; ready()") as (
+        _,
+        sockets,
+    ):
+        assert len(sockets.query()) == MAX_QUERIED_SOCKETS
         assert sockets.complete
 
 
-@pytest.mark.parametrize("pairs", [0, MOST_SOCKETS // 4, MOST_SOCKETS // 2])
+@pytest.mark.parametrize("pairs", [0, MAX_QUERIED_SOCKETS // 4, MAX_QUERIED_SOCKETS // 2])
 def test_of_a_crowd_so_many_are_asked_in_turn(pairs: int) -> None:
     """Also those that carry nothing, beside others that do."""
-    count = 3 * MOST_SOCKETS + 1 + 2 * pairs
-    code = f"{SERVER}kept = [socket.socket() for _ in range({3 * MOST_SOCKETS})]\n"
+    count = 3 * MAX_QUERIED_SOCKETS + 1 + 2 * pairs
+    code = f"{SERVER}kept = [socket.socket() for _ in range({3 * MAX_QUERIED_SOCKETS})]\n"
     code += (
         f"kept += [one for _ in range({pairs}) for one in (connect(port), *server.accept()[:1])]"
     )
@@ -174,11 +177,11 @@ def test_of_a_crowd_so_many_are_asked_in_turn(pairs: int) -> None:
         seen: set[int] = set()
         for _ in range(12):
             found = by_number(sockets).keys()
-            assert len(found) <= MOST_SOCKETS
+            assert len(found) <= MAX_QUERIED_SOCKETS
             seen |= found
         assert not sockets.complete
         assert len(seen) == count
-        assert len(sockets.of(sorted(seen))) == MOST_SOCKETS
+        assert len(sockets.query_descriptors(sorted(seen))) == MAX_QUERIED_SOCKETS
 
 
 def test_the_job_does_not_notice() -> None:
@@ -193,20 +196,20 @@ ready(back.decode(), len(end), blocking)
 """
     with job(CONNECTED + code) as (one, sockets):
         for _ in range(200):
-            assert len(sockets.all()) == 3
+            assert len(sockets.query()) == 3
         assert one.ask() == ["ping", "0", "(True,", "None)"]
 
 
 def test_a_process_that_ended_has_none() -> None:
     with job(f"{CONNECTED}ready(c.fileno())") as (one, sockets):
         number = int(one.words[0])
-        assert sockets.all()
+        assert sockets.query()
         one.process.kill()
-        until(lambda: not sockets.of([number]), "nothing of a zombie")
-        assert sockets.all() == []
+        until(lambda: not sockets.query_descriptors([number]), "nothing of a zombie")
+        assert sockets.query() == []
         one.process.wait()
-        assert sockets.all() == sockets.of([number]) == []
-    assert Sockets(PROC, one.pid).all() == []
+        assert sockets.query() == sockets.query_descriptors([number]) == []
+    assert Sockets(PROC, one.pid).query() == []
 
 
 def test_our_own_proc_numbers_processes_as_we_do(tmp_path: Path) -> None:

@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.process import TICK_NS
-from gpu_bottleneck_exporter.host.threads import MOST_THREADS, SCAN_NS, Thread, Threads, Used
+from gpu_bottleneck_exporter.host.threads import (
+    MAX_WATCHED_THREADS,
+    SCAN_INTERVAL_NS,
+    Thread,
+    Threads,
+    ThreadUsage,
+)
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, ended, program
 from support.rows import rows
@@ -21,7 +27,7 @@ PROC = Path("/proc")
 CONNECTED = (
     "server = socket.create_server(('127.0.0.1', 0)); c = connect(server.getsockname()[1])\n"
 )
-CROWD = 3 * MOST_THREADS
+CROWD = 3 * MAX_WATCHED_THREADS
 FILES_OF_A_THREAD = 4
 
 
@@ -34,12 +40,12 @@ class Watched:
 
     def scan(self) -> dict[str, Thread]:
         """By name, the last of those that share one."""
-        self._now_ns += SCAN_NS
-        return {thread.name: thread for thread in self.threads.look(self._now_ns)}
+        self._now_ns += SCAN_INTERVAL_NS
+        return {thread.name: thread for thread in self.threads.sample(self._now_ns)}
 
     def look(self) -> dict[str, Thread]:
         """The same between two scans."""
-        return {thread.name: thread for thread in self.threads.look(self._now_ns + 1)}
+        return {thread.name: thread for thread in self.threads.sample(self._now_ns + 1)}
 
     def await_(self, name: str, wait: Wait) -> None:
         def waits() -> bool:
@@ -91,7 +97,7 @@ def test_only_those_that_move_are_asked_again() -> None:
         watched.await_("burns", Wait.RUN)
         until(lambda: watched.scan() and len(watched.threads.moving) == 1, "one that rests")
         watched.threads.drain_used()
-        moved = list[Used]()
+        moved = list[ThreadUsage]()
 
         def burns() -> bool:
             watched.scan()
@@ -127,14 +133,14 @@ named("copies", copies); named("burns", burn)
 
 
 def test_delays_by_block_io_are_counted_where_the_kernel_does(tmp_path: Path) -> None:
-    threads, seen = Threads(tmp_path, 7), list[Used]()
+    threads, seen = Threads(tmp_path, 7), list[ThreadUsage]()
     for at in range(4):
         fields = [*"S1777", *["0"] * 34, f"{10 + 30 * at}"]
         task = {"stat": f"8 (reads) {' '.join(fields)} 0 0\n", "wchan": "futex_wait"}
         task["schedstat"] = f"{at} 0 {at}\n"
         lay(tmp_path, {f"7/task/8/{name}": text for name, text in task.items()})
         (tmp_path / "7/task/7").mkdir(exist_ok=True)
-        threads.look(at * SCAN_NS)
+        threads.sample(at * SCAN_INTERVAL_NS)
         seen += threads.drain_used()
     threads.close()
     assert [used.disk_ns // TICK_NS for used in seen] == [0, 0, 30, 30], "as of the look before"
@@ -167,10 +173,10 @@ def test_a_process_that_ended_has_no_threads() -> None:
     with watching("named('one', locked)") as (one, watched):
         assert "one" in watched.scan()
         one.process.kill()
-        until(lambda: watched.threads.look(0) == [] or watched.scan() == {}, "nobody of a zombie")
+        until(lambda: watched.threads.sample(0) == [] or watched.scan() == {}, "nobody of a zombie")
         one.process.wait()
         assert watched.scan() == {}
-    assert Threads(PROC, ended()).look(0) == []
+    assert Threads(PROC, ended()).sample(0) == []
 
 
 def test_what_nobody_takes_is_not_kept_for_ever() -> None:
@@ -180,14 +186,14 @@ def test_what_nobody_takes_is_not_kept_for_ever() -> None:
 
         def scan() -> int:
             watched.scan()
-            lengths.append(len(watched.threads._used))
+            lengths.append(len(watched.threads._usage))
             return lengths[-1]
 
         until(lambda: scan() > 20, "entries of two scans, on a busy machine, too")
         for _ in range(300):
             scan()
         assert len(watched.threads.moving) <= 20
-        assert max(lengths) <= 10 * MOST_THREADS
+        assert max(lengths) <= 10 * MAX_WATCHED_THREADS
 
 
 def test_of_a_crowd_so_many_are_watched_and_it_is_said() -> None:
@@ -197,10 +203,10 @@ def test_of_a_crowd_so_many_are_watched_and_it_is_said() -> None:
         opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
         for _ in range(40):
             names = watched.scan().keys()
-            assert len(names) <= MOST_THREADS
+            assert len(names) <= MAX_WATCHED_THREADS
             seen |= names
             taken = len(os.listdir("/proc/self/fd")) - opened  # noqa: PTH208 - a count
-            assert taken <= FILES_OF_A_THREAD * MOST_THREADS
+            assert taken <= FILES_OF_A_THREAD * MAX_WATCHED_THREADS
         assert not watched.threads.complete
         assert len(seen) > CROWD / 2, "others come in turn"
 

@@ -59,7 +59,7 @@ def test_a_parent_waits_until_its_child_calls_execve() -> None:
 def test_so_does_another_thread() -> None:
     with program(f"{VFORK}\nnamed('forks', vfork); ready(); locked()") as one:
         threads = Threads(PROC, one.pid)
-        until(lambda: [t for t in threads.look(0) if t.ask() is Wait.PROGRAM], "its wait")
+        until(lambda: [t for t in threads.sample(0) if t.sample() is Wait.PROGRAM], "its wait")
         threads.close()
 
 

@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.accounting.stall import HOST_CODE
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.readings import Identity, Pod
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.host.files import NoRoomError
+from gpu_bottleneck_exporter.host.files import FileLimitError
 from gpu_bottleneck_exporter.host.process import Started, stat_of
 from gpu_bottleneck_exporter.host.programs import program_name
 from gpu_bottleneck_exporter.jobs.ledger import MAX_JOBS_BYTES, Ledger
@@ -191,7 +191,7 @@ def test_claims_are_those_that_are_asked_for_and_cut() -> None:
 
 
 def test_a_name_that_cannot_be_read_costs_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusals = [NoRoomError("no more files")]
+    refusals = [FileLimitError("no more files")]
 
     def name(proc: Path, pid: int) -> str:
         if refusals:

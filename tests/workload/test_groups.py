@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import cgroup_of, hidden, made_by_root
+from gpu_bottleneck_exporter.host.cgroup import cgroup_of, hidden_controllers, root_owned_prefix
 from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
 from gpu_bottleneck_exporter.workload.owners import Groups, read_owner
 from gpu_bottleneck_exporter.workload.users import UserNames
@@ -72,20 +72,20 @@ def test_a_container_to_which_its_own_group_was_delegated_is_one(
 
 
 def test_a_name_of_a_group_that_cannot_be_found_is_not_believed(tmp_path: Path) -> None:
-    assert made_by_root(tmp_path, "", f"/{POD}") == "/"
+    assert root_owned_prefix(tmp_path, "", f"/{POD}") == "/"
     v2(tmp_path, "a")
-    assert made_by_root(tmp_path, "", "/a/c") == "/a"
-    assert made_by_root(tmp_path, "", "/b/c") == "/"
-    assert made_by_root(tmp_path, "pids", "/a") == "/"
+    assert root_owned_prefix(tmp_path, "", "/a/c") == "/a"
+    assert root_owned_prefix(tmp_path, "", "/b/c") == "/"
+    assert root_owned_prefix(tmp_path, "pids", "/a") == "/"
 
 
 def test_groups_nested_beyond_what_a_path_may_be_hide_nothing_else(tmp_path: Path) -> None:
     v2(tmp_path, "a")
     line = "0::" + f"/{'x' * 250}" * 16 + "\n"
     assert cgroup_of(line, tmp_path).unified is None
-    assert hidden(line, tmp_path) == {"cpu", "memory", "unified"}
-    assert made_by_root(tmp_path, "", line[3:-1]) == "/"
-    assert made_by_root(tmp_path, "", f"/a{line[3:-1]}") == "/a"
+    assert hidden_controllers(line, tmp_path) == {"cpu", "memory", "unified"}
+    assert root_owned_prefix(tmp_path, "", line[3:-1]) == "/"
+    assert root_owned_prefix(tmp_path, "", f"/a{line[3:-1]}") == "/a"
 
 
 def test_a_group_whose_name_is_a_pattern_is_itself(tmp_path: Path) -> None:

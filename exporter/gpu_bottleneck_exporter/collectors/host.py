@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from gpu_bottleneck_exporter.host.machine import MOST_DEVICES, VIRTUAL_INTERFACES, Machine
+from gpu_bottleneck_exporter.host.machine import MAX_DEVICES, VIRTUAL_INTERFACES, Machine
 from gpu_bottleneck_exporter.sampling.collector import (
     Collector,
     Table,
@@ -54,12 +54,12 @@ FAMILIES: Table[Machine] = {
         "gpu_host_disk_io_seconds_total{device}",
         "Seconds since boot in which the disk had requests in flight (/proc/diskstats); a poor "
         "measure of load on SSDs. Whole disks, no partitions, loop or memory devices; "
-        f"{MOST_DEVICES} at most.",
+        f"{MAX_DEVICES} at most.",
     ): lambda machine: machine.disk_io_seconds,
     counter(
         "gpu_host_network_receive_bytes_total{device}",
         "Bytes received by the interface (/proc/1/net/dev), without the loopback, those on top of "
-        f"others (bonds, bridges, VLANs) and {_VIRTUAL}; {MOST_DEVICES} interfaces at most.",
+        f"others (bonds, bridges, VLANs) and {_VIRTUAL}; {MAX_DEVICES} interfaces at most.",
     ): lambda machine: machine.network_receive_bytes,
     counter(
         "gpu_host_network_transmit_bytes_total{device}",
@@ -69,7 +69,7 @@ FAMILIES: Table[Machine] = {
         "gpu_host_rdma_receive_bytes_total{device}",
         "Bytes received by RDMA, which other counters miss, by card and port: mlx5_0:1 "
         "(port_rcv_data in /sys/class/infiniband, times 4). Read every 5 s; "
-        f"{MOST_DEVICES} ports at most.",
+        f"{MAX_DEVICES} ports at most.",
     ): lambda machine: machine.rdma_receive_bytes,
     counter(
         "gpu_host_rdma_transmit_bytes_total{device}",

@@ -43,7 +43,7 @@ from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.tree import Family, Holders, ProcessTree
 from gpu_bottleneck_exporter.feeders.usage import CounterReader, SocketTraffic
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.host.files import MOST_LISTED, numbered, read
+from gpu_bottleneck_exporter.host.files import MAX_LISTED, list_numbers, read
 from gpu_bottleneck_exporter.host.process import Started, allowed_cpus, control_groups
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS, RefreshSchedule
@@ -205,7 +205,7 @@ def pinned_workers(proc: Path, mains: Iterable[int], workers: Collection[int]) -
 
 def _of_threads(proc: Path, pid: int) -> frozenset[int]:
     folder = f"{proc}/{pid}/task"
-    tids = islice(numbered(folder, MOST_LISTED), _MAX_THREADS)
+    tids = islice(list_numbers(folder, MAX_LISTED), _MAX_THREADS)
     return frozenset[int]().union(*(_allowed(f"{folder}/{tid}") for tid in tids))
 
 
@@ -278,7 +278,7 @@ class FeederGroup:
             self.counters.handovers.forget()
         # A runtime may move a process into its control group after it started: ask again.
         texts = (control_groups(self._proc, pid) for pid in self.mains)
-        groups = (self._groups.of(text) for text in texts if text)
+        groups = (self._groups.get(text) for text in texts if text)
         self.counters.adopt_cgroups([group for group in groups if group])
 
     def refresh_facts(self, now_ns: int) -> None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, Part, read, read_part
+from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, FileText, read, read_bounded
 from gpu_bottleneck_exporter.host.machine import network_bytes
 from gpu_bottleneck_exporter.host.process import (
     allowed_cpus,
@@ -111,8 +111,8 @@ def facts_of(
             memory_used_bytes=used,
             memory_bytes=limit,
             shared_memory=_shared_memory(proc, mains),
-            throttling_known=any(group.counted.throttled_ns is not None for group in groups),
-            refaults_known=any(group.counted.refault_bytes is not None for group in groups),
+            throttling_known=any(group.counters.throttled_ns is not None for group in groups),
+            refaults_known=any(group.counters.refault_bytes is not None for group in groups),
             interactive=notebook or terminal,
         ),
     )
@@ -124,7 +124,7 @@ def _shares_network(proc: Path, inodes: Collection[int | None]) -> bool | None:
     return None if machines is None or None in inodes else machines in inodes
 
 
-def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
+def job_keys(proc: Path, pid: int, command: FileText, groups: Groups) -> set[Key]:
     """Equal for processes of one job: the process itself, its group, those started beside it.
 
     The group is where ranks that work in step meet, which only the same user or one with
@@ -137,7 +137,7 @@ def job_keys(proc: Path, pid: int, command: Part, groups: Groups) -> set[Key]:
     return keys | ({(GROUP, *place)} if place else set()) | ({siblings} if siblings else set())
 
 
-def _siblings(proc: Path, pid: int, command: Part) -> Key | None:
+def _siblings(proc: Path, pid: int, command: FileText) -> Key | None:
     parent = parent_of(proc, pid)
     if not command.text or not parent:
         return None
@@ -211,7 +211,7 @@ class Networks:
             self._at_ns = now_ns
             self._found.clear()
         if inode not in self._found:
-            table = read_part(f"{self._proc}/{pid}/net/dev", MANY_BYTES)
+            table = read_bounded(f"{self._proc}/{pid}/net/dev", MAX_TABLE_BYTES)
             whole = table.text if table and table.whole else ""  # a sum of only some would be wrong
             found = network_bytes(whole).values()
             total = sum(received for received, _ in found), sum(sent for _, sent in found)

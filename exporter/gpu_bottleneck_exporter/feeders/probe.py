@@ -15,11 +15,11 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
 from gpu_bottleneck_exporter.feeders.rings import RingTracker, Target
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, TcpTracker, Verdict
-from gpu_bottleneck_exporter.host.files import KeptFile, numbers
+from gpu_bottleneck_exporter.host.files import KeptFile, parse_numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.programs import is_compiler
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.host.threads import MOST_UNASKED, Thread, Threads, Used
+from gpu_bottleneck_exporter.host.threads import MAX_PENDING_USAGE, Thread, Threads, ThreadUsage
 from gpu_bottleneck_exporter.host.waits import Wait, awaited_child, waits_on
 from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, SELDOM_NS, SHORTLY_NS, Every
 
@@ -154,7 +154,7 @@ class DeepProbe:
         self._keep_children(())
         self._lists.clear()
 
-    def drain_used(self) -> list[Used]:
+    def drain_used(self) -> list[ThreadUsage]:
         """What threads used since the last call."""
         return self.threads.drain_used()
 
@@ -189,7 +189,7 @@ class DeepProbe:
         if self.tcp is None or wait is not Wait.RUN:
             return
         if self._inspecting.is_due(now_ns, SHORTLY_NS):
-            self.tcp.sockets.forget()
+            self.tcp.sockets.recheck()
         elif not self.listens:
             return
         verdicts = self.tcp.inspect((), whole=True, others_run=bool(self.threads.moving))
@@ -203,7 +203,7 @@ class DeepProbe:
         if wait is Wait.FROZEN:  # all its threads are
             return seen
         first = self._descriptors(wait)
-        threads = [thread for thread in self.threads.look(now_ns) if thread.wait is not Wait.GONE]
+        threads = [thread for thread in self.threads.sample(now_ns) if thread.wait is not Wait.GONE]
         # A debugger may stop the first thread alone.
         if wait is Wait.STOPPED and all(thread.wait is Wait.STOPPED for thread in threads):
             return seen
@@ -252,11 +252,11 @@ class DeepProbe:
         Every few seconds at most, unless `now`.
         """
         if self.tcp and (self._inspecting.is_due(now_ns, SHORTLY_NS) or now):
-            self.tcp.sockets.forget()
+            self.tcp.sockets.recheck()
             self.tcp.inspect((), whole=True, others_run=bool(self.threads.moving))
 
     def _note_awaited(self, found: Iterable[Descriptors]) -> None:
-        if len(self._awaited) > MOST_UNASKED:  # no search for strangers wants them
+        if len(self._awaited) > MAX_PENDING_USAGE:  # no search for strangers wants them
             self._awaited.clear()
         for descriptors in found:
             self._awaited.update(_numbers(descriptors))
@@ -278,7 +278,7 @@ class DeepProbe:
         moving = bool(self.threads.moving)
         # The connections of a holder matter more than those of others.
         if self._inspecting.is_due(now_ns, SHORTLY_NS if around.holds else SELDOM_NS):
-            self.tcp.sockets.forget()
+            self.tcp.sockets.recheck()
             return self.tcp.inspect((), around.ours, held, whole=True, others_run=moving)
         wanted = set(on or ()) if wait is not Wait.PIPE else set()
         whole = on is None or self._submits(wait, on) or bool(self.tcp.ports)
@@ -384,7 +384,7 @@ class DeepProbe:
             known = self._lists
             self._lists = {t: known.get(t) or KeptFile(f"{folder}/{t}/children") for t in tids}
         texts = (file.read() or b"" for file in self._lists.values())
-        return [pid for text in texts for pid in numbers(text) or ()]
+        return [pid for text in texts for pid in parse_numbers(text) or ()]
 
     def _keep_children(self, pids: Collection[int]) -> None:
         """Close those that are not among `pids`."""

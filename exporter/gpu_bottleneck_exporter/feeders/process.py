@@ -9,7 +9,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Counters, less
 from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_OBSERVATIONS
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, shallow
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
-from gpu_bottleneck_exporter.host.files import KeptFile, numbers
+from gpu_bottleneck_exporter.host.files import KeptFile, parse_numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.schedule import LATELY_NS, OFTEN_NS, SHORTLY_NS, STEADY_NS, Every
@@ -226,7 +226,7 @@ class Process:
 
     def has_unknown_child(self, known: frozenset[int]) -> bool:
         """Whether its first thread has a living child that is not `known`."""
-        return not known.issuperset(numbers(self._children.read() or b"") or ())
+        return not known.issuperset(parse_numbers(self._children.read() or b"") or ())
 
     def children(self) -> list[int] | None:
         """The children; None if one thread's list does not tell, or the process has ended."""
@@ -235,7 +235,7 @@ class Process:
         text = self._children.read()
         if text is None or not self._children.whole:
             return None
-        return numbers(text)
+        return parse_numbers(text)
 
     def count(self) -> Counters | None:
         """What it used since the last call; None if it has ended."""

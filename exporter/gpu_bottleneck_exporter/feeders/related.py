@@ -22,7 +22,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.descriptors import links_of
-from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find, links, other_ends
+from gpu_bottleneck_exporter.host.links import End, TcpNetworks, find_processes, links, peer_ends
 from gpu_bottleneck_exporter.host.process import (
     Stat,
     has_ended,
@@ -131,7 +131,7 @@ class KinFinder:
 def _ends_of(proc: Path, pid: int) -> set[Ends]:
     """Local and remote ends of its connections."""
     try:
-        sockets = Sockets(proc, pid).all()
+        sockets = Sockets(proc, pid).query()
     except OSError:
         return set()
     return {(one.local, one.remote) for one in sockets if not one.listens}
@@ -187,11 +187,11 @@ class StrangerFinder:
     def search(
         self, feeds: Collection[FeederGroup], holders: Collection[int], now_ns: int
     ) -> dict[FeederGroup, set[int]]:
-        """The strangers of each of `feeds`. Raises NoRoomError.
+        """The strangers of each of `feeds`. Raises FileLimitError.
 
         `holders` of GPUs and what they started are none.
         """
-        self._networks.begin(now_ns)
+        self._networks.refresh(now_ns)
         if self._forgetting.is_due(now_ns):
             self._opposite.clear()
         self._seen |= {feed: self._seen_lately(feed, now_ns) for feed in feeds}
@@ -201,7 +201,7 @@ class StrangerFinder:
         if wanted := ends - self._found.keys():
             feeding = {pid for one in self._found.values() for pid in one.pids}
             missed = any(not one.pids for one in self._found.values())
-            for end, pids in find(self._proc, wanted, feeding, again=missed).items():
+            for end, pids in find_processes(self._proc, wanted, feeding, again=missed).items():
                 self._found[end] = _Found(frozenset(pids), now_ns)
         return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 
@@ -256,11 +256,11 @@ class StrangerFinder:
     def _other_ends(
         self, pid: int, numbers: Collection[int | None], links: _Links | None
     ) -> set[End]:
-        """What is opposite to descriptors of process `pid`, see `links.other_ends`."""
+        """What is opposite to descriptors of process `pid`, see `links.peer_ends`."""
         if None in numbers:  # all that an epoll watches
-            return other_ends(self._proc, pid, numbers, self._networks)
+            return peer_ends(self._proc, pid, numbers, self._networks)
         key = (pid, *(links or {}).values())
-        ends = self._opposite.get(key) or other_ends(self._proc, pid, numbers, self._networks)
+        ends = self._opposite.get(key) or peer_ends(self._proc, pid, numbers, self._networks)
         if ends:  # else the connection may get another end yet
             self._opposite[key] = ends
         return ends

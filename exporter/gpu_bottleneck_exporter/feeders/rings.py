@@ -17,14 +17,14 @@ from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.tcp import TcpTracker
 from gpu_bottleneck_exporter.host.descriptors import descriptors
-from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED
+from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.rings import (
     RING,
     Ring,
-    behind,
+    distance,
+    read_rings,
     reads_files,
-    rings,
     uses_aio,
 )
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS, RefreshSchedule
@@ -95,17 +95,17 @@ class Course:
                 return Target.FILES
             return _target_by_open_files(polls=polls, files=files, sockets=sockets)
         end = now.completed + others
-        if behind(self._completed, now.completed) < 0:  # another ring with the same number
+        if distance(self._completed, now.completed) < 0:  # another ring with the same number
             self._moves_until = self._first_until = None
         self._completed = now.completed
         if self._first_until is None:
             self._first_until = end
         if others and grown and grown.of_files(polls=polls):
             self._moves_until = end
-        moving = self._moves_until is not None and behind(now.completed, self._moves_until) > 0
+        moving = self._moves_until is not None and distance(now.completed, self._moves_until) > 0
         if moving or (others and moves):
             return Target.FILES
-        if others and not polls and behind(now.completed, self._first_until) > 0:
+        if others and not polls and distance(now.completed, self._first_until) > 0:
             return _target_by_open_files(polls=False, files=files, sockets=sockets)
         # What was completed since, without a byte that was moved, were timers or files in memory.
         return Target.SOCKETS if polls else Target.NOTHING
@@ -157,7 +157,7 @@ class RingTracker:
         """What a thread waits for in one of the rings `numbers`; None: of any."""
         if now_ns < self._rests_until_ns:
             return Target.UNKNOWN
-        found = rings(self._proc, self._pid, self._all_rings() if numbers is None else numbers)
+        found = read_rings(self._proc, self._pid, self._all_rings() if numbers is None else numbers)
         if found is None:  # showing that again would cost the kernel as much
             self._rests_until_ns = now_ns + SHORTLY_NS
         if not found:
@@ -204,7 +204,7 @@ class RingTracker:
         return [number for number, link in descriptors(self._proc, self._pid) if link == RING]
 
     def _target(self, now_ns: int, ring: Ring, *, files: bool, sockets: bool) -> Target:
-        if len(self._courses) >= MOST_REMEMBERED:
+        if len(self._courses) >= MAX_CACHE_ENTRIES:
             self._courses.clear()
         course = self._courses.setdefault(ring.number, Course())
         grown, recent = self._grown(now_ns, 0), self._grown(now_ns, _RECENT_NS)

@@ -124,7 +124,7 @@ class FeedingReader:
             {
                 (group.unified, key): value
                 for group in feed.counters.cgroups
-                for key, value in group.counted.pressure_ns.items()
+                for key, value in group.counters.pressure_ns.items()
             }
         )
         sums = self._traffic.known(sources=any_now)

@@ -253,7 +253,7 @@ class StateSampler:
         for them.
         """
         if seen.in_file and not bucket.places:
-            bucket.places = {self._places.of(*seen.in_file, bucket.at_ns): 1}
+            bucket.places = {self._places.locate(*seen.in_file, bucket.at_ns): 1}
 
     def _find_hidden_io(self, process: Process, seen: Seen, now_ns: int) -> None:
         """Note that a process waits for files of which the kernel does not account for the I/O."""

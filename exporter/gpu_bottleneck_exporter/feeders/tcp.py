@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_OBSERVATIONS
-from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED, KeptFile
+from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES, KeptFile
 from gpu_bottleneck_exporter.host.process import parse_schedstat
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
 from gpu_bottleneck_exporter.schedule import LATELY_MS, SHORTLY_NS, STEADY_NS
@@ -247,7 +247,7 @@ class AnswerTimeouts:
         Returns whether the one before fed it: whether the GPU worked since.
         """
         known = len(self._fed(remote))
-        if remote not in self._of and len(self._of) >= MOST_REMEMBERED:
+        if remote not in self._of and len(self._of) >= MAX_CACHE_ENTRIES:
             self._of.clear()
         answers = self._of.setdefault(remote, _Answers())
         fed = not answers.at_ns and known > 0
@@ -261,7 +261,7 @@ class AnswerTimeouts:
 
     def note_polled(self, remote: Endpoint) -> None:
         """Nothing came from `remote` for so long that it is polled, unless it feeds the GPU."""
-        if len(self.polled) >= MOST_REMEMBERED:
+        if len(self.polled) >= MAX_CACHE_ENTRIES:
             self.polled.clear()
         if not self.feeds(remote):
             self.polled.add(remote)
@@ -593,7 +593,9 @@ class TcpTracker:
         the first were scheduled lately, which may have taken its datagrams.
         """
         try:
-            found = self.sockets.all(numbers) if whole else self.sockets.of([*numbers])
+            found = (
+                self.sockets.query(numbers) if whole else self.sockets.query_descriptors([*numbers])
+            )
         except OSError as error:
             self.refused, self.moved = str(error), None
             return {}
@@ -630,7 +632,7 @@ class TcpTracker:
         course = self._courses.get(now.cookie)
         if course is None:
             self._replaced(now)
-            if len(self._courses) >= MOST_REMEMBERED:
+            if len(self._courses) >= MAX_CACHE_ENTRIES:
                 self._courses.clear()
             course = self._courses[now.cookie] = Course(now)
         if course.came(now) and now.local.port not in self.ports:
@@ -729,7 +731,7 @@ class TcpTracker:
         """A client that closes a connection and asks again got its answer, or is polling."""
         old = self._courses.get(self._latest.get(now.fd, 0))
         self._latest[now.fd] = now.cookie
-        if len(self._latest) > MOST_REMEMBERED:
+        if len(self._latest) > MAX_CACHE_ENTRIES:
             self._latest.clear()
         if old is None or old.now.remote != now.remote:
             return

@@ -35,10 +35,16 @@ from gpu_bottleneck_exporter.feeders.probe import child_token
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.aside import aside
-from gpu_bottleneck_exporter.host.descriptors import ask, descriptors, fields, is_file, is_socket
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read, read_part
+from gpu_bottleneck_exporter.host.descriptors import (
+    descriptors,
+    fields,
+    is_file,
+    is_socket,
+    query_sockets,
+)
+from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, read, read_bounded
 from gpu_bottleneck_exporter.host.process import command_line, has_ended, parent_of, stat_of
-from gpu_bottleneck_exporter.host.programs import loads_nothing
+from gpu_bottleneck_exporter.host.programs import is_no_worker
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.schedule import (
     FEW,
@@ -234,7 +240,7 @@ class _Opened:
         """
         numbers = [number for number, link in self.links.items() if is_socket(link)]
         try:
-            found = ask(f"{self._proc}/{self.pid}/fd", self.pid, numbers, _unix_peer)
+            found = query_sockets(f"{self._proc}/{self.pid}/fd", self.pid, numbers, _unix_peer)
         except OSError:
             return {}
         return {number: peer for number, peer in found.items() if peer}
@@ -242,7 +248,7 @@ class _Opened:
     @cached_property
     def tcp(self) -> dict[Ends, int]:
         try:
-            found = Sockets(self._proc, self.pid).all()
+            found = Sockets(self._proc, self.pid).query()
         except OSError:
             return {}
         return {(one.local, one.remote): one.fd for one in found if one.connects}
@@ -251,7 +257,7 @@ class _Opened:
     def memory(self) -> frozenset[tuple[str, str]] | None:
         """Shared memory by device and inode; None if it is not known."""
         path = f"{self._proc}/{self.pid}/maps"
-        part = aside.call(self.pid, lambda: read_part(path, MANY_BYTES))
+        part = aside.call(self.pid, lambda: read_bounded(path, MAX_TABLE_BYTES))
         return frozenset(_SHARED.findall(part.text)) if part and part.whole else None
 
 
@@ -488,7 +494,7 @@ class Family:
         before = self._finder.helpers if self._finder else set()
         auxiliary = followed & self._auxiliary.keys() - before
         auxiliary |= {
-            pid for pid in sorted(new) if loads_nothing(self._proc, pid, self.mains, compilers)
+            pid for pid in sorted(new) if is_no_worker(self._proc, pid, self.mains, compilers)
         }
         if self._finder:
             helpers = self._finder.find(self.waits, followed - auxiliary)

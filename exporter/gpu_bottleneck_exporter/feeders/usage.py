@@ -23,9 +23,9 @@ from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tree import Family
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
-from gpu_bottleneck_exporter.host.files import MOST_REMEMBERED, numbers, read
+from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES, parse_numbers, read
 from gpu_bottleneck_exporter.host.process import living_thread
-from gpu_bottleneck_exporter.host.threads import Used
+from gpu_bottleneck_exporter.host.threads import ThreadUsage
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS, Every
 
 _MOST_LOOKS = 320
@@ -107,7 +107,7 @@ class SocketTraffic:
             self._moved_bytes += sum(
                 max(total_bytes - before.get(cookie, 0), 0) for cookie, total_bytes in now.items()
             )
-            self._last = {**before, **now} if len(before) < MOST_REMEMBERED else now
+            self._last = {**before, **now} if len(before) < MAX_CACHE_ENTRIES else now
 
     def pause(self) -> None:
         """Leave out what is moved until the next look: the GPU works, and nothing is looked at."""
@@ -131,7 +131,7 @@ def private_bytes(proc: Path, pid: int) -> float | None:
     counts pages that it still shares with the process it was forked from.
     """
     folder = f"{proc}/{living_thread(proc, pid)}"
-    fields = numbers(read(f"{folder}/statm") or "") or []
+    fields = parse_numbers(read(f"{folder}/statm") or "") or []
     # Size, resident, shared; all are zero for a process that has ended.
     if len(fields) < 3 or not fields[1]:  # noqa: PLR2004
         return None
@@ -268,7 +268,7 @@ class CounterReader:
                 used[role] = counters._replace(children_ns=min(children_ns, elapsed_ns))
 
 
-def _drained(processes: Iterable[Process]) -> Iterator[tuple[DeepProbe, Used]]:
+def _drained(processes: Iterable[Process]) -> Iterator[tuple[DeepProbe, ThreadUsage]]:
     """What their threads used, with the deep probe that counted it."""
     probes = (process.deep for process in processes if process.deep)
     return ((deep, thread) for deep in probes for thread in deep.drain_used())
@@ -287,5 +287,5 @@ def _accounted(process: Process, did: Counters, now_ns: int, piped: int = 0) -> 
 
 def _held_back(group: Cgroup, before: CgroupCounters) -> CgroupCounters:
     """The counters of `group` now; those that cannot be read stay as they were `before`."""
-    now = {name: getattr(group.counted, name) for name in CgroupCounters._fields}
+    now = {name: getattr(group.counters, name) for name in CgroupCounters._fields}
     return before._replace(**{name: value for name, value in now.items() if value is not None})

@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from gpu_bottleneck_exporter.host.files import NoRoomError, read
+from gpu_bottleneck_exporter.host.files import FileLimitError, read
 
 PATIENCE_SECONDS = 0.25
 """A read takes microseconds unless it hangs; meanwhile two passes over the feeders are missed."""
@@ -177,7 +177,7 @@ def _late(owed: Mapping[Hashable, float]) -> set[Hashable]:
 
 def waited_seconds() -> float:
     """Time for which the calling thread was runnable without a CPU; 0 if that is unknown."""
-    with suppress(NoRoomError):
+    with suppress(FileLimitError):
         return int((read("/proc/thread-self/schedstat") or "0 0").split()[1]) / 1e9
     return 0.0
 

@@ -1,7 +1,4 @@
-"""The control groups of a process: limits, throttling, memory, pressure; v1, v2 and hybrid.
-
-Also the pressure of the whole machine, whose files (/proc/pressure) have the same form.
-"""
+"""Control groups of a process (limits, throttling, memory, pressure; v1, v2, hybrid); PSI files."""
 
 from __future__ import annotations
 
@@ -15,95 +12,75 @@ from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, KeptFiles, read
+from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, KeptFiles, read
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_RESOURCES = ("cpu", "io", "memory")
-"""Those whose pressure stall information (PSI) the kernel gives."""
-_UNLIMITED_BYTES = 2**60
-"""Cgroup v1 writes "no limit" as the largest multiple of a page."""
-_NAMESPACE_DEPTH = 3
-"""Kubernetes' levels above a container: kubepods.slice, the slice of its QoS class, the pod."""
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_UNMAPPED = 65_534
-"""The uid under which a user namespace shows all users that it has no number for."""
-_MOST_SEARCHED = 16_384
-"""Groups of a hierarchy that are searched for our own: 40 µs each, once."""
-_MOST_LEVELS = 64
-"""A job may nest thousands of groups in one that was delegated to it."""
+_UNMAPPED_UID = 65_534
+"""Uid of users without a mapping in a user namespace."""
 _FLAT_KEYED = re.compile(r"^(\w+) ([0-9]+)$", re.MULTILINE)
-_REFAULTS = ("workingset_refault", "workingset_refault_anon", "workingset_refault_file")
-"""Lines of memory.stat; a kernel has either the plain one or the other two."""
-_MEMBERSHIP = re.compile(r"^[^:\n]*:([^:\n]*):(.+)$", re.MULTILINE)
-_QUOTA = re.compile(r"([0-9]+)\s+([0-9]+)\s*")
-"""Quota and period; v2 writes `max` for no quota, v1 -1."""
-_STALLED = re.compile(r"^(some|full) .*\btotal=([0-9]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """Memory of a cgroup: bytes in use, page cache included, and the limit if there is one."""
+    """Memory of a cgroup: bytes used with page cache, and any limit."""
 
     folder: Path
     used_bytes: int
     limit_bytes: int | None
 
     def cache_bytes(self, *lists: str) -> int | None:
-        """Page cache in these LRU lists (memory.stat), of groups below, too; None if unknown."""
+        """Page cache in these LRU lists, groups below included; None if unknown."""
         stat = dict(_FLAT_KEYED.findall(read(f"{self.folder}/memory.stat") or ""))
-        # Cgroup v1 has a list without the groups below as well.
-        found = [stat.get(f"total_{name}", stat.get(name)) for name in lists]
-        return None if None in found else sum(int(size or 0) for size in found)
+        # Cgroup v1 also has sizes without the groups below.
+        sizes = [stat.get(f"total_{name}", stat.get(name)) for name in lists]
+        return None if None in sizes else sum(int(size or 0) for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Counters of a cgroup so far; None or empty if they cannot be read."""
+class CgroupSample:
+    """Counters of a cgroup; None or empty if unreadable."""
 
     throttled_ns: int | None = None
-    """For which CPU quotas throttled its tasks, its own quota and inherited ones."""
+    """Time throttled by its own and inherited CPU quotas."""
     periods: int | None = None
-    """Quota periods, at the level where the quota ran out most often."""
+    """Quota periods, at the level most often out of quota."""
     throttled_periods: int | None = None
-    """Periods in which it ran out."""
+    """Periods out of quota, at the same level."""
     refault_bytes: int | None = None
-    """Evicted, and read in again."""
+    """Bytes evicted and read again."""
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Stalled by (resource, kind); v2 only, and only if PSI is enabled."""
+    """Time stalled by (resource, kind); v2 with PSI only."""
 
 
 @dataclass(unsafe_hash=True)
 class Cgroup:
-    """The cgroups of one process: folders on this machine, None where there is none.
-
-    `unified` is the cgroup v2 folder; `cpu` and `memory` are the folders of these controllers,
-    under v2 the same one.
-    """
+    """The cgroup folders of one process, None where there is none; under v2 all the same."""
 
     unified: Path | None
     cpu: Path | None
     memory: Path | None
-    counted: Counted = field(default=Counted(), compare=False)
-    """As of the last `look`."""
+    counters: CgroupSample = field(default=CgroupSample(), compare=False)
+    """Last `read_counters`."""
     files: KeptFiles = field(default_factory=KeptFiles, compare=False)
-    """Those that stay open between looks."""
 
-    def look(self) -> Counted:
+    def read_counters(self) -> CgroupSample:
         """Read the counters."""
-        stats = [one for level in self._cpu_levels if (one := self._numbers(f"{level}/cpu.stat"))]
-        # A quota of any level throttles.
-        known = [ns for one in stats if (ns := _throttled_ns(one)) is not None]
-        most = max(stats, key=lambda one: one.get("nr_throttled", 0), default={})
+        stats = [cpu for level in self._cpu_levels if (cpu := self._numbers(f"{level}/cpu.stat"))]
+        # A quota at any level throttles.
+        throttled = [ns for cpu in stats if (ns := _throttled_ns(cpu)) is not None]
+        most = max(stats, key=lambda cpu: cpu.get("nr_throttled", 0), default={})
         memory = self._numbers(f"{self.memory}/memory.stat") if self.memory else {}
-        pages = [memory[name] for name in _REFAULTS if name in memory]
-        self.counted = Counted(
-            sum(known) if known else None,
+        # A kernel has either the plain line or the other two.
+        names = ("workingset_refault", "workingset_refault_anon", "workingset_refault_file")
+        pages = [memory[name] for name in names if name in memory]
+        self.counters = CgroupSample(
+            sum(throttled) if throttled else None,
             most.get("nr_periods"),
             most.get("nr_throttled"),
             sum(pages) * PAGE_BYTES if pages else None,
             stalled_by_resource(self._pressure),
         )
-        return self.counted
+        return self.counters
 
     @cached_property
     def _cpu_levels(self) -> list[Path]:
@@ -114,21 +91,21 @@ class Cgroup:
         return _levels(self.memory)
 
     def _numbers(self, path: str) -> dict[str, int]:
-        """A file of a name and a number per line (flat keyed); empty if it cannot be read."""
+        """A flat keyed file; empty if unreadable."""
         return {name: int(value) for name, value in _FLAT_KEYED.findall(self.files.text(path))}
 
     def _pressure(self, resource: str) -> str:
         return self.files.text(f"{self.unified}/{resource}.pressure") if self.unified else ""
 
     def cpu_limit(self) -> tuple[Path, float] | None:
-        """The tightest CPU quota of all levels: its folder, and cores; None without a quota."""
+        """Folder and cores of the tightest CPU quota of all levels, if any."""
         limits = [
             (level, quota) for level in self._cpu_levels if (quota := _quota(level)) is not None
         ]
         return min(limits, key=lambda limit: limit[1], default=None)
 
     def memory_level(self) -> MemoryLevel | None:
-        """The level with the tightest memory limit, its own or an ancestor's."""
+        """The level of the tightest memory limit."""
         levels = [
             MemoryLevel(level, int(used), _memory_limit(level))
             for level in self._memory_levels
@@ -139,37 +116,33 @@ class Cgroup:
 
 
 class Cgroups:
-    """The cgroups of all feeders: each is read once a tick, however many processes share it."""
+    """The cgroups of all feeders, each read once a tick."""
 
     def __init__(self, sysfs: Path) -> None:
-        """`sysfs`: the host's."""
         self._sysfs = sysfs
-        self._known: dict[Cgroup, Cgroup] = {}
+        self._groups: dict[Cgroup, Cgroup] = {}
 
-    def of(self, text: str) -> Cgroup:
-        """The one that `text`, a /proc/PID/cgroup file, names; its counters are read if new."""
-        found = cgroup_of(text, self._sysfs)
-        if found not in self._known:
-            found.look()
-            self._known[found] = found
-        return self._known[found]
+    def get(self, text: str) -> Cgroup:
+        """The cgroup in `text`, a /proc/PID/cgroup file; a new one is read."""
+        group = cgroup_of(text, self._sysfs)
+        if group not in self._groups:
+            group.read_counters()
+            self._groups[group] = group
+        return self._groups[group]
 
-    def look(self) -> None:
+    def read_counters(self) -> None:
         """Read all counters."""
-        for group in self._known:
-            group.look()
+        for group in self._groups:
+            group.read_counters()
 
-    def keep(self, wanted: Collection[Cgroup]) -> None:
-        """Forget all others."""
-        for group in self._known.keys() - wanted:
-            self._known.pop(group).files.clear()
+    def retain(self, used: Collection[Cgroup]) -> None:
+        """Drop all others."""
+        for group in self._groups.keys() - used:
+            self._groups.pop(group).files.clear()
 
 
 def cgroup_of(text: str, sysfs: Path) -> Cgroup:
-    """The cgroups that `text`, a /proc/PID/cgroup file, names, below `sysfs`/fs/cgroup.
-
-    The machine's root cgroup counts as none: it belongs to no process in particular.
-    """
+    """The cgroups in `text`, a /proc/PID/cgroup file, without the machine's root."""
     paths = _paths(text)
     unified = find_group(hierarchy(sysfs, ""), paths.get(""))
     cpu = find_group(hierarchy(sysfs, "cpu,cpuacct"), paths.get("cpu"))
@@ -178,10 +151,7 @@ def cgroup_of(text: str, sysfs: Path) -> Cgroup:
 
 
 def hierarchy(sysfs: Path, controllers: str) -> Path | None:
-    """The mount of the hierarchy of `controllers`, as /proc/PID/cgroup names them.
-
-    None without one. Empty: the v2 hierarchy, which a hybrid machine has beside those of v1.
-    """
+    """The mount of `controllers`, as in /proc/PID/cgroup; empty: v2, also of a hybrid machine."""
     root = sysfs / "fs/cgroup"
     if not controllers and (root / "cgroup.controllers").exists():
         return root
@@ -190,37 +160,33 @@ def hierarchy(sysfs: Path, controllers: str) -> Path | None:
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
-def hidden(text: str, sysfs: Path) -> set[str]:
-    """Which of a process's cgroups (`cpu`, `memory`, `unified`) cannot be found.
-
-    `text` is its /proc/PID/cgroup file. The machine's root cgroup is never reported.
-    """
-    paths, found = _paths(text), cgroup_of(text, sysfs)
+def hidden_controllers(text: str, sysfs: Path) -> set[str]:
+    """Invisible cgroups (`cpu`, `memory`, `unified`) in `text`, a /proc/PID/cgroup file."""
+    paths, group = _paths(text), cgroup_of(text, sysfs)
     return {
         name
         for name in ("cpu", "memory", "unified")
-        if getattr(found, name) is None and paths.get(name, paths.get("", "/")) != "/"
+        if getattr(group, name) is None and paths.get(name, paths.get("", "/")) != "/"
     }
 
 
 def _paths(text: str) -> Mapping[str, str]:
-    """Path by controller; the v2 hierarchy has the empty name."""
+    """Path by controller; v2 is the empty name."""
     return {name: path for names, path in memberships(text) for name in names.split(",")}
 
 
 def memberships(text: str) -> list[tuple[str, str]]:
-    """Controllers and path of each line of `text`, a /proc/PID/cgroup file."""
-    return _MEMBERSHIP.findall(text)
+    """Controllers and path per line of /proc/PID/cgroup."""
+    return re.findall(r"^[^:\n]*:([^:\n]*):(.+)$", text, re.MULTILINE)
 
 
 def find_group(root: Path | None, path: str | None) -> Path | None:
-    """The folder of cgroup `path` below `root`, the mount of its hierarchy; None if not visible.
+    """The folder of `path` below `root`, the mount of its hierarchy; None if not visible.
 
-    In a private cgroup namespace the path is relative to our own cgroup. A job may nest groups
-    until their path exceeds PATH_MAX: such a group counts as not visible.
+    The path is relative to our own cgroup in a private namespace, and may exceed PATH_MAX.
     """
     below = _below(root, path) if root and path is not None else None
-    # In a container, the root of our mount is the container's own cgroup.
+    # In a container, the root of our mount is the container's cgroup.
     if root is None or below is None or not (below or _is_v2(root)):
         return None
     folder = root.joinpath(*below)
@@ -229,7 +195,7 @@ def find_group(root: Path | None, path: str | None) -> Path | None:
 
 
 def _below(root: Path, path: str) -> Sequence[str] | None:
-    """The folders of `path` below mount `root`; None if it begins outside of it."""
+    """The folders of `path` below mount `root`; None if it begins outside."""
     parts = [part for part in path.split("/") if part]
     below = [part for part in parts if part != ".."]
     if below == parts:
@@ -239,27 +205,28 @@ def _below(root: Path, path: str) -> Sequence[str] | None:
         level = len(base) - len(parts) + len(below)
         return [*base[:level], *below] if level >= 0 else None
     if _is_v2(root) or not below:
-        return None  # our mount shows our own cgroup only, and the process is outside of it
+        return None  # our mount shows our own cgroup only, and the process is outside
     return _search(root, below)
 
 
 @cache
 def _namespace_root(mount: Path) -> Sequence[str] | None:
-    """The folders from `mount` to the root of our own cgroup namespace; None if unknown.
+    """The folders from `mount` to our namespace's root, which the kernel does not report.
 
-    The kernel names groups relative to that root, and does not say where it is: in a container it
-    is our own group, which lists our pid.
+    In a container it is our own group, which lists our pid; None if unknown.
     """
     own = {path for _, path in memberships(read("/proc/self/cgroup") or "")}
-    for folder, *_ in islice(os.walk(mount), _MOST_SEARCHED) if own == {"/"} else ():
-        if f"{os.getpid()}" in (read(f"{folder}/cgroup.procs", MANY_BYTES) or "").split():
+    # 40 µs per group, once.
+    for folder, *_ in islice(os.walk(mount), 16_384) if own == {"/"} else ():
+        if f"{os.getpid()}" in (read(f"{folder}/cgroup.procs", MAX_TABLE_BYTES) or "").split():
             return (mount / folder).relative_to(mount).parts
     return None
 
 
 def _search(root: Path, below: Sequence[str]) -> Sequence[str] | None:
-    """The only folder that ends in `below`: a relative path does not show where it begins."""
-    for depth in range(_NAMESPACE_DEPTH + 1):
+    """The only folder that ends in `below`, a relative path of unknown start."""
+    # Kubernetes has three levels above a container: kubepods.slice, its QoS class and its pod.
+    for depth in range(4):
         tops = root.glob("/".join("*" * depth)) if depth else [root]
         groups = (top.joinpath(*below) for top in tops)
         matches = [group for group in groups if os.path.isdir(group)]  # noqa: PTH112 - as above
@@ -269,28 +236,30 @@ def _search(root: Path, below: Sequence[str]) -> Sequence[str] | None:
 
 
 def _levels(folder: Path | None) -> list[Path]:
-    """The cgroup and its ancestors without the machine's root; of very many, both ends."""
+    """The cgroup and its ancestors without the machine's root; of more than 64, both ends."""
     above = (folder, *folder.parents) if folder else ()
-    found = [one for one in above if (one.parent / "cgroup.procs").exists() or _is_v2(one)]
-    middle = _MOST_LEVELS // 2
-    return found if len(found) <= _MOST_LEVELS else [*found[:middle], *found[-middle:]]
+    levels = [path for path in above if (path.parent / "cgroup.procs").exists() or _is_v2(path)]
+    # A job may nest thousands of groups in a delegated one.
+    outer = max(len(levels) - 32, 32)
+    return [*levels[:32], *levels[outer:]]
 
 
 def _is_v2(folder: Path) -> bool:
-    """Whether it is a v2 cgroup other than the machine's root, which has no cgroup.type."""
+    """Whether it is a v2 cgroup; the machine's root has no cgroup.type."""
     return (folder / "cgroup.type").exists()
 
 
 def _throttled_ns(stat: Mapping[str, int]) -> int | None:
-    """Time throttled, by cpu.stat of v2 or of v1; None without the CPU controller."""
+    """Time throttled in cpu.stat; None without the CPU controller."""
     microseconds = stat.get("throttled_usec")
     return stat.get("throttled_time") if microseconds is None else microseconds * 1000
 
 
 def _quota(level: Path) -> float | None:
     v1 = (read(f"{level}/cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
-    found = _QUOTA.fullmatch(read(f"{level}/cpu.max") or " ".join(v1))
-    return int(found[1]) / int(found[2]) if found else None
+    # Without a quota, v2 writes `max` and v1 -1.
+    quota = re.fullmatch(r"([0-9]+)\s+([0-9]+)\s*", read(f"{level}/cpu.max") or " ".join(v1))
+    return int(quota[1]) / int(quota[2]) if quota else None
 
 
 def _memory_limit(level: Path) -> int | None:
@@ -298,33 +267,32 @@ def _memory_limit(level: Path) -> int | None:
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     texts = [(read(f"{level}/{name}") or "max").strip() for name in names]
     limits = [int(text) for text in texts if text != "max"]
-    return min((limit for limit in limits if limit < _UNLIMITED_BYTES), default=None)
+    # V1 writes the largest multiple of a page for no limit.
+    return min((limit for limit in limits if limit < 2**60), default=None)
 
 
-def made_by_root(sysfs: Path, controllers: str, path: str) -> str:
-    """The beginning of `path` that only root can have created, as an absolute path; else `/`.
+def root_owned_prefix(sysfs: Path, controllers: str, path: str) -> str:
+    """The beginning of `path` that only root can have created; else `/`.
 
-    Users may create groups below one that was delegated to them, and name them as they like, even
-    after somebody else's pod, container or job. In a folder that belongs to root only root can
-    create others. So all folders down to the first that is not root's, including it, are root's.
-    Folders that cannot be found count for nothing: a name that is no UTF-8, a removed group
-    (`(deleted)`), a hierarchy that is not mounted, a relative path that begins outside of it.
+    Users may create groups of any name in a delegated one, but not in a folder of root. The prefix
+    includes the first folder that is not root's, and ends at one that cannot be found: not UTF-8,
+    removed (`(deleted)`), unmounted, outside.
 
-    `controllers` and `path` come from a line of /proc/PID/cgroup; `sysfs` is the host's.
+    `controllers` and `path` are a line of /proc/PID/cgroup.
     """
     mount = hierarchy(sysfs, controllers)
     parts = _below(mount, path) if mount else None
-    return "/" + "/".join(verified(mount, parts) if mount and parts else ())
+    return "/" + "/".join(owned_prefix(mount, parts) if mount and parts else ())
 
 
-def verified(mount: Path, parts: Sequence[str]) -> Sequence[str]:
-    """The first of the nested folders `parts` that only the owner of `mount` can have created."""
+def owned_prefix(mount: Path, parts: Sequence[str]) -> Sequence[str]:
+    """The first of nested folders `parts` that only `mount`'s owner can have created."""
     count, folder = 0, f"{mount}"
-    with suppress(OSError, ValueError):  # it is not there, no path can name it, or it is no path
+    with suppress(OSError, ValueError):  # missing, too long, or no path
         state = mount.stat()
         owner = state.st_uid
-        for part in parts if owner != _UNMAPPED else ():
-            if state.st_uid != owner or state.st_mode & _OTHERS_WRITE:
+        for part in parts if owner != _UNMAPPED_UID else ():
+            if state.st_uid != owner or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 break
             folder += f"/{part}"
             state = os.lstat(folder)
@@ -333,17 +301,15 @@ def verified(mount: Path, parts: Sequence[str]) -> Sequence[str]:
 
 
 def stalled_ns(text: str) -> Mapping[str, int]:
-    """Nanoseconds stalled by kind (some, full), from the `total=` fields (µs) of a PSI file.
-
-    Kinds that the file lacks are left out: before Linux 5.13, `full` of cpu.
-    """
-    return {kind: int(total) * 1000 for kind, total in _STALLED.findall(text)}
+    """Stall time by kind (some, full) in a PSI file; before Linux 5.13 without `full` of cpu."""
+    totals = re.findall(r"^(some|full) .*\btotal=([0-9]+)$", text, re.MULTILINE)
+    return {kind: int(total) * 1000 for kind, total in totals}
 
 
 def stalled_by_resource(text_of: Callable[[str], str]) -> dict[tuple[str, str], int]:
-    """Nanoseconds stalled by (resource, kind); `text_of` reads a resource's PSI file."""
+    """Stall time in ns by (resource, kind); `text_of` reads PSI files."""
     return {
         (resource, kind): value
-        for resource in _RESOURCES
+        for resource in ("cpu", "io", "memory")
         for kind, value in stalled_ns(text_of(resource)).items()
     }

@@ -1,12 +1,9 @@
-"""What a process has open, and its sockets, borrowed to be asked. Takes the permission to ptrace.
+"""Open descriptors of a process, and queries of its sockets. Takes the permission to ptrace.
 
-/proc/PID/fd and /proc/PID/fdinfo name what is open without asking any file.
-
-A socket is duplicated, asked and given back at once: pidfd_getfd (Linux 5.6) works across network
-namespaces. The duplicate shares the process's open socket; only its own number is closed. Closing
-may take for ever: a file of a network file system or FUSE is flushed, and the last close of a
-socket lingers if its owner wants it to (SO_LINGER). So only what /proc shows as a socket is
-borrowed, and as a number may change hands after that, all is done by a separate thread.
+/proc names open files without access to them. Sockets are duplicated with pidfd_getfd (Linux 5.6),
+across network namespaces. To close a duplicate may block forever: files of network file systems are
+flushed, sockets linger (SO_LINGER). So only sockets are duplicated, on a helper thread, as a
+descriptor may be reused.
 """
 
 from __future__ import annotations
@@ -22,28 +19,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_bottleneck_exporter.host.aside import lending, proc_reads
-from gpu_bottleneck_exporter.host.files import check_room, numbered
+from gpu_bottleneck_exporter.host.files import list_numbers, raise_if_file_limit
 
-MOST_LINKS = 1024
-"""Descriptors of a process whose links are read at a look: 4 µs each."""
+MAX_LINKS = 1024
+"""Descriptors whose links are read per sample of a process: 4 µs each."""
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
-"""The same numbers on every architecture."""
-_PIDFD_THREAD = os.O_EXCL
-_NO_DESCRIPTOR = 2**31 - 1
-"""No process can have a descriptor of this number (fs.nr_open)."""
-_NOT_THERE = frozenset({errno.EBADF, errno.ESRCH})
+"""Numbers of the system calls on every architecture."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 T = TypeVar("T")
-Question = Callable[[int, socket.socket], T | None]
-"""To a duplicate of the descriptor of this number."""
+SocketQuery = Callable[[int, socket.socket], T | None]
+"""Query of a descriptor's number and our duplicate."""
 
 
 def link_of(folder: str, number: int | str) -> str | None:
-    """What descriptor `number` is, as /proc/PID/fd names it; None if it is not open.
-
-    The kernel writes this text without asking any file system. Raises PermissionError.
-    """
+    """The link in /proc/PID/fd; None if closed. Raises PermissionError."""
     try:
         return os.readlink(f"{folder}/{number}")  # noqa: PTH115 - half the time
     except PermissionError:  # with CAP_DAC_READ_SEARCH alone they can only be listed
@@ -58,21 +48,21 @@ def is_socket(link: str) -> bool:
 
 
 def is_file(link: str) -> bool:
-    """Whether it names a file of a file system, or a FIFO; devices are none."""
+    """Whether it names a file of a file system, or a FIFO, not a device."""
     return link.startswith("/") and not link.startswith("/dev/")
 
 
 def descriptors(proc: Path, pid: int) -> Iterable[tuple[int, str]]:
-    """Numbers and links of what is open; none without the permission. Raises NoRoomError."""
+    """Open descriptors and links; none without the permission. Raises FileLimitError."""
     folder = f"{proc}/{pid}/fd"
     with contextlib.suppress(PermissionError):
-        found = proc_reads.call(pid, lambda: links_of(folder, numbered(folder, MOST_LINKS)))
-        return [(number, link) for number, link in (found or {}).items() if link is not None]
+        links = proc_reads.call(pid, lambda: links_of(folder, list_numbers(folder, MAX_LINKS)))
+        return [(number, link) for number, link in (links or {}).items() if link is not None]
     return ()
 
 
 def links_of(folder: str, numbers: Iterable[int]) -> dict[int, str | None]:
-    """What each descriptor is, as `link_of`."""
+    """Links by descriptor."""
     return {number: link_of(folder, number) for number in numbers}
 
 
@@ -82,38 +72,41 @@ def fields(fdinfo: str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
-def ask(folder: str, pid: int, numbers: Iterable[int], what: Question[T]) -> dict[int, T | None]:
-    """Answers of `what` by number, given the number of each socket and our duplicate of it.
+def query_sockets(
+    folder: str, pid: int, numbers: Iterable[int], query: SocketQuery[T]
+) -> dict[int, T | None]:
+    """Results of `query` by descriptor; None for other files, closed descriptors left out.
 
-    `folder` is /proc/PID/fd, of our own PID namespace. What is open but no socket is None; what
-    is not open is left out. Raises OSError if we may not ask, NoRoomError.
+    `folder` is /proc/PID/fd, of our own PID namespace. Raises OSError, FileLimitError.
     """
-    # All at once, as each call costs 0.1 ms; `numbers` may be read from /proc on the way.
-    found = lending.call(pid, partial(_ask, folder, pid, numbers, what)) if numbers else {}
-    if found is None:
-        raise TimeoutError("it does not take back what was borrowed")
-    return found
+    # All in one call, as each costs 0.1 ms; `numbers` may read /proc.
+    answers = lending.call(pid, partial(_query_all, folder, pid, numbers, query)) if numbers else {}
+    if answers is None:
+        raise TimeoutError("closing a borrowed socket does not return")
+    return answers
 
 
-def _ask(folder: str, pid: int, numbers: Iterable[int], what: Question[T]) -> dict[int, T | None]:
-    found: dict[int, T | None] = {}
+def _query_all(
+    folder: str, pid: int, numbers: Iterable[int], query: SocketQuery[T]
+) -> dict[int, T | None]:
+    answers: dict[int, T | None] = {}
     with _pidfd(pid) as pidfd:
         if pidfd is None:
-            return found
+            return answers
         for number in numbers:
             link = link_of(folder, number)
             if link is not None:
-                found[number] = _ask_one(pidfd, number, what) if is_socket(link) else None
-    return found
+                answers[number] = _query_one(pidfd, number, query) if is_socket(link) else None
+    return answers
 
 
 @contextlib.contextmanager
 def _pidfd(pid: int) -> Iterator[int | None]:
-    """A descriptor of the process itself; None if it has ended. Raises as `ask`."""
+    """A pidfd; None if the process has ended."""
     try:
         pidfd = open_pidfd(pid)
-    except OSError:  # a thread that is not the first: since Linux 6.9
-        pidfd = _call(_PIDFD_OPEN, pid, _PIDFD_THREAD)
+    except OSError:  # not a first thread: since Linux 6.9 (PIDFD_THREAD)
+        pidfd = _call(_PIDFD_OPEN, pid, os.O_EXCL)
     try:
         yield pidfd
     finally:
@@ -122,50 +115,47 @@ def _pidfd(pid: int) -> Iterator[int | None]:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor of a process, readable once it has ended; None if it has. Close it.
+    """A pidfd, readable once the process has ended; None if it has.
 
-    Raises OSError or NoRoomError.
+    Raises OSError, FileLimitError.
     """
     return _call(_PIDFD_OPEN, pid, 0)
 
 
-def _ask_one(pidfd: int, number: int, what: Question[T]) -> T | None:
+def _query_one(pidfd: int, number: int, query: SocketQuery[T]) -> T | None:
     borrowed = _call(_PIDFD_GETFD, pidfd, number, 0)
     if borrowed is None:
         return None
     try:
-        # It stays as blocking as it is: we set no default timeout.
-        one = socket.socket(fileno=borrowed)
-    except OSError:  # of a family without names, or no socket any more
+        # Its blocking mode remains, as we set no default timeout.
+        duplicate = socket.socket(fileno=borrowed)
+    except OSError:  # of a family without names, or closed meanwhile
         os.close(borrowed)
         return None
-    with one:
-        return what(number, one)
+    with duplicate:
+        return query(number, duplicate)
 
 
 def may_borrow(pid: int) -> bool | None:
     """Whether we may duplicate descriptors of a process; None if it has ended.
 
-    Tried with a number that is not open: the kernel checks permissions first. Raises NoRoomError.
+    Tried beyond fs.nr_open: permissions are checked first. Raises FileLimitError.
     """
     try:
         with _pidfd(pid) as pidfd:
-            return None if pidfd is None else _call(_PIDFD_GETFD, pidfd, _NO_DESCRIPTOR, 0) is None
+            return None if pidfd is None else _call(_PIDFD_GETFD, pidfd, 2**31 - 1, 0) is None
     except OSError:
         return False
 
 
 def _call(*arguments: int) -> int | None:
-    """The descriptor that a system call returns; None if the process or its descriptor is gone.
-
-    Not os.pidfd_open, which some Pythons lack. Raises as `ask`.
-    """
+    """The descriptor from a system call, as some Pythons lack os.pidfd_open; None if gone."""
     result: int = _libc.syscall(*arguments)
     if result >= 0:
         return result
     code = ctypes.get_errno()
-    if code in _NOT_THERE:
+    if code in {errno.EBADF, errno.ESRCH}:
         return None
     error = OSError(code, os.strerror(code))
-    check_room(error)
+    raise_if_file_limit(error)
     raise error

@@ -1,4 +1,4 @@
-"""Environment variables of processes, from /proc/PID/environ, of which a job chooses the size."""
+"""Environment variables of processes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, MOST_BYTES
+from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, MAX_TEXT_BYTES
 from gpu_bottleneck_exporter.host.process import environment, stat_of
-
-_MAX_VALUE_CHARACTERS = 256
-"""A host name has 253 at most, a PMIx namespace 255."""
-_MAX_CACHED = 1024
-"""Large environments whose variables are cached: more processes than hold the GPUs of a node."""
 
 
 def variables(proc: Path, pid: int, names: tuple[str, ...]) -> Mapping[str, str]:
-    """The variables `names` of a process, as far as set; anybody can set them to anything.
+    """The variables `names` of a process, which its user chooses; empty without permission.
 
-    Takes the same user or the permission to ptrace; empty without either. Where a namespace has
-    many services, Kubernetes sets seven variables for each, and launchers append theirs: so more
-    than 64 KiB are read as far as 1 MiB, but once per process, as that takes milliseconds.
+    More than 64 KiB (Kubernetes sets seven variables per service, launchers append theirs) are read
+    up to 1 MiB, which takes milliseconds, and cached.
     """
-    part = environment(proc, pid, MOST_BYTES)
+    part = environment(proc, pid, MAX_TEXT_BYTES)
     if part.whole:
         return variables_in(part.text, names)
     stat = stat_of(proc, pid)
@@ -33,25 +27,26 @@ def variables(proc: Path, pid: int, names: tuple[str, ...]) -> Mapping[str, str]
         return variables_in(part.text, names)
 
 
-@lru_cache(_MAX_CACHED)
+@lru_cache(1024)  # more than the processes on a node's GPUs
 def _of_large(
     proc: Path, pid: int, _started_ticks: int | None, _first_hash: int, names: tuple[str, ...]
 ) -> Mapping[str, str]:
-    """The variables `names` in the first 1 MiB; raises LookupError, so that no failure is cached.
+    """The first 1 MiB; raises LookupError, so that no failure is cached.
 
-    `_started_ticks` and `_first_hash`, of the first 64 KiB, show a reused pid and an execve.
+    `_started_ticks` and `_first_hash` show a reused pid and an execve.
     """
-    part = environment(proc, pid, MANY_BYTES)
+    part = environment(proc, pid, MAX_TABLE_BYTES)
     if not part.text:
         raise LookupError(pid)
     return variables_in(part.text, names)
 
 
 def variables_in(text: str, names: tuple[str, ...]) -> Mapping[str, str]:
-    """The variables `names` in `text`, entries ended by a NUL; of several, the first, as getenv."""
+    """The variables `names` in NUL-terminated entries; the first of several, as getenv."""
     alternatives = "|".join(map(re.escape, names))
     entries = re.finditer(rf"(?:^|\0)({alternatives})=([^\0]*)", text) if names else ()
     values: dict[str, str] = {}
+    # A host name has at most 253 characters, a PMIx namespace 255.
     for entry in entries:
-        values.setdefault(entry[1], entry[2][:_MAX_VALUE_CHARACTERS])
+        values.setdefault(entry[1], entry[2][:256])
     return values

@@ -1,7 +1,4 @@
-"""The machine as a whole: CPU, memory, disks, network, RDMA, shared memory, pressure.
-
-psutil reads CPU and memory: it is fast enough for once a tick.
-"""
+"""The machine: CPU, memory (both by psutil), disks, network, RDMA, shared memory, pressure."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import psutil
 
 from gpu_bottleneck_exporter.host.aside import device_reads
 from gpu_bottleneck_exporter.host.cgroup import stalled_by_resource
-from gpu_bottleneck_exporter.host.files import MOST_LISTED, KeptFiles, listed, read
+from gpu_bottleneck_exporter.host.files import MAX_LISTED, KeptFiles, list_names, read
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
@@ -26,27 +23,21 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 M = TypeVar("M")
 
-MOST_DEVICES = 16
-"""Disks, network interfaces, and RDMA ports, that get series: a bound on their number."""
-_SIZES_EVERY_NS = 5_000_000_000
-"""Sizes are no counters: once in a few seconds is enough."""
+MAX_DEVICES = 16
+"""Devices with series per kind: disks, network interfaces, RDMA ports."""
+_SIZES_INTERVAL_NS = 5_000_000_000
+"""Interval between reads of sizes and RDMA."""
 VIRTUAL_INTERFACES = ("veth", "cali", "lxc", "cni", "flannel", "docker", "br-", "ifb")
-"""Name prefixes of interfaces that come and go with containers, or only forward traffic."""
-_TRAFFIC = re.compile(r"^ *([^:\s]+): *([0-9]+)(?: +[0-9]+){7} +([0-9]+) ", re.MULTILINE)
-"""Name, bytes received and bytes sent in /proc/net/dev."""
-_IO_TIME = re.compile(r"^ *[0-9]+ +[0-9]+ (\S+)(?: [0-9]+){9} ([0-9]+)", re.MULTILINE)
-"""Name, and milliseconds with I/O in progress, in /proc/diskstats."""
-_NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
-_STACKED = ("dm-", "md", "drbd")
-"""Block devices on top of others, whose I/O time is that of the disks below once more."""
-_RDMA_WORD_BYTES = 4
-"""Unit of port_rcv_data and port_xmit_data (Documentation/ABI/stable/sysfs-class-infiniband)."""
-_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Name prefixes of interfaces of containers, or that only forward traffic."""
+_INTERFACE_LINE = re.compile(r"^ *([^:\s]+): *([0-9]+)(?: +[0-9]+){7} +([0-9]+) ", re.MULTILINE)
+"""Name, bytes received and sent in /proc/net/dev."""
+_DISK_LINE = re.compile(r"^ *[0-9]+ +[0-9]+ (\S+)(?: [0-9]+){9} ([0-9]+)", re.MULTILINE)
+"""Name, and ms with I/O in progress, in /proc/diskstats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One reading; counters of seconds and bytes start at boot. None or empty: unreadable."""
+    """One sample; counters start at boot. None or empty if unreadable."""
 
     cpus: int | None = None
     cpu_busy_seconds: float | None = None
@@ -58,46 +49,44 @@ class Machine:
     network_receive_bytes: Mapping[str, int] = field(default_factory=dict)
     network_transmit_bytes: Mapping[str, int] = field(default_factory=dict)
     rdma_receive_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device and port: `mlx5_0:1`."""
+    """Bytes by device and port (`mlx5_0:1`)."""
     rdma_transmit_bytes: Mapping[str, int] = field(default_factory=dict)
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class MachineReader:
-    """Reads the machine whose procfs is mounted at `proc`; parts fail independently.
+    """Reads the machine; parts fail independently.
 
-    Counters at each call, sizes and RDMA every 5 s. Network and shared memory are those of
-    process 1. In a private PID namespace that is not the host's, so both are unknown. Shared memory
-    is also unknown if only a container's is visible.
+    Network and shared memory are those of process 1: unknown in a private PID namespace.
     """
 
     def __init__(self, proc: Path, sysfs: Path = Path("/sys")) -> None:
         self._proc = proc
         self._sysfs = sysfs
         self._layered: frozenset[str] = frozenset()
-        """Interfaces whose traffic others count."""
+        """Interfaces on top of others, with the same traffic."""
         self._sees_host = in_hosts_pid_namespace(proc) is not False
         self._files = KeptFiles()
         self._sizes = Machine()
-        """What is no counter and need not be read every second."""
         self._sizes_due_ns = 0
 
     def close(self) -> None:
-        """Close all files; the next `read` opens them again."""
+        """Close all files until the next `read`."""
         for file in self._files.values():
             file.close()
 
     def read(self, now_ns: int) -> Machine:
         """The machine at monotonic time `now_ns`."""
-        psutil.PROCFS_PATH = str(self._proc)  # psutil has one for the whole process
+        psutil.PROCFS_PATH = str(self._proc)  # global in psutil
         if now_ns >= self._sizes_due_ns:
-            self._sizes_due_ns = now_ns + _SIZES_EVERY_NS
+            self._sizes_due_ns = now_ns + _SIZES_INTERVAL_NS
             self._sizes = self._read_sizes()
         times = _part(psutil.cpu_times, None)
+        busy = ("user", "nice", "system", "irq", "softirq", "steal")
         traffic = _part(self._read_traffic, {})
         return replace(
             self._sizes,
-            cpu_busy_seconds=sum(getattr(times, name, 0.0) for name in _BUSY) if times else None,
+            cpu_busy_seconds=sum(getattr(times, name, 0.0) for name in busy) if times else None,
             iowait_seconds=getattr(times, "iowait", None),
             disk_io_seconds=_part(self._read_disks, {}),
             network_receive_bytes={name: received for name, (received, _) in traffic.items()},
@@ -109,16 +98,16 @@ class MachineReader:
         return stalled_by_resource(lambda name: self._files.text(f"{self._proc}/pressure/{name}"))
 
     def _read_disks(self) -> Mapping[str, float]:
-        """I/O time by disk. Without diskstats, psutil would fall back to our own /sys/block."""
-        disks = dict(_IO_TIME.findall(self._files.text(f"{self._proc}/diskstats")))
+        """I/O time by disk. Without diskstats, psutil would read our own /sys/block."""
+        disks = dict(_DISK_LINE.findall(self._files.text(f"{self._proc}/diskstats")))
         return {name: int(disks[name]) / 1000 for name in whole_disks(disks)}
 
     def _read_traffic(self) -> dict[str, tuple[int, int]]:
         if not self._sees_host:
             return {}
         # /proc/net/dev would be that of our own network namespace.
-        found = network_bytes(self._files.text(f"{self._proc}/1/net/dev"))
-        return {name: found[name] for name in _bounded(found.keys() - self._layered)}
+        traffic = network_bytes(self._files.text(f"{self._proc}/1/net/dev"))
+        return {name: traffic[name] for name in _bounded(traffic.keys() - self._layered)}
 
     def _read_sizes(self) -> Machine:
         memory = _part(psutil.virtual_memory, None)
@@ -137,42 +126,37 @@ class MachineReader:
 
 
 def network_bytes(text: str) -> dict[str, tuple[int, int]]:
-    """Bytes received and sent by interface, from the text of a /proc/PID/net/dev file.
-
-    Without the loopback and `VIRTUAL_INTERFACES`.
-    """
+    """Bytes received and sent by physical interface in a /proc/PID/net/dev file."""
     return {
         name: (int(received), int(sent))
-        for name, received, sent in _TRAFFIC.findall(text)
+        for name, received, sent in _INTERFACE_LINE.findall(text)
         if not (name == "lo" or name.startswith(VIRTUAL_INTERFACES))
     }
 
 
 def layered_interfaces(sysfs: Path) -> frozenset[str]:
-    """Interfaces whose traffic is that of others once more: bonds, bridges, VLANs, veth.
+    """Interfaces that count others' traffic again: bonds, bridges, VLANs, veth.
 
-    Those on others (`lower_*`), and those that are linked to another one (`iflink`) on a machine
-    with network devices: in a container, whose only interface is one end of a veth, it counts.
+    On a machine with network devices, also those with an `iflink`; a container's only interface is
+    one end of a veth.
     """
     folder = sysfs / "class/net"
-    names, _ = listed(folder, MOST_LISTED)
+    names, _ = list_names(folder, MAX_LISTED)
     names = [name for name in names if not name.startswith(VIRTUAL_INTERFACES)]
     virtual = [name for name in names if not (folder / name / "device").exists()]
     on_a_host = len(virtual) < len(names)
     return frozenset(
         name
         for name in virtual
-        if any(entry.startswith("lower_") for entry in listed(folder / name, MOST_LISTED)[0])
+        if any(entry.startswith("lower_") for entry in list_names(folder / name, MAX_LISTED)[0])
         or (on_a_host and read(folder / name / "iflink") != read(folder / name / "ifindex"))
     )
 
 
 def rdma_bytes(sysfs: Path) -> dict[str, tuple[int, int]]:
-    """Bytes received and sent by port of InfiniBand, RoCE and iWARP, as `mlx5_0:1`.
-
-    On a helper thread, as a card may take long to answer.
-    """
-    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*/counters"))[:MOST_DEVICES]
+    """Bytes received and sent by port of InfiniBand, RoCE and iWARP, as `mlx5_0:1`."""
+    # On a helper thread, as a card may be slow.
+    ports = sorted((sysfs / "class/infiniband").glob("*/ports/*/counters"))[:MAX_DEVICES]
     return (device_reads.call(os.getpid(), lambda: _rdma_bytes(ports)) or {}) if ports else {}
 
 
@@ -180,7 +164,8 @@ def _rdma_bytes(ports: Iterable[Path]) -> dict[str, tuple[int, int]]:
     traffic = {}
     for counters in ports:
         words = [read(counters / f"port_{way}_data") for way in ("rcv", "xmit")]
-        counts = [int(text) * _RDMA_WORD_BYTES for text in words if text]
+        # In words of four bytes (Documentation/ABI/stable/sysfs-class-infiniband).
+        counts = [int(text) * 4 for text in words if text]
         if len(counts) == len(words):
             card, port = counters.parents[2].name, counters.parent.name
             traffic[f"{card}:{port}"] = counts[0], counts[1]
@@ -188,24 +173,26 @@ def _rdma_bytes(ports: Iterable[Path]) -> dict[str, tuple[int, int]]:
 
 
 def whole_disks(names: Iterable[str]) -> list[str]:
-    """The disks among block devices `names`: no partitions, RAM disks or loop devices."""
-    found = {name for name in names if not name.startswith(_NOT_DISKS)}
-    return _bounded(name for name in found if _disk_of(name) not in found)
+    """Disks without partitions, RAM disks and loop devices."""
+    disks = {name for name in names if not name.startswith(("loop", "ram", "zram", "sr", "fd"))}
+    return _bounded(name for name in disks if _disk_of(name) not in disks)
 
 
 def _disk_of(name: str) -> str | None:
-    """The disk of which `name` would be a partition: nvme0n1 for nvme0n1p2, sda for sda1."""
+    """The disk of a partition: nvme0n1 of nvme0n1p2, sda of sda1."""
     match = re.fullmatch(r"(.*\d)p\d+|(.*\D)\d+", name)
     return match[1] or match[2] if match else None
 
 
 def _bounded(names: Iterable[str]) -> list[str]:
-    """The first `MOST_DEVICES` by name, real devices before stacked ones."""
-    return sorted(names, key=lambda name: (name.startswith(_STACKED), name))[:MOST_DEVICES]
+    """The first `MAX_DEVICES`, stacked block devices, which count I/O again, last."""
+    return sorted(names, key=lambda name: (name.startswith(("dm-", "md", "drbd")), name))[
+        :MAX_DEVICES
+    ]
 
 
 def _part(reading: Callable[[], T], missing: M) -> T | M:
-    """The result of `reading`, or `missing` if it fails in any way."""
+    """The result of `reading`, or `missing` on any failure."""
     try:
         return reading()
     except Exception:

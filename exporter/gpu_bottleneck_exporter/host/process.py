@@ -16,19 +16,19 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside, proc_reads
 from gpu_bottleneck_exporter.host.files import (
-    MANY_BYTES,
-    MOST_BYTES,
-    MOST_LISTED,
+    MAX_LISTED,
+    MAX_TABLE_BYTES,
+    MAX_TEXT_BYTES,
+    FileText,
     KeptFile,
-    Part,
-    listed,
-    numbered,
-    numbers,
+    list_names,
+    list_numbers,
+    none_if_malformed,
+    parse_numbers,
     read,
-    read_part,
-    understood,
+    read_bounded,
 )
-from gpu_bottleneck_exporter.host.waits import DEEP_SLEEP, Wait, asleep_in, wait_of
+from gpu_bottleneck_exporter.host.waits import UNINTERRUPTIBLE_STATES, Wait, asleep_in, wait_of
 
 _UID = re.compile(r"^Uid:\s*([0-9]{1,10})\b", re.MULTILINE)
 _LIVES = re.compile(r"^State:\t[^ZX]", re.MULTILINE)
@@ -99,7 +99,7 @@ class Io(NamedTuple):
     """Calls of write and its kin, on files and pipes; sends on sockets do not count."""
 
 
-@understood
+@none_if_malformed
 def parse_stat(text: str | bytes | None) -> Stat:
     """Parse the text of a stat file; None if it is not one."""
     text = text.encode() if isinstance(text, str) else text or b""
@@ -117,7 +117,7 @@ def parse_stat(text: str | bytes | None) -> Stat:
     )
 
 
-@understood
+@none_if_malformed
 def comm_and_state(text: bytes | None) -> tuple[str, str]:
     """The name and the state letter in a stat file; the name may contain parentheses itself."""
     before, _, after = (text or b"").rpartition(b") ")
@@ -134,7 +134,7 @@ class ThreadTimes(NamedTuple):
     """Delay by block I/O; 0 unless the kernel counts it (kernel.task_delayacct)."""
 
 
-@understood
+@none_if_malformed
 def parse_thread_times(text: bytes | None) -> ThreadTimes:
     """Parse the text of a thread's stat file; None if it is not one."""
     _, _, after = (text or b"").rpartition(b") ")
@@ -142,7 +142,7 @@ def parse_thread_times(text: bytes | None) -> ThreadTimes:
     return ThreadTimes(int(fields[_STIME]) * TICK_NS, int(fields[_BLKIO]) * TICK_NS)
 
 
-@understood
+@none_if_malformed
 def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
     """Nanoseconds on a CPU and of run queue delay, and how often it ran."""
     cpu, queue, times = (text or b"").split()
@@ -176,7 +176,7 @@ def parent_of(proc: Path, pid: int) -> int:
 
 def processes(proc: Path) -> list[int]:
     """Many of the processes of the machine, by pid."""
-    return sorted(numbered(proc, MOST_PROCESSES))
+    return sorted(list_numbers(proc, MOST_PROCESSES))
 
 
 def lineage(proc: Path, pid: int) -> Iterator[int]:
@@ -203,7 +203,7 @@ def living_thread(proc: Path, pid: int) -> int:
 
     if lives(pid):
         return pid
-    return next(filter(lives, numbered(f"{proc}/{pid}/task", MOST_LISTED)), pid)
+    return next(filter(lives, list_numbers(f"{proc}/{pid}/task", MAX_LISTED)), pid)
 
 
 def control_groups(proc: Path, pid: int) -> str | None:
@@ -308,23 +308,25 @@ def allowed_cpus(status: str) -> frozenset[int]:
     )
 
 
-def command_line(proc: Path, pid: int) -> Part:
+def command_line(proc: Path, pid: int) -> FileText:
     """The arguments of a process, each ended by a NUL; empty if they cannot be read."""
-    return _from_memory(proc, pid, "cmdline", MOST_BYTES)
+    return _from_memory(proc, pid, "cmdline", MAX_TEXT_BYTES)
 
 
-def environment(proc: Path, pid: int, most: int) -> Part:
+def environment(proc: Path, pid: int, most: int) -> FileText:
     """The first `most` bytes of a process's variables, each ended by a NUL.
 
     Takes the same user or the permission to ptrace; empty without either.
     """
     part = _from_memory(proc, pid, "environ", most)
-    return part if part.whole else Part(part.text[: part.text.rfind("\0") + 1], whole=False)
+    return part if part.whole else FileText(part.text[: part.text.rfind("\0") + 1], whole=False)
 
 
-def _from_memory(proc: Path, pid: int, name: str, most: int) -> Part:
+def _from_memory(proc: Path, pid: int, name: str, most: int) -> FileText:
     """Aside, as these files are in the memory of the process."""
-    part = aside.call(pid, lambda: read_part(f"{proc}/{pid}/{name}", most)) or Part("", whole=True)
+    part = aside.call(pid, lambda: read_bounded(f"{proc}/{pid}/{name}", most)) or FileText(
+        "", whole=True
+    )
     tid = pid if part.text else living_thread(proc, pid)
     return part if tid == pid else _from_memory(proc, tid, name, most)
 
@@ -373,7 +375,7 @@ class ProcessReader:
         text = None if self._gone else file.read()
         # An open descriptor fails once its process has ended, but one that had to be reopened
         # may show another process with the same pid.
-        return None if text and file.anew and self.stat() is None else text
+        return None if text and file.reopened and self.stat() is None else text
 
     def wait(self) -> Wait:
         """What the first thread does now, or sleeps in.
@@ -391,7 +393,7 @@ class ProcessReader:
             return Wait.GONE
         _, letter = found
         # Again: it may have fallen asleep between the two reads.
-        channel = self._read(self._channel) if letter in f"S{DEEP_SLEEP}" else None
+        channel = self._read(self._channel) if letter in f"S{UNINTERRUPTIBLE_STATES}" else None
         wait = wait_of(letter, channel, self._call)
         if wait is Wait.DRIVER:
             self.driver_lock = (channel or b"").decode(errors="replace")
@@ -409,14 +411,18 @@ class ProcessReader:
         """Whether its first thread sleeps uninterruptibly where no thread does unless frozen."""
         found = comm_and_state(self._read(self._stat))
         channel = self._read(self._channel) or b""
-        return found is not None and found[1] in DEEP_SLEEP and asleep_in(channel) is not None
+        return (
+            found is not None
+            and found[1] in UNINTERRUPTIBLE_STATES
+            and asleep_in(channel) is not None
+        )
 
     def leader_ns(self) -> tuple[int, int] | None:
         """Nanoseconds on a CPU and of run queue delay, of the first thread (schedstat)."""
         found = parse_schedstat(self._read(self._schedstat))
         return found and found[:2]
 
-    @understood
+    @none_if_malformed
     def io(self) -> Io | None:
         """/proc/PID/io; None without permission."""
         text = self._read(self._io) or b""
@@ -429,7 +435,7 @@ class ProcessReader:
         return (read(f"{self._folder}/comm") or "").strip()
 
 
-@understood
+@none_if_malformed
 def calls_in(io: bytes | None, name: str) -> int:
     """The count of calls `name`, `syscr` or `syscw`, in a /proc/PID/io file; None without it."""
     return _number_after(f"{name}: ".encode(), io or b"")
@@ -476,12 +482,12 @@ def trees(
 def _children(proc: Path, pid: int) -> Children:
     folder = f"{proc}/{pid}/task"
     try:
-        tasks, whole = listed(folder, MOST_LISTED)
+        tasks, whole = list_names(folder, MAX_LISTED)
     except OSError:
         return [], True
     # Each thread lists only the children that it started itself.
-    parts = [read_part(f"{folder}/{task}/children", MANY_BYTES) for task in tasks]
-    found = [child for part in parts if part for child in numbers(part.text) or ()]
+    parts = [read_bounded(f"{folder}/{task}/children", MAX_TABLE_BYTES) for task in tasks]
+    found = [child for part in parts if part for child in parse_numbers(part.text) or ()]
     return found, whole and all(part.whole for part in parts if part)
 
 

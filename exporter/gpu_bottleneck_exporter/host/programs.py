@@ -1,4 +1,4 @@
-"""What kinds of programs processes run: compilers, multiprocessing's helpers, notebooks."""
+"""Classification of programs by command line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from gpu_bottleneck_exporter.host.descriptors import link_of
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.process import command_line, parent_of
 
-_POOLS = ("torch/_inductor/compile_worker", "torch._inductor.compile_worker")
-"""Where the command line says that the interpreter runs a pool of them (torch.compile)."""
-_NAMES = re.compile(
-    r"(?:[a-z0-9_]+-)*"  # of another machine: x86_64-linux-gnu-
+_COMPILERS = re.compile(
+    r"(?:[a-z0-9_]+-)*"  # of a cross compiler: x86_64-linux-gnu-
     r"(?:gcc|g\+\+|cc|c\+\+|cc1|cc1plus|collect2|as|ld|ld\.(?:bfd|gold|lld)|lld|lto1|lto-wrapper"
     r"|clang|clang\+\+|llc|opt|nvcc|cicc|ptxas|fatbinary|cudafe\+\+|nvlink|hipcc|ninja|triton)"
     r"(?:-[0-9.]+)?"
@@ -24,24 +22,23 @@ _NAMES = re.compile(
 
 
 def is_compiler(name: str) -> bool:
-    """Whether a program of this `name` compiles."""
-    return _NAMES.fullmatch(name) is not None
+    """Whether a program `name` compiles."""
+    return _COMPILERS.fullmatch(name) is not None
 
 
 def compiles(command: str) -> bool:
-    """Whether a process with this command line, as in /proc, compiles or runs a pool that does."""
+    """Whether a /proc/PID/cmdline is that of a compiler or of torch.compile's worker pool."""
     program = command.partition("\0")[0].rpartition("/")[2]
-    return is_compiler(program) or any(pool in command for pool in _POOLS)
+    return is_compiler(program) or any(
+        f"torch{dot}_inductor{dot}compile_worker" in command for dot in "/."
+    )
 
 
-_OF_MULTIPROCESSING = ("forkserver", "resource_tracker")
+def is_no_worker(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> bool:
+    """Whether a descendant compiles (added to `compilers`), or is a helper of multiprocessing.
 
-
-def loads_nothing(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> bool:
-    """Whether a descendant is no worker: it compiles, or is multiprocessing's own.
-
-    That is its forkserver or resource tracker; workers have the forkserver's command line, but it
-    for a parent. What compiles, or was started by one of `compilers`, is added to these.
+    These are its forkserver and resource tracker; workers have the forkserver's command line, and
+    it for a parent.
     """
     command = command_line(proc, pid).text
     parent = parent_of(proc, pid)
@@ -49,81 +46,73 @@ def loads_nothing(proc: Path, pid: int, mains: Collection[int], compilers: set[i
         compilers.add(pid)
         return True
     return parent in mains and any(
-        f"from multiprocessing.{name} import main" in command for name in _OF_MULTIPROCESSING
+        f"from multiprocessing.{name} import main" in command
+        for name in ("forkserver", "resource_tracker")
     )
 
 
-_NOTEBOOKS = frozenset({"ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "jupyter"})
-_WITH_A_VALUE = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
-"""Python's short options that take a value: the rest of the word, else the next one."""
+_VALUE_OPTION = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
+"""Python's short options with a value: the rest of the word, or the next."""
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
-_LONGEST_TITLE = 64
-_MAX_NAME = 100
-"""Characters of a program's name: more than a line of a table has room for."""
-_TERMINAL = 4
-"""Field tty_nr of /proc/PID/stat, counted after the command."""
 
 
 def has_terminal(stat: str) -> bool:
-    """Whether `stat`, a /proc/PID/stat file, names a controlling terminal."""
-    fields = stat.rpartition(")")[2].split(None, _TERMINAL + 1)
-    return len(fields) > _TERMINAL and fields[_TERMINAL] != "0"
+    """Whether a /proc/PID/stat names a controlling terminal."""
+    tty_nr = stat.rpartition(")")[2].split(None, 5)[4:5]  # counted after the command
+    return tty_nr not in ([], ["0"])
 
 
 def runs_notebook(command: str) -> bool:
-    """Whether `command`, a /proc/PID/cmdline file, is that of a notebook's kernel.
-
-    What it runs counts and no more: a script may well be told to read /data/jupyter.
-    """
+    """Whether a /proc/PID/cmdline is a notebook's kernel; arguments do not count."""
     program, *arguments = command.split("\0")
     programs = [_name(program)]
     if "python" in programs[0]:
         programs.append(_name(_python_runs(arguments)))
-    return not _NOTEBOOKS.isdisjoint(programs)
+    kernels = ("ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "jupyter")
+    return any(name in kernels for name in programs)
 
 
 def program_name(proc: Path, pid: int) -> str:
-    """What people call process `pid`, at most `_MAX_NAME` characters; empty if it has ended.
+    """Name of process `pid`, at most 100 characters; empty if it has ended.
 
-    Without its arguments, which may hold passwords. Sources: /proc/PID/comm, exe, cmdline.
+    Without arguments, which may hold passwords.
     """
     comm = (read(f"{proc}/{pid}/comm") or "").strip()
     command = command_line(proc, pid).text
-    return display_name(comm, _executable(proc, pid), command)[:_MAX_NAME]
+    return display_name(comm, _executable(proc, pid), command)[:100]
 
 
 def _executable(proc: Path, pid: int) -> str:
-    with suppress(PermissionError):  # by its command line alone
+    with suppress(PermissionError):
         return proc_reads.call(pid, lambda: link_of(f"{proc}/{pid}", "exe")) or ""
     return ""
 
 
 def display_name(comm: str, executable: str, command: str) -> str:
-    """What people call a process: `train.py` of a Python's, also where it renames its threads.
+    """Name of a process for people: of Python its script, also if it renames its threads.
 
-    `comm`: the name of its first thread; `executable`: the file that it runs, empty if unknown;
-    `command`: its command line, which it may replace by a title.
+    `comm`: first thread's name; `executable`: path, if known; `command`: maybe replaced by a title.
     """
     first, *arguments = command.split("\0")
     program, runs = first.rpartition("/")[2], executable.rpartition("/")[2]
     if _PYTHON.fullmatch(program):
         return _python_runs(arguments).rpartition("/")[2] or program
     if _PYTHON.fullmatch(runs):
-        return first.partition(" -")[0][:_LONGEST_TITLE] or comm
+        return first.partition(" -")[0][:64] or comm
     return runs if runs.startswith(comm) else comm
 
 
 def _python_runs(arguments: list[str]) -> str:
-    """Module or script that Python was told to run; nothing for code on the command line."""
+    """Python's module or script; empty for code on the command line."""
     words = iter(arguments)
     for word in words:
-        if word == "-":  # the program comes from stdin; what follows are its arguments
+        if word == "-":  # the program comes from stdin
             return ""
         if not word.startswith("-"):
             return word
         if word == "--check-hash-based-pycs":
             next(words, "")
-        if option := _WITH_A_VALUE.fullmatch(word):
+        if option := _VALUE_OPTION.fullmatch(word):
             value = option[2] or next(words, "")
             if option[1] in "cm":
                 return value if option[1] == "m" else ""
@@ -131,5 +120,5 @@ def _python_runs(arguments: list[str]) -> str:
 
 
 def _name(program: str) -> str:
-    """`ipykernel_launcher` of /lib/ipykernel_launcher.py, `jupyter` of /bin/jupyter-lab."""
+    """`jupyter` of /bin/jupyter-lab, `ipykernel` of ipykernel.py."""
     return program.rpartition("/")[2].partition(".")[0].partition("-")[0]

@@ -1,8 +1,7 @@
-"""Shared memory (/dev/shm) of a process and of the machine, with no trust in what a job put there.
+"""Shared memory (/dev/shm) of a process and of the machine, with no trust in a job.
 
-A job may place a link there that leads to our files, or mount a file system that never answers.
-So mountinfo is read first, which the kernel writes; no link is followed; what is opened must be
-the tmpfs that mountinfo names; and all is done aside, as a job may mount another one meanwhile.
+A job may place a link or a file system that blocks there. So no link is followed, the folder must
+be the tmpfs in mountinfo, and all has a timeout.
 """
 
 from __future__ import annotations
@@ -16,54 +15,53 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import aside
 from gpu_bottleneck_exporter.host.descriptors import fields
-from gpu_bottleneck_exporter.host.files import check_room, read
+from gpu_bottleneck_exporter.host.files import raise_if_file_limit, read
 from gpu_bottleneck_exporter.host.mounts import Place, mount_points, place_of
 
-_POINT = "/dev/shm"  # noqa: S108 - looked at only
-_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOUNT_POINT = "/dev/shm"  # noqa: S108 - only inspected
 
 
 class SharedMemory(NamedTuple):
-    """A tmpfs: its size and the bytes in use."""
+    """Size and used bytes of a tmpfs."""
 
     size_bytes: int
     used_bytes: int
 
 
 def shared_memory_of(proc: Path, pid: int) -> tuple[int, SharedMemory] | None:
-    """The tmpfs that process `pid` has at /dev/shm: its st_dev, which is unique, and its sizes.
+    """st_dev and sizes of the tmpfs at a process's /dev/shm; None if out of reach.
 
-    None if there is none or it is out of reach. Takes the permission to ptrace the process.
-    Raises NoRoomError.
+    Takes the permission to ptrace. Raises FileLimitError.
     """
     points = mount_points(proc / str(pid))
-    mount = points.get(_POINT)
+    mount = points.get(_MOUNT_POINT)
     above = {place_of(points[point].kind) for point in ("/", "/dev") if point in points}
     if mount is None or mount.kind != "tmpfs" or above - {Place.LOCAL}:
         return None
-    return aside.call(pid, partial(_look, proc, pid, mount.number))
+    return aside.call(pid, partial(_read_sizes, proc, pid, mount.number))
 
 
-def _look(proc: Path, pid: int, mount: str) -> tuple[int, SharedMemory] | None:
-    # The dot makes /proc/PID/root, which is a link, the only one that is followed.
+def _read_sizes(proc: Path, pid: int, mount: str) -> tuple[int, SharedMemory] | None:
+    # Because of the dot, /proc/PID/root is the only link that is followed.
     try:
         with (
             _opened(f"{proc}/{pid}/root/.") as root,
-            _opened("dev", root) as above,
-            _opened("shm", above) as place,
+            _opened("dev", root) as dev,
+            _opened("shm", dev) as shm,
         ):
-            # From fdinfo, as that asks no file system.
-            if fields(read(f"{proc}/self/fdinfo/{place}") or "").get("mnt_id") != mount:
+            # fdinfo takes no access to a file system.
+            if fields(read(f"{proc}/self/fdinfo/{shm}") or "").get("mnt_id") != mount:
                 return None
-            return os.fstat(place).st_dev, _sizes(place)
+            return os.fstat(shm).st_dev, _sizes(shm)
     except OSError as error:
-        check_room(error)
+        raise_if_file_limit(error)
         return None
 
 
 @contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int]:
-    descriptor = os.open(path, _FLAGS, dir_fd=folder)
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, dir_fd=folder)
     try:
         yield descriptor
     finally:
@@ -79,14 +77,13 @@ def _sizes(place: int | str) -> SharedMemory:
 def hosts_shared_memory(proc: Path) -> SharedMemory | None:
     """The /dev/shm of process 1, if we may ptrace it; else ours if it is the same.
 
-    A container in the host's PID namespace sees the host's /proc, but its own /dev/shm. Comparing
-    mount namespaces does not help: reading that of process 1 takes the permission to ptrace it,
-    and a service with PrivateTmp= has its own too, with the host's /dev/shm. So the file systems
-    are compared, at this mount point only: elsewhere the host has those it created for pods.
+    A container in the host's PID namespace has its own /dev/shm. Mount namespaces take the
+    permission to ptrace, and PrivateTmp= makes another with the host's /dev/shm: so file systems
+    are compared, at this mount point only, as the host has those of pods elsewhere.
     """
-    found = shared_memory_of(proc, 1)
-    if found is not None:
-        return found[1]
-    mount, device = mount_points(proc / "1").get(_POINT), Path(_POINT).stat().st_dev
+    accessible = shared_memory_of(proc, 1)
+    if accessible is not None:
+        return accessible[1]
+    mount, device = mount_points(proc / "1").get(_MOUNT_POINT), Path(_MOUNT_POINT).stat().st_dev
     ours = mount is not None and mount.device == f"{os.major(device)}:{os.minor(device)}"
-    return _sizes(_POINT) if ours else None
+    return _sizes(_MOUNT_POINT) if ours else None

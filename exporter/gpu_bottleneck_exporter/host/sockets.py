@@ -1,7 +1,4 @@
-"""The TCP connections of a process, as the kernel sees them.
-
-Each is borrowed and asked for its TCP_INFO: see `borrow`.
-"""
+"""TCP connections of a process, by TCP_INFO of duplicated sockets."""
 
 from __future__ import annotations
 
@@ -10,59 +7,55 @@ import os
 import random
 import socket
 import struct
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.descriptors import (
-    MOST_LINKS,
-    ask,
+    MAX_LINKS,
     is_file,
     is_socket,
     links_of,
+    query_sockets,
 )
-from gpu_bottleneck_exporter.host.files import MOST_LISTED, MOST_REMEMBERED, MOST_SOCKETS, listed
+from gpu_bottleneck_exporter.host.files import (
+    MAX_CACHE_ENTRIES,
+    MAX_LISTED,
+    MAX_QUERIED_SOCKETS,
+    list_names,
+)
 from gpu_bottleneck_exporter.host.process import living_thread
-from gpu_bottleneck_exporter.host.rings import EVENT, RING
+from gpu_bottleneck_exporter.host.rings import EVENTFD, RING
 
-_SO_PEERNAME, _SO_MEMINFO, _SO_COOKIE = 28, 55, 57
-"""asm-generic/socket.h: Python has no names for them."""
-_PEER_NAMES = {socket.AF_INET: (16, slice(4, 8)), socket.AF_INET6: (28, slice(8, 24))}
-"""Sizes of struct sockaddr_in and struct sockaddr_in6, and where the address is."""
-_COOKIE = struct.Struct("=Q")
-_MEMORY = struct.Struct("=I12xI")
-"""Of SO_MEMINFO (linux/sock_diag.h): rmem_alloc, queued; fwd_alloc, reserved since a datagram came
-for the first time (Linux 4.10; tried)."""
-_CREDENTIALS = struct.Struct("=iII")
-"""struct ucred: pid, uid, gid."""
-_INFO = struct.Struct("=B23xI16xI4xII60xQQ8xI4xII")
-"""Fields of struct tcp_info (linux/tcp.h): state, unacked, last_data_sent, last_data_recv,
-last_ack_recv, bytes_acked, bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
-_MAPPED = bytes(10) + b"\xff\xff"
-"""How an IPv6 address begins that stands for an IPv4 one (RFC 4291, 2.5.5.2)."""
-_MOST_UDP = 4
-"""UDP sockets of a process that are queried per look, unless more are asked for."""
-_LIVELY_MS = 10_000
-"""Traffic within this time makes a socket one of those that are queried first."""
+_ADDRESS_LAYOUTS = {socket.AF_INET: (16, slice(4, 8)), socket.AF_INET6: (28, slice(8, 24))}
+"""Sizes of struct sockaddr_in and sockaddr_in6, and the address in them."""
+_TCP_INFO = struct.Struct("=B23xI16xI4xII60xQQ8xI4xII")
+"""struct tcp_info (linux/tcp.h): state, unacked, last_data_sent, last_data_recv, last_ack_recv,
+bytes_acked, bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
+_MAX_UDP_SOCKETS = 4
+"""UDP sockets queried per sample, unless more are required."""
+_ACTIVE_MS = 10_000
+"""Maximum time since the last traffic of an active socket."""
 
 
 def is_here(address: IPv4Address | IPv6Address) -> bool:
-    """Whether it is a loopback or unspecified address, which every machine has."""
+    """Whether it is a loopback or unspecified address."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    found = mapped or address
-    return found.is_loopback or found.is_unspecified
+    plain = mapped or address
+    return plain.is_loopback or plain.is_unspecified
 
 
 class Endpoint(NamedTuple):
-    """Address (4 or 16 bytes, empty if unknown) and port of one end of a connection."""
+    """Address (4 or 16 bytes, empty if unknown) and port."""
 
     address: bytes
     port: int
 
     @property
     def is_here(self) -> bool:
-        """Whether it means the network namespace itself: loopback, unspecified or unknown."""
+        """Whether it is loopback, unspecified or unknown."""
         return not self.address or is_here(ip_address(self.address))
 
     def __str__(self) -> str:
@@ -75,14 +68,14 @@ class Endpoint(NamedTuple):
 
 _UNKNOWN = Endpoint(b"", 0)
 Ends = tuple[Endpoint, Endpoint]
-"""The local and the remote end of a connection."""
+"""Local and remote end."""
 
 
 class TcpState:
     """Values of tcpi_state (net/tcp_states.h)."""
 
     DATAGRAMS = 0
-    """Ours: a socket of UDP, which has no state, ages or counters."""
+    """UDP, a value of ours."""
     ESTABLISHED = 1
     SYN_SENT = 2
     FIN_WAIT1 = 4
@@ -92,32 +85,31 @@ class TcpState:
 
 
 class Connection(NamedTuple):
-    """One socket at one moment, mostly of TCP; ages in ms, counters since it was opened."""
+    """One socket of TCP or UDP; ages in ms, counters since it was opened."""
 
     fd: int
     cookie: int
-    """Identifies the socket until the machine reboots (SO_COOKIE)."""
+    """Unique until reboot (SO_COOKIE)."""
     local: Endpoint
     remote: Endpoint
     state: int
     sent_ms: int
-    """Time since data was last sent."""
+    """Time since data was sent."""
     received_ms: int
-    """Time since data was last received."""
+    """Time since data was received."""
     acknowledged_ms: int
-    """Time since the other side last sent an acknowledgement, with or without data."""
+    """Time since the last acknowledgement, with or without data."""
     received_bytes: int
     received_segments: int
     sent_segments: int
     unsent_bytes: int = 0
-    """Written, but not sent: the other side, or the network, takes no more for now."""
+    """Bytes written and not sent."""
     unacknowledged: int = 0
-    """Segments sent that the other side has not acknowledged; of a socket that listens, clients
-    that were not accepted yet."""
+    """Segments sent and not acknowledged; if listening, clients not accepted yet."""
     acknowledged_bytes: int = 0
-    """Bytes sent that the other side has acknowledged."""
+    """Bytes sent and acknowledged."""
     unread_bytes: int = 0
-    """Memory of datagrams that were received and not read yet; of UDP only."""
+    """Memory of unread datagrams."""
 
     @property
     def connects(self) -> bool:
@@ -126,7 +118,7 @@ class Connection(NamedTuple):
 
     @property
     def listens(self) -> bool:
-        """Whether it is a listening socket, which accepts clients."""
+        """Whether it accepts clients."""
         return self.state == TcpState.LISTEN
 
 
@@ -134,188 +126,189 @@ class Sockets:
     """The TCP sockets of process `pid`."""
 
     def __init__(self, proc: Path, pid: int) -> None:
-        """`proc`: the procfs of our own PID namespace, as system calls take the same `pid`."""
+        """`proc`: of our own PID namespace, as for system calls."""
         self._proc = proc
         self._pid = self._thread = pid
-        """The process, and the thread whose descriptors are listed."""
+        """Process, and thread to list."""
         self._folder = f"{proc}/{pid}/fd"
         self.complete = True
-        """Whether the last call of `all` covered all sockets."""
+        """Whether the last `query` covered all sockets."""
         self.datagrams: set[int] = set()
         """Descriptors of UDP sockets."""
         self.rings: set[int] = set()
-        """Descriptors of io_uring rings, as of when each was last checked."""
+        """Descriptors of io_uring rings, as last checked; likewise `events`, `files`."""
         self.events: set[int] = set()
-        """The same of eventfds."""
         self.files: set[int] = set()
-        """The same of files."""
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
         self._is_tcp: dict[int, bool] = {}
-        """By descriptor, whether it is a TCP socket; one that was not checked may be."""
-        self._lively: set[int] = set()
-        """Descriptors with traffic in the last `_LIVELY_MS`, as of when each was last queried."""
+        """Whether each descriptor is, or may be, a TCP socket."""
+        self._active: set[int] = set()
+        """Descriptors active when last queried."""
         self._turn = 0
 
-    def forget(self) -> None:
-        """Check all descriptors again next time: a number may have become a socket's."""
+    def recheck(self) -> None:
+        """Check all descriptors at the next `query`, as numbers are reused."""
         self._is_tcp = {number: True for number, is_tcp in self._is_tcp.items() if is_tcp}
 
-    def all(self, surely: Collection[int] = ()) -> list[Connection]:
-        """All TCP sockets and a few of UDP, `MOST_SOCKETS` at most, those of `surely` first.
+    def query(self, required: Collection[int] = ()) -> list[Connection]:
+        """All TCP sockets and a few of UDP, at most `MAX_QUERIED_SOCKETS`, `required` first.
 
-        Of more, up to half are those with recent traffic; the others take turns. A number that was
-        not a socket's is not checked again until `forget`, unless it is in `surely`.
-        Raises OSError if we may not ask, NoRoomError.
+        Of more, up to half are active ones, and the rest take turns. Raises OSError,
+        FileLimitError.
         """
         try:
-            names, listed_all = listed(self._folder, MOST_LISTED)
+            names, listed_all = list_names(self._folder, MAX_LISTED)
         except PermissionError:
             raise
         except OSError:
             names, listed_all = [], True
-        if not names:  # the thread has ended; those of another one are listed next time
+        if not names:  # the thread has ended; another one is listed next time
             self._thread = living_thread(self._proc, self._pid)
             self._folder = f"{self._proc}/{self._thread}/fd"
         numbers = {int(name) for name in names}
-        # Closed numbers are forgotten, as the next file with that number may be a socket.
+        # Closed numbers are dropped, as the next file with that number may be a socket.
         for number in self._is_tcp.keys() - numbers:
             del self._is_tcp[number]
-        for some in (self._lively, self.datagrams, self.rings, self.events, self.files):
-            some.intersection_update(numbers)
-        new = [*numbers.difference(self._is_tcp, surely)]
-        chosen = random.sample(new, MOST_LINKS) if len(new) > MOST_LINKS else new
+        for kind in (self._active, self.datagrams, self.rings, self.events, self.files):
+            kind.intersection_update(numbers)
+        new = [*numbers.difference(self._is_tcp, required)]
+        chosen = random.sample(new, MAX_LINKS) if len(new) > MAX_LINKS else new
         checked: dict[int, bool] = {}
 
-        def queried() -> Iterator[int]:  # runs where they are queried: one call for both
+        def queried() -> Iterator[int]:  # one call reads links and queries sockets
             for number, link in links_of(self._folder, chosen).items():
                 checked[number] = is_socket(link or "")
-                self._sort(number, link or "")
-            yield from self._in_turn(surely, self._is_tcp | checked)
+                self._classify(number, link or "")
+            yield from self._choose(required, self._is_tcp | checked)
 
         answers: dict[int, Connection | None] = {}
-        if chosen or surely or self.datagrams or any(self._is_tcp.values()):
-            answers = ask(self._folder, self._thread, queried(), self._describe)
+        if chosen or required or self.datagrams or any(self._is_tcp.values()):
+            answers = query_sockets(self._folder, self._thread, queried(), self._describe)
         self._is_tcp |= checked
         self.datagrams -= checked.keys()
         sockets = {number for number, is_tcp in self._is_tcp.items() if is_tcp}
-        few = len(sockets.union(surely)) <= MOST_SOCKETS
-        self.complete = listed_all and few and len(new) <= MOST_LINKS
-        return self._tcp_among(answers)
+        few = len(sockets.union(required)) <= MAX_QUERIED_SOCKETS
+        self.complete = listed_all and few and len(new) <= MAX_LINKS
+        return self._record(answers)
 
     @property
     def has_tcp(self) -> bool:
-        """Whether it has TCP sockets, as of when each was last checked."""
+        """Whether it has TCP sockets, as last checked."""
         return any(self._is_tcp.values())
 
-    def _sort(self, number: int, link: str) -> None:
-        for some, fits in (
+    def _classify(self, number: int, link: str) -> None:
+        for kind, fits in (
             (self.rings, link == RING),
-            (self.events, link == EVENT),
+            (self.events, link == EVENTFD),
             (self.files, is_file(link)),
         ):
-            (some.add if fits else some.discard)(number)
+            (kind.add if fits else kind.discard)(number)
 
-    def _in_turn(self, surely: Collection[int], is_tcp: Mapping[int, bool]) -> list[int]:
-        surely = [*surely, *sorted(self.datagrams.difference(surely))[:_MOST_UDP]]
-        known = sorted({number for number, may_be in is_tcp.items() if may_be} - {*surely})
-        most = max(MOST_SOCKETS - len(surely), 0)
-        if len(known) > most:
-            lively = [number for number in known if number in self._lively][: most // 2]
-            others = [number for number in known if number not in lively]
-            most -= len(lively)
+    def _choose(self, required: Collection[int], is_tcp: Mapping[int, bool]) -> list[int]:
+        required = [*required, *sorted(self.datagrams.difference(required))[:_MAX_UDP_SOCKETS]]
+        rest = sorted({number for number, may_be in is_tcp.items() if may_be} - {*required})
+        most = max(MAX_QUERIED_SOCKETS - len(required), 0)
+        if len(rest) > most:
+            active = [number for number in rest if number in self._active][: most // 2]
+            others = [number for number in rest if number not in active]
+            most -= len(active)
             self._turn = (self._turn + most) % len(others)
-            known = [*lively, *(others + others)[self._turn : self._turn + most]]
-        return [*surely, *known][:MOST_SOCKETS]
+            rest = [*active, *(others + others)[self._turn : self._turn + most]]
+        return [*required, *rest][:MAX_QUERIED_SOCKETS]
 
-    def of(self, numbers: Sequence[int]) -> list[Connection]:
-        """The TCP sockets among descriptors `numbers`. Raises as `all`."""
-        few = numbers[:MOST_SOCKETS]
-        return self._tcp_among(ask(self._folder, self._thread, few, self._describe))
+    def query_descriptors(self, numbers: Sequence[int]) -> list[Connection]:
+        """The sockets among descriptors `numbers`. Raises as `query`."""
+        few = numbers[:MAX_QUERIED_SOCKETS]
+        return self._record(query_sockets(self._folder, self._thread, few, self._describe))
 
-    def _tcp_among(self, answers: Mapping[int, Connection | None]) -> list[Connection]:
-        found = [one for one in answers.values() if one is not None]
-        tcp = {one.fd for one in found if one.state != TcpState.DATAGRAMS}
+    def _record(self, answers: Mapping[int, Connection | None]) -> list[Connection]:
+        connections = [connection for connection in answers.values() if connection is not None]
+        tcp = {each.fd for each in connections if each.state != TcpState.DATAGRAMS}
         self.datagrams -= answers.keys()
-        self.datagrams |= {one.fd for one in found} - tcp
+        self.datagrams |= {each.fd for each in connections} - tcp
         others = [number for number in answers.keys() - tcp if self._is_tcp.get(number)]
         self._is_tcp.update(dict.fromkeys(others, False))
-        self._lively -= answers.keys()
-        latest = {one.fd: min(one.sent_ms, one.received_ms) for one in found if one.connects}
-        self._lively |= {number for number, ms in latest.items() if ms < _LIVELY_MS}
-        return found
+        self._active -= answers.keys()
+        ends = [each for each in connections if each.connects]
+        self._active |= {
+            each.fd for each in ends if min(each.sent_ms, each.received_ms) < _ACTIVE_MS
+        }
+        return connections
 
-    def _describe(self, number: int, one: socket.socket) -> Connection | None:
+    def _describe(self, number: int, duplicate: socket.socket) -> Connection | None:
         try:
-            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+            info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         except OSError:
-            return _datagrams(number, one)
-        if len(info) < _INFO.size:
+            return _datagrams(number, duplicate)
+        if len(info) < _TCP_INFO.size:
             return None
-        state, flying, sent, received, heard, acked, data, unsent, came, went = _INFO.unpack(info)
-        (cookie,) = _COOKIE.unpack(one.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE.size))
+        state, unacked, sent, received, heard, acked, data, unsent, in_segments, out_segments = (
+            _TCP_INFO.unpack(info)
+        )
+        cookie = int.from_bytes(duplicate.getsockopt(socket.SOL_SOCKET, 57, 8), sys.byteorder)
         names = self._names.get(cookie)
         if names is None:
-            names = ends_of(number, one)
-            if len(self._names) >= MOST_REMEMBERED:
+            names = ends_of(number, duplicate)
+            if len(self._names) >= MAX_CACHE_ENTRIES:
                 self._names.clear()
             if state != TcpState.CLOSE:  # a closed one may still be bound or connected
                 self._names[cookie] = names
-        counts = data, came, went, unsent, flying, acked
+        counts = data, in_segments, out_segments, unsent, unacked, acked
         return Connection(number, cookie, *names, state, sent, received, heard, *counts)
 
 
-def _datagrams(number: int, one: socket.socket) -> Connection | None:
-    """A socket of UDP; None if it is another one."""
-    if one.type != socket.SOCK_DGRAM or one.family not in _PEER_NAMES:
+def _datagrams(number: int, duplicate: socket.socket) -> Connection | None:
+    """A UDP socket, or None."""
+    if duplicate.type != socket.SOCK_DGRAM or duplicate.family not in _ADDRESS_LAYOUTS:
         return None
-    unread, reserved = 0, 1  # where the kernel does not show it, it may have received some
+    unread, reserved = 0, 1  # it may have received some if the kernel does not show it
     with contextlib.suppress(OSError, struct.error):
-        raw = one.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size)
-        unread, reserved = _MEMORY.unpack(raw)
-    ends, received = ends_of(number, one), unread + reserved
+        # SO_MEMINFO (linux/sock_diag.h): rmem_alloc, queued; fwd_alloc, reserved since the first
+        # datagram (Linux 4.10; tried).
+        raw = duplicate.getsockopt(socket.SOL_SOCKET, 55, 20)
+        unread, reserved = struct.unpack("=I12xI", raw)
+    ends, received = ends_of(number, duplicate), unread + reserved
     return Connection(
         number, 0, *ends, TcpState.DATAGRAMS, 0, 0, 0, received, 0, 0, unread_bytes=unread
     )
 
 
 def unix_peers(proc: Path, pid: int, numbers: Sequence[int]) -> dict[int, int]:
-    """Pids that created the other end of those `numbers` that are connected UNIX sockets.
-
-    None without the permission. Raises NoRoomError.
-    """
+    """Pids at the other ends of UNIX sockets; none without permission. Raises FileLimitError."""
     with contextlib.suppress(OSError):
-        peers = ask(f"{proc}/{pid}/fd", pid, numbers, _unix_peer)
+        peers = query_sockets(f"{proc}/{pid}/fd", pid, numbers, _unix_peer)
         return {number: peer for number, peer in peers.items() if peer}
     return {}
 
 
-def _unix_peer(_number: int, one: socket.socket) -> int:
-    """The pid that created the other end of a UNIX socket (SO_PEERCRED); 0 if there is none."""
-    raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(raw)[0])
+def _unix_peer(_number: int, duplicate: socket.socket) -> int:
+    """Pid at the other end (SO_PEERCRED); else 0."""
+    raw = duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # struct ucred
+    return int.from_bytes(raw[:4], sys.byteorder, signed=True)
 
 
-def ends_of(_number: int, one: socket.socket) -> Ends:
-    """The local and the remote end of a socket of TCP or UDP."""
-    if one.family not in _PEER_NAMES:
+def ends_of(_number: int, duplicate: socket.socket) -> Ends:
+    """Both ends of a TCP or UDP socket."""
+    if duplicate.family not in _ADDRESS_LAYOUTS:
         return _UNKNOWN, _UNKNOWN
-    address, port, *_ = one.getsockname()
-    local = _endpoint(socket.inet_pton(one.family, address.partition("%")[0]), port)
-    size, where = _PEER_NAMES[one.family]
-    try:  # not getpeername, which fails while the connection is being established
-        raw = one.getsockopt(socket.SOL_SOCKET, _SO_PEERNAME, size)
+    address, port, *_ = duplicate.getsockname()
+    local = _endpoint(socket.inet_pton(duplicate.family, address.partition("%")[0]), port)
+    size, position = _ADDRESS_LAYOUTS[duplicate.family]
+    try:  # SO_PEERNAME, as getpeername fails while the connection is being established
+        raw = duplicate.getsockopt(socket.SOL_SOCKET, 28, size)
     except OSError:
         return local, _UNKNOWN
-    return local, _endpoint(raw[where], int.from_bytes(raw[2:4], "big"))
+    return local, _endpoint(raw[position], int.from_bytes(raw[2:4], "big"))
 
 
 def _endpoint(address: bytes, port: int) -> Endpoint:
-    """IPv4-mapped addresses become IPv4 ones."""
-    return Endpoint(address[12:] if address.startswith(_MAPPED) else address, port)
+    """The end, with an IPv4-mapped address as IPv4."""
+    mapped = bytes(10) + b"\xff\xff"  # RFC 4291, 2.5.5.2
+    return Endpoint(address[12:] if address.startswith(mapped) else address, port)
 
 
 def same_pids(proc: Path) -> bool:
-    """Whether the pids in `proc` are those of our own PID namespace, as system calls take them."""
+    """Whether `proc` has the pids of our own PID namespace."""
     try:
         return (proc / "self").readlink() == Path(str(os.getpid()))
     except OSError:

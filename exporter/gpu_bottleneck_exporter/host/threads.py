@@ -1,7 +1,6 @@
-"""The threads of one process except the first: which of them move, and what each waits for.
+"""Threads of one process except the first, and their waits.
 
-A thread that was not scheduled since the last look still waits for the same thing. So a scan
-reads how often each was scheduled (schedstat), and looks closer only at those that were.
+A thread that was not scheduled waits as before: so only those whose schedstat changed are sampled.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.files import MOST_LISTED, KeptFile, NoRoomError, numbered
+from gpu_bottleneck_exporter.host.files import MAX_LISTED, FileLimitError, KeptFile, list_numbers
 from gpu_bottleneck_exporter.host.process import (
     ThreadTimes,
     comm_and_state,
@@ -22,53 +21,49 @@ from gpu_bottleneck_exporter.host.process import (
 )
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of, waits_on
 
-MOST_THREADS = 128
-"""Threads watched per process; of more, those that move and some of the rest."""
-MOST_ASKED = 32
-"""Threads whose state is read per look."""
-SCAN_NS = 900_000_000
-"""Between two scans: less than the tick of a second, so that each tick has one."""
-_ALONE = 3
-"""Link count of the task folder of a single-threaded process: its own two and the thread's."""
-MOST_UNASKED = 8 * MOST_THREADS
-"""Entries that wait for a reader: those of eight scans, so of seven seconds."""
-POLLERS = ("iou-sqp-",)
-"""Names of the kernel's threads that poll the rings of a process for it (SQPOLL, Linux 5.12)."""
+MAX_WATCHED_THREADS = 128
+"""Threads watched per process, moving ones first."""
+_MAX_SAMPLED_THREADS = 32
+"""Threads sampled at a time per process."""
+SCAN_INTERVAL_NS = 900_000_000
+"""Scan interval, less than a tick of 1 s, so that each tick has one."""
+_SINGLE_THREADED_LINKS = 3
+"""Link count of a single-threaded process's task folder."""
+MAX_PENDING_USAGE = 8 * MAX_WATCHED_THREADS
+"""Usage records of eight scans, about 7 s."""
+_POLLERS = ("iou-sqp-",)
+"""Kernel threads that poll a process's rings (SQPOLL, Linux 5.12)."""
 
 
-class Used(NamedTuple):
-    """What one thread used between two scans, in ns."""
+class ThreadUsage(NamedTuple):
+    """Usage of one thread between two scans, in ns."""
 
     name: str
     cpu_ns: int
     queue_ns: int
-    """Runnable without a CPU."""
+    """Run-queue delay."""
     system_ns: int = 0
-    """The kernel's part of `cpu_ns`, in ticks of the clock."""
+    """Kernel part of `cpu_ns`, in clock ticks."""
     disk_ns: int = 0
-    """Delay by block I/O, in ticks; 0 unless the kernel counts it."""
+    """Block I/O delay, in clock ticks, if the kernel counts it."""
 
     @property
     def polls(self) -> bool:
-        """Whether it is a thread of the kernel that polls rings."""
-        return self.name.startswith(POLLERS)
+        """Whether it is a kernel thread that polls rings."""
+        return self.name.startswith(_POLLERS)
 
 
 class Thread:
-    """One thread as last seen.
-
-    Read through open descriptors: schedstat's always, which shows when it moves, others while it
-    moves.
-    """
+    """One thread as last sampled; its schedstat remains open, other files while it moves."""
 
     def __init__(self, folder: str, tid: int, pid: int | None) -> None:
-        """`pid`: None if its descriptors cannot be asked for."""
+        """`pid`: None if its descriptors cannot be queried."""
         folder = f"{folder}/{tid}"
         self.tid = tid
         self.name = ""
         self.wait = Wait.OTHER
         self.descriptors: tuple[int, ...] | None = ()
-        """Those that it waits on, if on sockets, pipes or polls; None: any of the process's."""
+        """Descriptors that it waits on; None: any of the process's."""
         self.moves = False
         """Whether it was scheduled between the last two scans."""
         self._pid = pid
@@ -76,31 +71,31 @@ class Thread:
         self._stat = KeptFile(f"{folder}/stat")
         self._channel = KeptFile(f"{folder}/wchan")
         self._call = KeptFile(f"{folder}/syscall")
-        self._counted: tuple[int, int, int] | None = None
+        self._counters: tuple[int, int, int] | None = None
         self._text: bytes | None = None
-        """Its stat, as last asked."""
+        """Last stat."""
         self._times: ThreadTimes | None = None
-        """Those in its stat when it last moved."""
+        """Times when it last moved."""
 
-    def rest(self) -> None:
-        """Note that it does not move any more."""
+    def mark_asleep(self) -> None:
+        """Close the files for moving threads."""
         self.moves = False
         for file in (self._stat, self._channel, self._call):
             file.close()
 
-    def moved(self) -> Used | None:
-        """What it used since the last call; None if it was not scheduled since."""
-        counted, before = parse_schedstat(self._schedstat.read()), self._counted
-        self._counted = counted
-        if counted is None:
+    def take_usage(self) -> ThreadUsage | None:
+        """Usage since the last call; None if not scheduled since."""
+        counters, before = parse_schedstat(self._schedstat.read()), self._counters
+        self._counters = counters
+        if counters is None:
             self.wait = Wait.GONE
-        if counted is None or counted == before:
+        if counters is None or counters == before:
             return None
         times, self._times = self._times, parse_thread_times(self._text)
-        if before is None or counted < before:  # another thread with the same number
+        if before is None or counters < before:  # another thread with the same number
             self._times = self._text = None
-            return Used(self.name, 0, 0)
-        used = Used(self.name, counted[0] - before[0], counted[1] - before[1])
+            return ThreadUsage(self.name, 0, 0)
+        used = ThreadUsage(self.name, counters[0] - before[0], counters[1] - before[1])
         if times is None or self._times is None:
             return used
         return used._replace(
@@ -108,23 +103,23 @@ class Thread:
             disk_ns=max(self._times.disk_ns - times.disk_ns, 0),
         )
 
-    def ask(self) -> Wait:
-        """See what it does now."""
+    def sample(self) -> Wait:
+        """Its current wait."""
         self._text = self._stat.read()
-        found = comm_and_state(self._text)
-        if found is None:
+        state = comm_and_state(self._text)
+        if state is None:
             self.wait = Wait.GONE
             return self.wait
-        self.name, letter = found
+        self.name, letter = state
         self.wait, self.descriptors, self.moves = wait_of(letter, None), (), True
-        if self.name.startswith(POLLERS) and self.wait is not Wait.GONE:
-            self.wait = Wait.OTHER  # spins while there is nothing to do
-        if self.wait in (Wait.UNKNOWN, Wait.DISK):  # the state letter does not say enough
+        if self.name.startswith(_POLLERS) and self.wait is not Wait.GONE:
+            self.wait = Wait.OTHER  # spins while idle
+        if self.wait in (Wait.UNKNOWN, Wait.DISK):  # the state letter is not enough
             self.wait = wait_of(letter, self._channel.read(), self._call.read)
             if self.wait.on_descriptors and self.wait is not Wait.ACCEPT:
                 on = None if self._pid is None else waits_on(self.tid, self._call.read())
-                # Since Linux 6.12 a task may fall asleep without leaving a crowded CPU's run
-                # queue at once; it has no wait channel then, but its system call is known.
+                # Since Linux 6.12 a task that falls asleep may remain on a crowded CPU's run
+                # queue for a while: without a wait channel, but with its system call.
                 self.descriptors = () if on is None and not self.wait.on_any else on
         return self.wait
 
@@ -133,109 +128,108 @@ class Threads:
     """The threads of process `pid`, without the first."""
 
     def __init__(self, proc: Path, pid: int, *, same_pids: bool = True) -> None:
-        """`proc`: the host's; `same_pids`: its pids are those of our own PID namespace."""
+        """`same_pids`: `proc`, the host's, has the pids of our own PID namespace."""
         self._same_pids = same_pids
         self.complete = True
         """Whether the last scan covered all threads."""
-        self._used: list[Used] = []
-        """What moving threads used, up to the last scan."""
+        self._usage: list[ThreadUsage] = []
         self.moving: frozenset[int] = frozenset()
-        """Threads that moved between the last two scans."""
+        """Threads scheduled between the last two scans."""
         self._pid = pid
         self._folder = proc / str(pid) / "task"
         self._threads: dict[int, Thread] = {}
         self._due_ns = 0
         self._links = 0
-        """Link count of the folder at the last scan."""
-        self._last = 0
-        """Where the last choice among too many new threads began."""
+        """Link count at the last scan."""
+        self._first_chosen = 0
+        """First thread of the last choice among too many."""
 
     def close(self) -> None:
-        """Close all descriptors: each file closes its own as it is dropped."""
+        """Drop all threads, which closes their files."""
         self._threads.clear()
         self.moving = frozenset()
         self._due_ns = 0
 
-    def look(self, now_ns: int) -> list[Thread]:
-        """What they do at monotonic `now_ns`; threads that do not move are as last seen."""
+    def sample(self, now_ns: int) -> list[Thread]:
+        """Threads at monotonic `now_ns`, unscheduled ones as last sampled."""
         links = _link_count(self._folder)
-        if links == _ALONE:
+        if links == _SINGLE_THREADED_LINKS:
             self.close()
             return []
         try:
-            # A changed link count shows that threads came or went: servers start one per request.
-            # A recreated pool may have as many as the old one, but some of these are gone.
+            # A changed link count shows started or ended threads: servers start one per request.
+            # A recreated pool may be of the old size, but some of the old threads are gone.
             if now_ns >= self._due_ns or links != self._links:
-                self._due_ns, self._links = now_ns + SCAN_NS, links
+                self._due_ns, self._links = now_ns + SCAN_INTERVAL_NS, links
                 self._scan()
-            elif Wait.GONE in self._ask(self.moving):
+            elif Wait.GONE in self._sample(self.moving):
                 self._scan()
-        except NoRoomError:
-            self.close()  # some were counted, others were not: begin anew
+        except FileLimitError:
+            self.close()  # only some were counted
             raise
         return [*self._threads.values()]
 
-    def drain_used(self) -> list[Used]:
-        """What moving threads used, from the last call up to the last scan."""
-        used, self._used = self._used, []
+    def drain_used(self) -> list[ThreadUsage]:
+        """Usage from the last call up to the last scan."""
+        used, self._usage = self._usage, []
         return used
 
     def _scan(self) -> None:
-        if len(self._used) > MOST_UNASKED:  # nobody reads it
-            self._used.clear()
+        if len(self._usage) > MAX_PENDING_USAGE:
+            self._usage.clear()
         moving = self._count(self._threads)
         for tid in self.moving.difference(moving):
             if tid in self._threads:
-                self._threads[tid].ask()
-                self._threads[tid].rest()
+                self._threads[tid].sample()
+                self._threads[tid].mark_asleep()
         moving += self._count(self._follow(frozenset(moving)))
-        self.moving = frozenset(self._threads.keys() & moving)  # without those that ended meanwhile
-        self._ask(self.moving)
+        self.moving = frozenset(self._threads.keys() & moving)  # some may have ended meanwhile
+        self._sample(self.moving)
 
     def _count(self, tids: Iterable[int]) -> list[int]:
-        """The `tids` that moved since they were last counted, and those never counted."""
-        used = {tid: found for tid in tids if (found := self._threads[tid].moved())}
-        self._used += used.values()
-        return [*used]
+        """Record usage; return the `tids` that moved, or are new."""
+        usage = {tid: used for tid in tids if (used := self._threads[tid].take_usage())}
+        self._usage += usage.values()
+        return [*usage]
 
-    def _ask(self, tids: Collection[int]) -> list[Wait]:
-        """At most `MOST_ASKED` of `tids`, each time others."""
-        chosen = random.sample([*tids], min(len(tids), MOST_ASKED))
-        return [self._threads[tid].ask() for tid in chosen]
+    def _sample(self, tids: Collection[int]) -> list[Wait]:
+        """Waits of a random choice of `tids`."""
+        chosen = random.sample([*tids], min(len(tids), _MAX_SAMPLED_THREADS))
+        return [self._threads[tid].sample() for tid in chosen]
 
     def _follow(self, moving: frozenset[int]) -> list[int]:
-        """Drop dead threads, and resting ones if there are too many; return the new ones."""
-        tids = {*numbered(self._folder, MOST_LISTED)} - {self._pid}
+        """Drop ended threads, and sleeping ones if too many; return new ones."""
+        tids = {*list_numbers(self._folder, MAX_LISTED)} - {self._pid}
         for tid in self._threads.keys() - tids:
             del self._threads[tid]
         new = sorted(tids - self._threads.keys())
-        self.complete = len(tids) <= MOST_THREADS
+        self.complete = len(tids) <= MAX_WATCHED_THREADS
         if not self.complete:
-            new = self._make_room(new, moving)
+            new = self._evict(new, moving)
         for tid in new:
             pid = self._pid if self._same_pids else None
             self._threads[tid] = Thread(f"{self._folder}", tid, pid)
         return new
 
-    def _make_room(self, new: list[int], moving: frozenset[int]) -> list[int]:
-        # A runnable thread that was not scheduled waits for a CPU: it is not resting.
-        resting = [
+    def _evict(self, new: list[int], moving: frozenset[int]) -> list[int]:
+        # A runnable thread that was not scheduled waits for a CPU: it is not asleep.
+        asleep = [
             tid
             for tid, thread in self._threads.items()
             if tid not in moving and thread.wait is not Wait.RUN
         ]
-        for tid in resting[: len(self._threads) + len(new) - MOST_THREADS]:
+        for tid in asleep[: len(self._threads) + len(new) - MAX_WATCHED_THREADS]:
             del self._threads[tid]
-        room = max(MOST_THREADS - len(self._threads), 0)
-        # The newest first: libraries start their pools long before the job starts to load.
-        turn = bisect_left(new, self._last)
+        room = max(MAX_WATCHED_THREADS - len(self._threads), 0)
+        # The newest first: libraries start their pools long before a job loads data.
+        turn = bisect_left(new, self._first_chosen)
         chosen = (new[turn:] + new[:turn])[-room:] if room else []
-        self._last = chosen[0] if chosen else self._last
+        self._first_chosen = chosen[0] if chosen else self._first_chosen
         return chosen
 
 
 def _link_count(folder: Path) -> int:
-    """Link count of a task folder: number of threads plus two; 0 if the process has ended."""
+    """Number of threads plus two; 0 if the process has ended."""
     try:
         return os.stat(folder).st_nlink  # noqa: PTH116 - a third of the time
     except OSError:

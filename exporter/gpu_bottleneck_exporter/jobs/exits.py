@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.descriptors import open_pidfd
-from gpu_bottleneck_exporter.host.files import NoRoomError
+from gpu_bottleneck_exporter.host.files import FileLimitError
 from gpu_bottleneck_exporter.host.sockets import same_pids
 
 _MAX_PIDFDS = 1024
@@ -35,7 +35,7 @@ class ExitWatch:
         """
         pidfd = None
         if self._same_pids and len(self._callbacks) < _MAX_PIDFDS:
-            with suppress(OSError, ValueError, NoRoomError):  # the epoll may be closed
+            with suppress(OSError, ValueError, FileLimitError):  # the epoll may be closed
                 pidfd = open_pidfd(pid)
                 if pidfd is None:
                     exited()

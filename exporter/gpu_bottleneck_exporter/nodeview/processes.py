@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import listed, read
+from gpu_bottleneck_exporter.host.files import list_names, read
 from gpu_bottleneck_exporter.host.process import stat_of, user_id
 from gpu_bottleneck_exporter.host.programs import program_name
 from gpu_bottleneck_exporter.nodeview.model import Process
@@ -48,5 +48,5 @@ class ProcessReader:
     def _threads(self, pid: int) -> Iterator[str]:
         folder = f"{self._proc}/{pid}/task"
         with suppress(OSError):  # it ended
-            for task in listed(folder, _MOST_THREADS)[0]:
+            for task in list_names(folder, _MOST_THREADS)[0]:
                 yield read(f"{folder}/{task}/comm") or ""

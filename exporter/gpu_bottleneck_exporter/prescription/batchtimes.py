@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import proc_reads
-from gpu_bottleneck_exporter.host.files import KeptFile, NoRoomError
+from gpu_bottleneck_exporter.host.files import FileLimitError, KeptFile
 from gpu_bottleneck_exporter.host.process import Started, calls_in
 from gpu_bottleneck_exporter.schedule import FEW, LONG_NS
 
@@ -110,7 +110,7 @@ class _Measurement:
         At a batch both counts rise, of what the main reads and of what the worker writes: either
         alone also rises for log files and for encrypted requests.
         """
-        with suppress(NoRoomError):
+        with suppress(FileLimitError):
             reads, writes = self._main.of("syscr"), self._worker.of("syscw")
             while not (self._stop.wait(self.times.pause) or self.times.is_enough):
                 at, before = time.monotonic(), (reads, writes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_bottleneck_exporter.host.files import MOST_LISTED, KeptFile, NoRoomError, listed
+from gpu_bottleneck_exporter.host.files import MAX_LISTED, FileLimitError, KeptFile, list_names
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
 
 _OWN_TASKS = "/proc/self/task"
@@ -25,7 +25,7 @@ def run_delay_ns(schedstat: KeptFile) -> int | None:
     """
     try:
         text = schedstat.read()
-    except NoRoomError:
+    except FileLimitError:
         return None
     fields = (text or b"").split()
     return int(fields[1]) if len(fields) > 1 else None
@@ -77,8 +77,8 @@ class OwnCpu:
     def _grown_ns(self) -> list[int]:
         """Run queue delay of each thread since the last look."""
         try:
-            names, _ = listed(_OWN_TASKS, MOST_LISTED)
-        except (OSError, NoRoomError):
+            names, _ = list_names(_OWN_TASKS, MAX_LISTED)
+        except (OSError, FileLimitError):
             return []
         delays = {name: run_delay_ns(schedstat_of(int(name))) for name in names}
         now = {name: delay for name, delay in delays.items() if delay is not None}

@@ -361,7 +361,7 @@ class HostSampler:
     def _close(self) -> None:
         for feed in self._feeds.values():
             feed.close()
-        self._cgroups.keep(())
+        self._cgroups.retain(())
         self.host.close()
 
     def _pass(self, now: float, jitter: float, *, publishes: bool) -> bool:
@@ -386,7 +386,7 @@ class HostSampler:
         }
         if closing:
             with self._isolated("reading the control groups"):
-                self._cgroups.look()
+                self._cgroups.read_counters()
         for uuid, feed in awake.items():
             step, gpu = "watching the feeders", self._gpus[uuid]
             began_ns = time.monotonic_ns()
@@ -465,7 +465,7 @@ class HostSampler:
         self._fresh_ns = 0 if few else int(HALF_AS_OFTEN * self._step * 1e9)
         kept = held.keys() & self._connections.keys()
         self._connections = {uuid: self._connections[uuid] for uuid in kept}
-        self._cgroups.keep(set().union(*(one.counters.cgroups for one in feeds.values())))
+        self._cgroups.retain(set().union(*(one.counters.cgroups for one in feeds.values())))
         if changed:
             self._publish()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
-from gpu_bottleneck_exporter.host.files import check_room
+from gpu_bottleneck_exporter.host.files import raise_if_file_limit
 
 MOST_AT_ONCE = 262_144
 """Bytes: the table of lines of a very long function."""
@@ -29,13 +29,13 @@ class Memory:
     """What a process has in /proc/PID/mem: it costs a third of process_vm_readv through ctypes."""
 
     def __init__(self, folder: str, until: float) -> None:
-        """`folder`: /proc/PID. Raises NoMemoryError, NoRoomError."""
+        """`folder`: /proc/PID. Raises NoMemoryError, FileLimitError."""
         self.until = until
         """When to stop (`time.monotonic`), whatever is asked for next."""
         try:
             self._file = os.open(f"{folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            check_room(error)
+            raise_if_file_limit(error)
             takes = "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or to be its user"
             raise NoMemoryError(f"reading its memory takes {takes}: {error.strerror}") from None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import Aside
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, numbered, read
+from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, list_numbers, read
 from gpu_bottleneck_exporter.host.process import ProcessReader, Started, user_id
 from gpu_bottleneck_exporter.host.threads import Thread
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of
@@ -28,7 +28,7 @@ returns in time and its CPU time is counted."""
 _MOST_KEPT = 64
 """Processes whose Python is remembered."""
 _TRIES = 3
-_MOST_MAPPED = 4 * MANY_BYTES
+_MOST_MAPPED = 4 * MAX_TABLE_BYTES
 _MOST_NUMBERED = 512
 """Threads of a process."""
 _READ_AT_ONCE = 2
@@ -81,7 +81,7 @@ class _Known:
             return
         for number in self.threads.keys() - {*numbers}:
             del self.threads[number]
-        tids = numbered(self.tasks, _MOST_NUMBERED)
+        tids = list_numbers(self.tasks, _MOST_NUMBERED)
         nested = _own_number(self.folder) != self.process.pid
         found = {_own_number(f"{self.tasks}/{tid}") if nested else tid: tid for tid in tids}
         for number in unknown:
@@ -218,7 +218,7 @@ def _stack(asked: Thread | None, interpreter: Interpreter, thread: Running) -> T
     for _ in range(_TRIES):
         try:
             before = interpreter.place(thread)
-            wait = asked.ask() if asked else Wait.UNKNOWN
+            wait = asked.sample() if asked else Wait.UNKNOWN
             native = wait is Wait.RUN and interpreter.holds_lock(thread) is False
             frames = tuple(islice(interpreter.stack(thread), MOST_FRAMES))
             found = ThreadStack(asked.tid if asked else 0, wait, native, frames)

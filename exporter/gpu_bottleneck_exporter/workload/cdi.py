@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read_owned
+from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, read_owned
 
 _NAME = re.compile(r"([a-z0-9.-]+)/([a-z]+)=([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+")
 _MOST_NODES = 32
@@ -25,7 +25,7 @@ def device_nodes(folder: Path, name: str) -> tuple[str, ...]:
     if found is None:
         return ()
     stem = f"{found[1]}-{found[2]}_{found[3]}"
-    texts = (read_owned(folder / f"{stem}.{kind}", MANY_BYTES) for kind in ("yaml", "json"))
+    texts = (read_owned(folder / f"{stem}.{kind}", MAX_TABLE_BYTES) for kind in ("yaml", "json"))
     text = next((text for text in texts if text), "")
     return _nodes(text, name.partition("=")[2])[:_MOST_NODES] if text else ()
 

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Identity
-from gpu_bottleneck_exporter.host.files import listed, read_owned
+from gpu_bottleneck_exporter.host.files import list_names, read_owned
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.workload.identity import Owner
@@ -58,7 +58,7 @@ class JobFiles(Loop):
 
     def _look(self) -> None:
         try:
-            names, _ = listed(self._folder, _MOST_FILES)
+            names, _ = list_names(self._folder, _MOST_FILES)
         except OSError as error:
             names = []
             if self._expected and self._throttle.is_new("folder", error.strerror):

@@ -13,9 +13,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Process, Processes
-from gpu_bottleneck_exporter.host.cgroup import find_group, made_by_root, verified
+from gpu_bottleneck_exporter.host.cgroup import find_group, owned_prefix, root_owned_prefix
 from gpu_bottleneck_exporter.host.environment import variables
-from gpu_bottleneck_exporter.host.files import NoRoomError, read
+from gpu_bottleneck_exporter.host.files import FileLimitError, read
 from gpu_bottleneck_exporter.host.process import (
     MOST_PROCESSES,
     Started,
@@ -127,7 +127,7 @@ class Groups:
     def __init__(self, proc: Path, sysfs: Path = SYSFS) -> None:
         """`proc`, `sysfs`: the host's."""
         self._proc = proc
-        self._made_by_root = partial(made_by_root, sysfs)
+        self._made_by_root = partial(root_owned_prefix, sysfs)
         self._cgroups = sysfs / "fs/cgroup"
         self._ours = ""
         self._known: dict[str, Owner] = {}
@@ -180,7 +180,7 @@ class Groups:
         if self._slurm_tracks is None:
             groups = (group for one in _SLURM_GROUPS for group in self._cgroups.glob(one))
             parts = (group.relative_to(self._cgroups).parts for group in groups)
-            self._slurm_tracks = any(verified(self._cgroups, one) == one for one in parts)
+            self._slurm_tracks = any(owned_prefix(self._cgroups, one) == one for one in parts)
         return self._slurm_tracks
 
 
@@ -267,11 +267,11 @@ def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
     They share the time for reads that may block: many processes are one tenant. Reads nothing
     that may block. For any thread.
     """
-    by_root = partial(made_by_root, sysfs)
+    by_root = partial(root_owned_prefix, sysfs)
 
     @lru_cache(MOST_PROCESSES)
     def tenant(pid: int, _period: int) -> str:
-        with suppress(NoRoomError):
+        with suppress(FileLimitError):
             text = control_groups(proc, pid) or ""
             owner, login = owner_in_cgroup(text, made_by_root=by_root), _LOGIN.search(text)
             unit = owner.pod_uid or owner.container_id or owner.slurm_job_id or owner.job

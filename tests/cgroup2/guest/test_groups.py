@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import Cgroup, cgroup_of, hidden
+from gpu_bottleneck_exporter.host.cgroup import Cgroup, cgroup_of, hidden_controllers
 from scenarios.cgroups import Limits, limited
 from support.waiting import until
 
@@ -65,7 +65,7 @@ def test_the_machine_has_nothing_but_v2() -> None:
     assert {"cpu", "memory", "io"} <= {*(ROOT / "cgroup.controllers").read_text().split()}
     assert "cgroup2" in Path("/proc/self/mounts").read_text()
     assert read_by_us(os.getpid()) == Cgroup(None, None, None)
-    assert hidden("0::/\n", SYSFS) == set()
+    assert hidden_controllers("0::/\n", SYSFS) == set()
 
 
 def test_a_quota_holds_back_as_long_as_we_say(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_a_quota_holds_back_as_long_as_we_say(tmp_path: Path) -> None:
         ours = read_by_us(pid)
         assert (ours.unified, ours.cpu, ours.memory) == (group, group, group)
         assert ours.cpu_limit() == (group, QUOTA)
-        before, began = ours.look(), of_kernel(group / "cpu.stat")
+        before, began = ours.read_counters(), of_kernel(group / "cpu.stat")
         until(lambda: of_kernel(group / "cpu.stat")["nr_periods"] > began["nr_periods"] + 50, "50")
-        after, ended = ours.look(), of_kernel(group / "cpu.stat")
+        after, ended = ours.read_counters(), of_kernel(group / "cpu.stat")
 
     used = (ended["usage_usec"] - began["usage_usec"]) * 1000
     held = (after.throttled_ns or 0) - (before.throttled_ns or 0)
@@ -102,7 +102,7 @@ def test_the_quota_of_the_group_above_is_found(tmp_path: Path) -> None:
             assert ours.cpu_limit() == (group, QUOTA)
             until(lambda: of_kernel(group / "cpu.stat")["nr_throttled"] > 10, "throttling")
             held = [of_kernel(level / "cpu.stat")["throttled_usec"] for level in (child, group)]
-            found = ours.look()
+            found = ours.read_counters()
     # The kernel counts only at the level that has the quota.
     assert held[0] == 0
     assert (found.throttled_ns or 0) >= held[1] * 1000 > 0
@@ -121,9 +121,9 @@ def test_data_larger_than_the_limit_is_read_again(tmp_path: Path) -> None:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         ours = read_by_us(pid)
-        before = ours.look()
-        until(lambda: (ours.look().refault_bytes or 0) > size, "as much as there is")
-        after, level = ours.look(), ours.memory_level()
+        before = ours.read_counters()
+        until(lambda: (ours.read_counters().refault_bytes or 0) > size, "as much as there is")
+        after, level = ours.read_counters(), ours.memory_level()
         pages = of_kernel(group / "memory.stat")["workingset_refault_file"]
     assert after.refault_bytes is not None
     assert size < after.refault_bytes <= pages * os.sysconf("SC_PAGE_SIZE")
@@ -154,7 +154,7 @@ def test_the_limit_of_the_group_above_counts_with_its_own_use(tmp_path: Path) ->
             return level.used_bytes
 
         until(lambda: shown() > 16 * MEBIBYTE, "16 MiB in use")
-    assert hidden("0::/nowhere\n", SYSFS) == {"cpu", "memory", "unified"}
+    assert hidden_controllers("0::/nowhere\n", SYSFS) == {"cpu", "memory", "unified"}
 
 
 IN_A_NAMESPACE = """

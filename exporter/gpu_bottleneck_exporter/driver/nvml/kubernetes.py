@@ -1,4 +1,4 @@
-"""The kubelet's names of NVIDIA's GPUs, from NVIDIA's device plugin, GKE's, and the DRA driver."""
+"""The kubelet's names of NVIDIA's GPUs: NVIDIA's device plugin, GKE's, and the DRA driver."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_bottleneck_exporter.driver.readings import Identity
-from gpu_bottleneck_exporter.host.files import MANY_BYTES, read
+from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, read
 
 _RESOURCES = "nvidia.com/"
-"""Covers `gpu`, `gpu.shared`, and MIG profiles such as `mig-1g.10gb`."""
+"""Resources `gpu`, `gpu.shared`, and MIG profiles such as `mig-1g.10gb`."""
 _DRA_DRIVER = "gpu.nvidia.com"
 """NVIDIA's driver for Dynamic Resource Allocation."""
 _REPLICA = re.compile(r"::[0-9]+$")
 """Suffix of NVIDIA's device plugin for a shared GPU: `GPU-<uuid>::3`."""
 _NODE = re.compile(r"nvidia([0-9]{1,4})(?:/gi([0-9]{1,4}))?(?:/vgpu[0-9]+)?")
-"""GKE's plugin uses the device node: `nvidia0`, `nvidia0/gi1`; either may end in `/vgpu2`."""
+"""Device node, as GKE's plugin: `nvidia0`, `nvidia0/gi1`; either may end in `/vgpu2`."""
 _CLAIMED = re.compile(r"(?:k8s\.gpu\.nvidia\.com/(?:device=|claim=[0-9a-f-]{36}-))?(gpu-.+)")
 """A claimed device: a name, or CDI's `k8s.gpu.nvidia.com/claim=<claim's uid>-<name>`."""
 _NUMBERED = re.compile(r"gpu-([0-9]{1,4})(?:-mig-(.+))?")
-"""The minor of the device node, in all versions of the DRA driver since the first, 25.3.0."""
+"""Minor of the device node, in all DRA drivers since the first, 25.3.0."""
 _CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]{1,5})")
 MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
-"""Which GPU instance a capability's device node stands for; the same as long as the driver runs."""
+"""GPU instances by minor of the capability's device node; constant while the driver runs."""
 _MIG_MINOR = re.compile(r"^gpu([0-9]+)/gi([0-9]+)/(?:ci[0-9]+/)?access ([0-9]+)$", re.MULTILINE)
 _PLACEMENT = re.compile(r"(?:-[0-9]+)+$")
 
 
 def gpus_of_device(source: str, device: str, gpus: Sequence[Identity]) -> list[Identity]:
-    """The `gpus` that the kubelet may mean: see `Driver.gpus_of_device`."""
+    """See `Driver.gpus_of_device`."""
     if source.startswith(_RESOURCES):
         return _plain(device, gpus)
     return _claimed(device, gpus) if source in (_DRA_DRIVER, "") else []
@@ -42,19 +42,19 @@ def _plain(device: str, gpus: Sequence[Identity]) -> list[Identity]:
 
 
 def _at(gpus: Sequence[Identity], minor: str, instance: str | None) -> list[Identity]:
-    """The GPU with this device node, or its MIG GPU instance with the id `instance`."""
+    """The GPU with this device node, or its MIG GPU instance with id `instance`."""
     place = int(minor), instance and int(instance)
     return [gpu for gpu in gpus if (gpu.minor, gpu.gpu_instance) == place]
 
 
 _instances: dict[str, tuple[str, str]] = {}
-"""What `MIG_MINORS` says, by the capability's number."""
+"""Content of `MIG_MINORS` by the capability's minor."""
 
 
 def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
     if capability := _CAPABILITY.fullmatch(device):
         if not _instances:
-            lines = _MIG_MINOR.findall(read(MIG_MINORS, MANY_BYTES) or "")
+            lines = _MIG_MINOR.findall(read(MIG_MINORS, MAX_TABLE_BYTES) or "")
             _instances.update({number: (minor, instance) for minor, instance, number in lines})
         place = _instances.get(capability[1])
         return _at(gpus, *place) if place else []
@@ -71,9 +71,9 @@ def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
 
 
 def _by_profile(profile: str, gpus: Sequence[Identity]) -> list[Identity]:
-    """MIG instances with this profile; their placement on the GPU is not known here.
+    """MIG instances with this profile; their placement is unknown here.
 
-    Older versions name the profile by a number: then any instance may be meant.
+    Older versions number the profiles: then any instance.
     """
     instances = [gpu for gpu in gpus if gpu.parent_uuid is not None]
     if profile.isdecimal():
@@ -82,7 +82,7 @@ def _by_profile(profile: str, gpus: Sequence[Identity]) -> list[Identity]:
 
 
 def _in_a_name(profile: str) -> str:
-    """The form in which device names contain a profile such as `1g.10gb+me`: `1g10gb-me`."""
+    """Form of a profile such as `1g.10gb+me` in device names: `1g10gb-me`."""
     return profile.lower().replace(".", "").replace("+", "-")
 
 
