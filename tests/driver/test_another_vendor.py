@@ -113,7 +113,7 @@ def test_check_names_its_vendor_and_none_other(settings: Settings, holder: int) 
     text = "\n".join(report.lines)
     assert "\ndriver          Acme 1.2\n" in text
     assert re.search(r"gap +gpu 1: down: it smokes\n  remedy +replace it\n", text)
-    assert re.search(r"gap +gpm: .*\n  remedy +the driver does not give it\n", text)
+    assert re.search(r"gap +gpm: .*\n  remedy +the driver does not report it\n", text)
     assert not re.search("NVIDIA|nvidia|NVML|CUDA|XID|Hopper", text)
 
 

@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.driver.nvml.device import NvmlDevice
 from gpu_bottleneck_exporter.driver.nvml.throttle import active_reasons, field_ids
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, System
-from gpu_bottleneck_exporter.driver.refusals import RECHECK_NS, SETTLE_NS, Refusals
+from gpu_bottleneck_exporter.driver.refusals import RECHECK_INTERVAL_NS, SETTLE_NS, Refusals
 from support.board import CALLS
 from support.children import Parent
 from support.models import A100
@@ -298,12 +298,12 @@ def test_what_stays_unsupported_is_hardly_ever_asked_for(nvml: Make) -> None:
     assert isinstance(device, NvmlDevice)
     device._queries.refusals = Refusals(lambda: now)
     asked = []
-    for now in range(0, SETTLE_NS + 2 * RECHECK_NS, SETTLE_NS // 2):
+    for now in range(0, SETTLE_NS + 2 * RECHECK_INTERVAL_NS, SETTLE_NS // 2):
         before = driver.calls
         device.link()
         if driver.calls - before == 5:
             asked.append(now)
-    assert asked == [0, SETTLE_NS // 2, SETTLE_NS, SETTLE_NS + RECHECK_NS]
+    assert asked == [0, SETTLE_NS // 2, SETTLE_NS, SETTLE_NS + RECHECK_INTERVAL_NS]
     assert device.last_error is None
 
 

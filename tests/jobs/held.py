@@ -14,7 +14,7 @@ from typing import Any, cast
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.accounting.windows import Window
-from gpu_bottleneck_exporter.driver.about import UNKNOWN
+from gpu_bottleneck_exporter.driver.about import UNKNOWN_DRIVER
 from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Processes
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
@@ -46,7 +46,7 @@ class Looked:
         self.lines = Found()
 
     def state(self) -> SamplerState:
-        return SamplerState(NO_SYSTEM, UNKNOWN, frozenset(), (), (), 0, 0.0, None)
+        return SamplerState(NO_SYSTEM, UNKNOWN_DRIVER, frozenset(), (), (), 0, 0.0, None)
 
     def seek_name(self, container_id: str) -> None:
         """Pass over it: there is no kubelet."""

@@ -10,7 +10,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Counters
 from gpu_bottleneck_exporter.accounting.windows import WINDOW_BUCKETS
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.driver import readings as kinds
-from gpu_bottleneck_exporter.driver.about import UNKNOWN
+from gpu_bottleneck_exporter.driver.about import UNKNOWN_DRIVER
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
 from gpu_bottleneck_exporter.feeders.job import Job, JobLimits
@@ -364,7 +364,7 @@ def mixed_state() -> SamplerState:
 
 NO_DRIVER = SamplerState(
     NO_SYSTEM,
-    about=UNKNOWN,
+    about=UNKNOWN_DRIVER,
     collectors=NAMES,
     gpus=(),
     outcomes=(),

@@ -1,4 +1,4 @@
-"""Vendor, limits and remedies of a driver as a whole."""
+"""Vendor, limits and remedies of a driver."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ from dataclasses import dataclass, field
 from gpu_bottleneck_exporter.driver.readings import Identity
 
 DOWN = "look for the driver's errors in the kernel log; reset the GPU or reboot the node"
-"""The remedy also where only a node's metrics are known, not its driver."""
+"""Remedy for a GPU that is down."""
 NO_GPU = (
     "look for the GPU driver's errors in the kernel log (dmesg); if there are none, report a bug "
     "with the driver's version"
 )
-"""The remedy if a driver does not open and its error has none."""
-NOT_GIVEN = "the driver does not give it"
+"""Remedy for a driver that does not open."""
+NOT_REPORTED = "the driver does not report it"
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A driver; does not change while it is open. Remedies are phrases without a full stop."""
+    """Constant properties of a driver; remedies are phrases without a full stop."""
 
     title: str
-    """The vendor, or what else `check` prints before the version."""
+    """Vendor, or other text before the version in `check`."""
     simulated: bool = False
     sees_all_namespaces: bool = True
-    """Whether `Device.processes` also lists processes in other PID namespaces than ours."""
+    """Whether `Device.processes` includes other PID namespaces."""
     daemons: frozenset[str] = frozenset()
-    """The driver's own processes that hold a GPU for others, by name (comm: 15 characters)."""
+    """Names (comm, 15 characters) of driver processes that hold a GPU for others."""
     device_nodes: Callable[[Identity], Collection[str]] = lambda _: ()
-    """The device nodes that a process with a context on this GPU has open; none: unknown."""
+    """Device nodes open in each process on this GPU, if known."""
     error_event: str = "error event"
-    """The vendor's name for the events that `Driver.wait_error` returns."""
+    """Name of `Driver.wait_error` events."""
     down: str = DOWN
-    """The remedy for a GPU that is down and whose error has no remedy."""
+    """Remedy for a GPU that is down, if its error has none."""
     hung: str = (
         "look for the driver's errors in the kernel log; if it persists, reboot the node: nothing "
         "else frees a call that hangs in the driver"
     )
-    """The remedy for a GPU whose driver call does not return."""
+    """Remedy for a driver call that does not return."""
     forbidden: str = "give the exporter's user access to the GPU's device files"
-    """The remedy for readings that raise Forbidden."""
+    """Remedy for Forbidden."""
     signals: Mapping[str, str] = field(default_factory=dict)
-    """By missing signal of the GPU: what is lost without it, or the remedy."""
+    """Consequence or remedy by missing signal."""
     seen: Callable[[str | None, str | None], bool] = lambda _model, _version: True
-    """Whether this model and driver version were seen before; the capture of others helps."""
+    """Whether this model and driver version are known: captures of others help."""
 
 
-UNKNOWN = About("unknown")
-"""The stand-in while no driver is open."""
+UNKNOWN_DRIVER = About("unknown")

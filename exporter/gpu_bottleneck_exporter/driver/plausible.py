@@ -1,6 +1,6 @@
-"""Impossible values of any driver, which are dropped: no value is better than a wrong one.
+"""Removal of impossible values, as no value is better than a wrong one.
 
-Only what a driver was seen to return along with success; each bound names its source.
+Covers values that a driver was seen to return with success; each bound names its source.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.driver import readings
 
 Drop = Callable[[str, object], None]
-"""Called with the name of an impossible value, and the value."""
+"""Callback with the name of an impossible value, and the value."""
 
 
 class Range(NamedTuple):
-    """Possible values, both ends included; NaN is never in it."""
+    """Possible values, both ends included, without NaN."""
 
     low: float
     high: float
     slack: float = 0.0
-    """By how much values may be too small or too large: these become `low` and `high`."""
+    """Tolerance, within which values become `low` or `high`."""
 
     def fit(self, value: float) -> float | None:
-        """`value`, within the range; None if it is impossible."""
+        """`value` within the range; None if impossible."""
         if not self.low - self.slack <= value <= self.high + self.slack:
             return None
         return min(max(value, self.low), self.high)
@@ -34,24 +34,24 @@ class Range(NamedTuple):
 _PERCENT = Range(0, 100)
 """808334905 and 4294967295 % on H100 (NVIDIA/dcgm-exporter#418, NVIDIA/DCGM#199)."""
 _RATIO = Range(0, 1, slack=0.05)
-"""NaN (DCGM leaves it out); means between two GPM samples overshoot slightly."""
+"""NaN, which DCGM drops; means between two GPM samples overshoot slightly."""
 _BYTES = Range(0, 1e15)
-"""NaN of links, as above; also the largest that a document of a job may have."""
-_ANYTHING = Range(-(2.0**63), 2.0**63)
-"""All figures: 64 bits hold no larger one, and no text or division of integers takes all others."""
-_RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes")
+"""NaN of links; the maximum is that of a job's document."""
+_NUMBER = (int, float)
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
     readings.Video: {"percents": _PERCENT},
-    readings.Activity: {**dict.fromkeys(_RATIOS, _RATIO), "traffic_bytes": _BYTES},
-    # 3.69 TW for one reading (intel/xpumanager#130).
-    # 10 TJ are 16 years of that.
+    readings.Activity: {
+        **dict.fromkeys(("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes"), _RATIO),
+        "traffic_bytes": _BYTES,
+    },
+    # 3.69 TW once (intel/xpumanager#130); 10 TJ are 16 years at 20 kW.
     readings.Power: {
         **dict.fromkeys(("watts", "module_watts"), Range(0, 20_000)),
         "energy_joules": Range(0, 1e13),
     },
     readings.Memory: dict.fromkeys(("total_bytes", "used_bytes", "reserved_bytes"), _BYTES),
-    # PCI Express Base Specification: x1 to x32. One wrong width would be the most ever observed.
+    # PCI Express Base Specification: x1 to x32. A wrong width would be the maximum observed.
     readings.Link: dict.fromkeys(("width", "width_max"), Range(1, 32)),
     # 345 to 644245923 degrees Celsius on A100 and H100 (NVIDIA/dcgm-exporter#312).
     readings.Thermal: {
@@ -60,13 +60,10 @@ _RANGES: Mapping[type[object], Mapping[str, Range]] = {
         "margin": Range(-150, 200),
     },
 }
-_FIGURE = (int, float)
-_LARGEST_PID = 2**22
-"""PID_MAX_LIMIT of the kernel's linux/threads.h; 0 and 4294967295 came (XuehaiPan/nvitop#75)."""
 
 
 def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
-    """`reading` without impossible values; `drop` is called for each."""
+    """`reading` without impossible values, each passed to `drop`."""
     kind: object = type(reading)
     wrong = {
         name: _fitted(name, part, possible, drop)
@@ -80,67 +77,68 @@ def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
             if sample.percent is None:
                 drop("samples", "not 0 to 100 %")
     if isinstance(reading, readings.Processes):
-        return _of_known_pids(reading, drop)
+        return _with_valid_pids(reading, drop)
     return reading
 
 
 @cache
 def _ranges(kind: type[readings.Reading]) -> tuple[tuple[str, Range], ...]:
-    """Name and range of each part of readings of type `kind`."""
+    """Name and range of each part; the default is 64 bits, beyond which integer division fails."""
     special = _RANGES.get(kind, {})
-    return tuple((item.name, special.get(item.name, _ANYTHING)) for item in fields(kind))
+    any_64_bits = Range(-(2.0**63), 2.0**63)
+    return tuple((item.name, special.get(item.name, any_64_bits)) for item in fields(kind))
 
 
-def _fits(given: object, possible: Range) -> bool:
-    """Whether a part is within the range, as nearly all are: cheaper than `_fitted`."""
-    if isinstance(given, _FIGURE):
-        return possible.low <= given <= possible.high
-    if given is None or not isinstance(given, Mapping):
+def _fits(value: object, possible: Range) -> bool:
+    """Whether a part is within the range: cheaper than `_fitted`."""
+    if isinstance(value, _NUMBER):
+        return possible.low <= value <= possible.high
+    if value is None or not isinstance(value, Mapping):
         return True
     low, high = possible.low, possible.high
-    return not any(isinstance(v, _FIGURE) and not low <= v <= high for v in given.values())
+    return not any(isinstance(v, _NUMBER) and not low <= v <= high for v in value.values())
 
 
 def _rings(reading: readings.Reading) -> Iterable[readings.Ring]:
-    """The rings of samples in `reading`."""
     if isinstance(reading, readings.Utilization):
         return reading.gpu or (), reading.memory or ()
     return reading.rings.values() if isinstance(reading, readings.Video) else ()
 
 
-def _fitted(name: str, given: object, possible: Range, drop: Drop) -> object:
-    """The possible values of part `name` of a reading."""
-    if isinstance(given, Mapping):
-        fitted = {key: _fitted(f"{name} {key}", one, possible, drop) for key, one in given.items()}
-        return {key: one for key, one in fitted.items() if one is not None}
-    if not isinstance(given, _FIGURE):
-        return given
-    if (value := possible.fit(given)) is None:
-        drop(name, given)
+def _fitted(name: str, part: object, possible: Range, drop: Drop) -> object:
+    """The possible values of part `name`."""
+    if isinstance(part, Mapping):
+        fitted = {key: _fitted(f"{name} {key}", item, possible, drop) for key, item in part.items()}
+        return {key: item for key, item in fitted.items() if item is not None}
+    if not isinstance(part, _NUMBER):
+        return part
+    if (value := possible.fit(part)) is None:
+        drop(name, part)
     return value
 
 
-def _of_known_pids(reading: readings.Processes, drop: Drop) -> readings.Processes:
-    known = [one for one in reading.processes if 1 <= one.pid <= _LARGEST_PID]
-    for index, one in enumerate(known):
-        if not _fits(one.used_bytes, _BYTES):
-            drop("used_bytes", one.used_bytes)
-            known[index] = replace(one, used_bytes=None)
-    unknown = len(reading.processes) - len(known)
-    if unknown:
-        drop("pid", unknown)
-    elif tuple(known) == reading.processes:
+def _with_valid_pids(reading: readings.Processes, drop: Drop) -> readings.Processes:
+    # Up to PID_MAX_LIMIT (linux/threads.h): 0 and 4294967295 came (XuehaiPan/nvitop#75).
+    valid = [process for process in reading.processes if 1 <= process.pid <= 2**22]
+    for index, process in enumerate(valid):
+        if not _fits(process.used_bytes, _BYTES):
+            drop("used_bytes", process.used_bytes)
+            valid[index] = replace(process, used_bytes=None)
+    invalid = len(reading.processes) - len(valid)
+    if invalid:
+        drop("pid", invalid)
+    elif tuple(valid) == reading.processes:
         return reading
-    # Somebody holds the GPU, even if the pid is wrong.
-    hidden = reading.others_hidden or unknown > 0
-    return replace(reading, processes=tuple(known), others_hidden=hidden)
+    # A process has a context, even if its pid is wrong.
+    hidden = reading.others_hidden or invalid > 0
+    return replace(reading, processes=tuple(valid), others_hidden=hidden)
 
 
 def is_void(reading: readings.Reading) -> bool:
-    """Whether no value is left in it."""
+    """Whether it has no value left."""
     if isinstance(reading, readings.Utilization):
-        told = [sample.percent for sample in reading.gpu or ()]
-        return all(percent is None for percent in (reading.gpu_percent, *told))
+        percents = [sample.percent for sample in reading.gpu or ()]
+        return all(percent is None for percent in (reading.gpu_percent, *percents))
     values = {field.name: getattr(reading, field.name) for field in fields(reading)}
     values.pop("interval_ns", None)
     return all(value is None or value == {} for value in values.values())

@@ -1,7 +1,7 @@
-"""Readings of a driver in the project's units; None stands for what could not be read.
+"""Readings of a driver; None for unreadable values.
 
-Units follow the metric contract: seconds, bytes, joules, watts, hertz, degrees Celsius, ratios
-0-1. Times that are summed up stay integer nanoseconds, so that nothing is lost to rounding.
+Units: seconds, bytes, joules, watts, hertz, degrees Celsius, ratios 0-1. Sums of time are integer
+nanoseconds, without rounding.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a GPU or MIG instance.
-
-    `index` is the driver's index of the physical GPU; for a MIG instance, its parent's.
-    """
+    """Identity of a GPU or MIG instance; `index` is the driver's, of the parent."""
 
     index: int
     uuid: str
@@ -34,25 +31,24 @@ class Identity:
     mig_profile: str | None = None
     parent_uuid: str | None = None
     gpu_instance: int | None = None
-    """The driver's id of the GPU instance on its parent."""
+    """Driver's id of the GPU instance on its parent."""
     minor: int | None = None
-    """The number of the device node; for a MIG instance, its parent's."""
+    """Number of the (parent's) device node."""
     coherent: bool = False
-    """Whether NVLink-C2C makes its memory a part of the host's, which the kernel uses, too."""
+    """Whether the kernel also uses its memory (NVLink-C2C)."""
     counted_with: str | None = None
-    """UUID of the first MIG device of the same GPU instance, which has the readings of all of them.
+    """UUID of the first MIG device of its GPU instance, which has the readings of all.
 
-    Compute instances of one GPU instance share its memory and its counters.
+    Compute instances share memory and counters.
     """
 
 
 class RingSample(NamedTuple):
     """One entry of the driver's utilization ring.
 
-    `timestamp_us` is the end of the sample's window on the driver's own clock (since the epoch on
-    most GPUs, since boot on some): only differences are meaningful. `percent` is the share of the
-    window in which a kernel ran, or in which device memory was read or written; None if the
-    driver's figure is impossible.
+    `timestamp_us`: end of its window on the driver's clock (since the epoch or boot), for
+    differences only. `percent`: share of the window with a kernel, or with device memory access;
+    None if impossible.
     """
 
     timestamp_us: int
@@ -60,21 +56,20 @@ class RingSample(NamedTuple):
 
 
 Ring = tuple[RingSample, ...]
-"""The entries of one ring newer than the last drain, oldest first."""
+"""New entries since the last drain, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one method of a device returns."""
+    """The result of one method of a device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Utilization(Reading):
-    """Busy time of the GPU and of its memory controller since the last reading.
+    """Busy time of the GPU and its memory controller since the last reading.
 
-    A ring is None if it is unsupported, and empty if the driver has nothing newer. `gpu_percent`
-    and `memory_percent` are the driver's single reading (one window of 1/6 to 1 s), read only if
-    the rings return nothing.
+    Rings: None if unsupported, empty without news. Percents: the driver's single reading (one
+    window of 1/6 to 1 s), only if the rings are empty.
     """
 
     gpu: Ring | None = None
@@ -85,11 +80,9 @@ class Utilization(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Video(Reading):
-    """Utilization of the video engines (encoder, decoder, jpeg, ofa) since the last reading.
+    """Utilization of the video engines (encoder, decoder, jpeg, ofa), like `Utilization`.
 
-    By engine that the GPU has, like `Utilization`: a ring, which may be empty, or the driver's
-    single reading where the ring returns nothing. The ring of an engine that was idle may hold its
-    newest sample alone.
+    The ring of an idle engine may have its newest sample alone.
     """
 
     rings: Mapping[str, Ring] = field(default_factory=dict)
@@ -98,10 +91,7 @@ class Video(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Activity(Reading):
-    """Means over the `interval_ns` since the last reading (GPM, Hopper and later).
-
-    Ratios are 0-1 of the interval; traffic is in bytes within the interval.
-    """
+    """Means over the last `interval_ns` (GPM, Hopper and later): ratios 0-1, traffic in bytes."""
 
     interval_ns: int
     graphics: float | None = None
@@ -114,34 +104,34 @@ class Activity(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Power(Reading):
-    """Electrical power in watts; `energy_joules` counts since the driver was loaded."""
+    """Power in watts; energy since the driver was loaded."""
 
     watts: float | None = None
     limit_watts: float | None = None
     energy_joules: float | None = None
     default_limit_watts: float | None = None
-    """The limit with which the board ships."""
+    """Factory limit."""
     module_watts: float | None = None
     module_limit_watts: float | None = None
-    """Power and limit of a superchip's module, its CPU included; None elsewhere."""
+    """Values of a superchip's module with its CPU; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thermal(Reading):
     """Degrees Celsius by sensor (gpu, memory) and limit.
 
-    Limits are those of the GPU (slowdown, shutdown, max_operating) and memory_max_operating.
+    Limits: slowdown, shutdown and max_operating of the GPU, and memory_max_operating.
     """
 
     sensors: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     margin: float | None = None
-    """Degrees from the hottest sensor to its slowdown threshold; negative above it."""
+    """Degrees from the hottest sensor to its slowdown threshold; negative above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks(Reading):
-    """Hertz now and maximum, by clock (sm, memory, graphics, video)."""
+    """Current and maximum hertz by clock (sm, memory, graphics, video)."""
 
     now: Mapping[str, float] = field(default_factory=dict)
     maximum: Mapping[str, float] = field(default_factory=dict)
@@ -149,7 +139,7 @@ class Clocks(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Throttle(Reading):
-    """Nanoseconds throttled since the driver was loaded, and whether it is now, by reason."""
+    """Nanoseconds throttled since the driver was loaded, and current state, by reason."""
 
     spent_ns: Mapping[str, int] = field(default_factory=dict)
     active: Mapping[str, bool] = field(default_factory=dict)
@@ -157,21 +147,18 @@ class Throttle(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Memory(Reading):
-    """Device memory in bytes.
-
-    If the driver does not report reserved memory, it is None and `used_bytes` includes it.
-    """
+    """Device memory in bytes; without `reserved_bytes`, `used_bytes` includes it."""
 
     total_bytes: int | None = None
     used_bytes: int | None = None
     reserved_bytes: int | None = None
     of_machine: bool = False
-    """Whether the GPU has none of its own: then its processes' memory is what is used."""
+    """Whether the GPU uses the machine's: used is then the memory of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health(Reading):
-    """Memory errors: counters since the driver was loaded, and the state of row remapping."""
+    """Memory errors since the driver was loaded, and row remapping."""
 
     ecc_errors: Mapping[str, int] = field(default_factory=dict)
     remapped_rows: Mapping[str, int] = field(default_factory=dict)
@@ -181,31 +168,28 @@ class Health(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Condition(Reading):
-    """The condition of a GPU as a whole, as its driver reports it."""
+    """The condition of a GPU as a whole."""
 
     recovery_action: str | None = None
-    """What it asks for: none, gpu_reset, node_reboot and so on; action_N for an unknown number."""
+    """Requested action: none, gpu_reset, node_reboot and so on; action_N if unknown."""
     fabric_state: str | None = None
-    """Registration with the NVLink fabric: not_started, in_progress, completed, failed.
-
-    None where there is no fabric. CUDA does not start before it is completed.
-    """
+    """NVLink fabric registration: not_started, in_progress, completed, failed; CUDA needs
+    completed."""
     nvlinks_active: int | None = None
     nvlink_errors: Mapping[str, int] = field(default_factory=dict)
-    """Over all links, since the driver was loaded: replay, recovery."""
+    """All links since the driver was loaded: replay, recovery."""
     repair_pending: bool | None = None
     """Whether a repair of memory or of an SM cluster awaits a reset."""
     memory_unrepairable: bool | None = None
     problems: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Each problem in words, with its remedy."""
+    """Problems in words, with their remedies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link(Reading):
-    """The PCIe link now, the chip's maximum, and the count of replayed packets.
+    """The PCIe link, the chip's maximum, and replayed packets.
 
-    Boards and virtual machines may connect fewer lanes than `width_max`: it is no reference for
-    `width`.
+    Boards and virtual machines may connect fewer lanes than `width_max`.
     """
 
     replays: int | None = None
@@ -216,7 +200,7 @@ class Link(Reading):
 
 
 class Pod(NamedTuple):
-    """Names of a pod and of a container in it."""
+    """A container of a pod."""
 
     namespace: str
     pod: str
@@ -225,10 +209,7 @@ class Pod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that holds a context on the GPU.
-
-    The driver translates `pid` into the reader's PID namespace.
-    """
+    """A process with a context; `pid` in our PID namespace."""
 
     pid: int
     used_bytes: int | None = None
@@ -238,25 +219,25 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Processes(Reading):
-    """All processes that hold a context, each once."""
+    """All processes with a context, each once."""
 
     processes: tuple[Process, ...] = ()
     others_hidden: bool = False
-    """Whether PID namespaces may hide others from us: then an empty list proves nothing."""
+    """Whether PID namespaces may hide others: an empty list proves nothing."""
     pod: Pod | None = None
-    """Of all processes of a simulated GPU, which run in none."""
+    """Pod of a simulated GPU's processes."""
     bystanders: int = 0
-    """Processes that are left out: those of a desktop, and the driver's daemons."""
+    """Number of omitted processes: a desktop's, and the driver's daemons."""
 
     @property
     def count(self) -> int | None:
-        """Number of processes; None if there may be some that all are hidden."""
+        """Number of processes; None if all may be hidden."""
         return len(self.processes) if self.processes or not self.others_hidden else None
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvent:
-    """An error of the physical GPU with driver index `index` (NVIDIA: an XID)."""
+    """An error of physical GPU `index` (NVIDIA: an XID)."""
 
     index: int
     code: int

@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter import __version__, remedies
 from gpu_bottleneck_exporter.accounting.stall import NETWORK
 from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
-from gpu_bottleneck_exporter.driver.about import DOWN, NOT_GIVEN
+from gpu_bottleneck_exporter.driver.about import DOWN, NOT_REPORTED
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
@@ -131,7 +131,7 @@ def signal_remedies(state: SamplerState) -> dict[str, str]:
 
 def _of_gpus(signal: str, state: SamplerState) -> str:
     instead = substitutes(signal, state.gpus)
-    reason = state.about.signals.get(signal, NOT_GIVEN)
+    reason = state.about.signals.get(signal, NOT_REPORTED)
     return ": ".join(filter(None, (reason, "; ".join(instead))))
 
 

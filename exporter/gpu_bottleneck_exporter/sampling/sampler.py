@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpu_bottleneck_exporter.accounting.tick import Subscriber
-from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN, About
+from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN_DRIVER, About
 from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, Processes, System
 from gpu_bottleneck_exporter.logthrottle import QUIET_SECONDS, LogThrottle
@@ -218,7 +218,7 @@ class Sampler:
         driver, workers = self._driver, self._workers
         return SamplerState(
             system=driver.system if driver else NO_SYSTEM,
-            about=driver.about if driver else UNKNOWN,
+            about=driver.about if driver else UNKNOWN_DRIVER,
             collectors=self._names,
             gpus=self._assigned([self._kept(gpu) for gpu in self._gpus(workers, now)]),
             outcomes=tuple(found for worker in workers for found in worker.outcomes(now)),

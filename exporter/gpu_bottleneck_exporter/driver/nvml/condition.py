@@ -1,4 +1,4 @@
-"""The condition of a GPU as a whole: recovery action, fabric, NVLinks, pending repairs."""
+"""Condition of a GPU: recovery action, fabric, NVLinks, pending repairs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpu_bottleneck_exporter.driver.nvml.remedies import OF_FABRIC, RECOVERY, RE
 from gpu_bottleneck_exporter.driver.readings import Condition
 
 _RECOVERY_ACTION = 230
-"""Field id, which older bindings do not name."""
+"""Field id without a name in older bindings."""
 _ACTIONS = (
     *("none", "gpu_reset", "node_reboot", "drain_p2p"),
     *("drain_and_reset", "recover_imex_domain", "bus_reset", "system_reboot"),
 )
-"""Names of the values of nvmlDeviceGpuRecoveryAction_t."""
+"""Values of nvmlDeviceGpuRecoveryAction_t."""
 _FABRIC = ((struct.Struct("=I16xIIB3xIB3x"), 0x3000028), (struct.Struct("=I16xIIB3xI"), 0x2000024))
-"""nvmlGpuFabricInfo_v3_t and _v2_t, and their versions, the newest first."""
+"""nvmlGpuFabricInfo_v3_t and _v2_t, and their versions, newest first."""
 _STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
-"""Names of NVML_GPU_FABRIC_STATE_*; 0: the GPU is part of no fabric."""
+"""NVML_GPU_FABRIC_STATE_*; 0: no fabric."""
 _COMPLETED = 3
 _REPAIR = struct.Struct("=III"), 0x100000C
 """nvmlRepairStatus_v1_t: version, pending repairs of memory channels and of TPCs."""
 _UNREPAIRABLE = struct.Struct("=I4x")
-"""nvmlUnrepairableMemoryStatus_v1_t has one member, and no version as in the binding; with room."""
+"""nvmlUnrepairableMemoryStatus_v1_t: one member, no version as in the binding; with room."""
 _ERRORS = {
     "replay": pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
     "recovery": pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
@@ -37,7 +37,7 @@ _MAX_LINKS = 36
 
 
 def read(queries: Queries) -> Condition:
-    """The condition of the GPU that is queried. Raises Unsupported if nothing of it is known."""
+    """The condition of the queried GPU. Raises Unsupported if nothing is known."""
     queries.begin()
     action = queries.field(_RECOVERY_ACTION)
     fabric = _fabric_state(queries)
@@ -82,8 +82,8 @@ def _fabric_state(queries: Queries) -> str | None:
 
 
 def _nvlinks(queries: Queries) -> tuple[int | None, dict[str, int]]:
-    """Active links, None without any; and errors by kind over all links."""
-    # Links beyond the count answer with errors on some boards, so it is never exceeded.
+    """Active links, if any, and errors by kind over all links."""
+    # Calls for links beyond the count fail on some boards.
     count = min(int(queries.field(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT) or 0), _MAX_LINKS)
     states = [queries.ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(count)]
     if not any(state is not None for state in states):

@@ -36,7 +36,7 @@ _POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
 """Fields with the GPU's power, the preferred one first."""
 _MODULE = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT)
 _MODULE_SCOPE = pynvml.NVML_POWER_SCOPE_MODULE
-"""Scope of field values that covers GPU and CPU of a superchip (GH200, GB200)."""
+"""Scope that covers GPU and CPU of a superchip (GH200, GB200)."""
 _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
     "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -55,12 +55,12 @@ _LINK = (
     pynvml.nvmlDeviceGetCurrPcieLinkWidth,
     pynvml.nvmlDeviceGetMaxPcieLinkWidth,
 )
-"""In the order of `Link`. Never nvmlDeviceGetPcieThroughput, which blocks for 20 ms."""
+"""Calls in the order of `Link`; nvmlDeviceGetPcieThroughput would block for 20 ms."""
 _MHZ = 1_000_000
 
 
 class NvmlDevice(NvmlInstance):
-    """A whole GPU. Of what never changes, each value is asked for until it is given."""
+    """A whole GPU. Constant values are queried until they are known."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class NvmlDevice(NvmlInstance):
             for name, (kind, _) in _ENGINES.items()
         }
         self._proven: set[str] = set()
-        """Engines whose rings were filled, or whose reading was answered."""
+        """Engines with a filled ring, or an answered reading."""
         self._throttle = ThrottleCounters(self._queries, driver_version)
         self._supported_reasons: int | None = None
         self._default_limit: int | None = None
@@ -93,7 +93,7 @@ class NvmlDevice(NvmlInstance):
         if gpu and memory:
             return readings.Utilization(gpu, memory)
         rates = queries.ask(pynvml.nvmlDeviceGetUtilizationRates)
-        # An empty ring is an answer. Without a ring, the single reading has to do.
+        # An empty ring is an answer; without a ring, the single reading is used.
         if not gpu and (gpu is None or queries.last_error):
             queries.require(rates)
         percents = () if rates is None else (int(rates.gpu), int(rates.memory))
@@ -103,7 +103,7 @@ class NvmlDevice(NvmlInstance):
         """Utilization of video engines in percent: their rings, else ...Get...Utilization."""
         queries = self._queries.begin()
         rings = {name: ring.drain() for name, ring in self._engine_rings.items()}
-        # An empty ring alone does not prove that there is an engine.
+        # An empty ring does not prove an engine.
         silent = [n for n, ring in rings.items() if ring is None or not (ring or n in self._proven)]
         answers = {name: queries.ask(_ENGINES[name][1]) for name in silent}
         percents = {name: int(answer[0]) for name, answer in answers.items() if answer is not None}
@@ -124,16 +124,16 @@ class NvmlDevice(NvmlInstance):
         queries.require(milliwatts, limit, energy)
         if self._default_limit is None:
             self._default_limit = queries.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
-        # Only asked where a CPU shares the module: drivers may ignore the scope elsewhere.
+        # Only with a CPU in the module: drivers may ignore the scope elsewhere.
         module = queries.fields(*_MODULE, scope=_MODULE_SCOPE) if self._coherent else {}
         values = (milliwatts, limit, energy, self._default_limit, *map(module.get, _MODULE))
         return readings.Power(*(None if value is None else value / 1000 for value in values))
 
     def thermal(self) -> readings.Thermal:
-        """Temperatures, limits and the margin, in degrees Celsius, as far as the driver has them.
+        """Temperatures, limits and the margin, in degrees Celsius.
 
-        No limit follows from a margin: that is the nearest threshold's of any sensor, so it does
-        not fall by a degree for each degree of the GPU.
+        A margin gives no limit: it is the nearest threshold's of any sensor, so it does not fall by
+        a degree for each degree of the GPU.
         """
         queries = self._queries.begin()
         gpu = queries.ask_any(_TEMPERATURE, pynvml.NVML_TEMPERATURE_GPU)
@@ -197,7 +197,7 @@ class NvmlDevice(NvmlInstance):
         values = [queries.ask(getter) for getter in _LINK]
         queries.require(*values)
         replays, *speed = values
-        link = readings.Link(replays, *(number or None for number in speed))  # 0: not known
+        link = readings.Link(replays, *(number or None for number in speed))  # 0: unknown
         on_pcie = (link.generation, link.width) != PLACEHOLDER
         if on_pcie or not (self._coherent or self._lacks_memory()):
             return link

@@ -1,4 +1,4 @@
-"""Opening NVML, its GPUs and its events."""
+"""NVML, its GPUs and its events."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ T = TypeVar("T")
 class NvmlDriver(Driver):
     """NVML, opened once and never shut down.
 
-    A shutdown while a thread is inside a call is a use-after-free in the library, and reopening it
-    costs a cold start of every GPU without persistence mode.
+    A shutdown during a call is a use-after-free in the library, and reopening costs a cold start of
+    every GPU without persistence mode.
     """
 
     name = "nvml"
@@ -48,8 +48,7 @@ class NvmlDriver(Driver):
     def __init__(self) -> None:
         """Load and initialise the library.
 
-        Raises DriverMissing (also if the driver has no GPU yet), DriverUnusable, or another
-        DriverError.
+        Raises DriverMissing (also without a GPU), DriverUnusable, or another DriverError.
         """
         self._metered: dict[int | None, Calls] = {}
         self._handles: dict[int, object] = {}
@@ -63,7 +62,7 @@ class NvmlDriver(Driver):
         )
         self._count = int(calls.ask(pynvml.nvmlDeviceGetCount))
         if not self._count:
-            # Safe, as no thread is inside yet; and the driver counts GPUs at initialisation only.
+            # Safe before any thread is inside; GPUs are counted at initialisation only.
             with contextlib.suppress(DriverError):
                 calls.ask(pynvml.nvmlShutdown)
             raise DriverMissing("the driver lists no GPU", remedy("no_gpu"))
@@ -71,12 +70,12 @@ class NvmlDriver(Driver):
 
     @property
     def calls(self) -> int:
-        """Calls made into the driver so far."""
+        """Number of driver calls."""
         return sum(calls.count for calls in list(self._metered.values()))
 
     @property
     def seconds(self) -> float:
-        """Seconds spent inside driver calls so far."""
+        """Time in driver calls."""
         return sum(calls.nanoseconds for calls in list(self._metered.values())) / 1e9
 
     def count(self) -> int:
@@ -84,7 +83,7 @@ class NvmlDriver(Driver):
         return self._count
 
     def open(self, index: int) -> list[Device]:
-        """GPU `index` and, after it, its MIG instances."""
+        """GPU `index`, then its MIG instances."""
         calls = self._meter(index)
         whole = calls.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
         identity = _identify(calls, index, whole)
@@ -109,11 +108,11 @@ class NvmlDriver(Driver):
         return devices
 
     def watch_errors(self, index: int) -> None:
-        """Register with nvmlDeviceRegisterEvents, once for each new event set."""
+        """Register with nvmlDeviceRegisterEvents, once per event set."""
         self._events.register(index, self._meter(index), self._handles[index])
 
     def instances(self, index: int) -> tuple[str, ...]:
-        """UUIDs of the MIG instances that GPU `index` has now."""
+        """UUIDs of the current MIG instances of GPU `index`."""
         calls = self._meter(index)
         whole = calls.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
         handles = _instance_handles(calls, whole)
@@ -124,7 +123,7 @@ class NvmlDriver(Driver):
         return self._events.wait(timeout_seconds)
 
     def _meter(self, index: int | None) -> Calls:
-        # One per GPU, hence per thread: counting then needs no lock.
+        # One per GPU, so per thread: no lock for counts.
         return self._metered.setdefault(index, Calls())
 
 
@@ -168,7 +167,7 @@ def _instance_handles(calls: Calls, whole: object) -> list[object]:
 
 
 def _optional(ask: Callable[..., T], *arguments: object) -> T | None:
-    """The answer of `ask`; None if it fails."""
+    """The result of `ask`; None if it fails."""
     with contextlib.suppress(DriverError):
         return ask(*arguments)
     return None

@@ -1,8 +1,7 @@
 """XIDs through NVML's event sets.
 
-One thread waits for all GPUs. Each GPU is registered by the thread that reads it, as any call may
-hang with its GPU. If a set fails (as after a GPU reset), a new one replaces it, and every GPU
-registers again.
+One thread waits for all GPUs; each is registered by its own thread, as any call may hang with its
+GPU. A failed set (as after a GPU reset) is replaced, and every GPU registers again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class _Set:
     handle: object
     registered: set[int] = field(default_factory=set)
     users: int = 0
-    """Threads that are registering a GPU with it: it must not be freed meanwhile."""
+    """Threads that register a GPU with it, so that it must not be freed."""
 
 
 class XidEvents:
@@ -36,16 +35,16 @@ class XidEvents:
         self._calls = calls
         self._lock = threading.Lock()
         self._gpus: dict[int, int] = {}
-        """Index by the address of its handle."""
-        # Created now if possible: events are lost until a GPU is registered, when it is opened.
+        """Index by handle address."""
+        # Created early: events are lost until a GPU is registered.
         self._set: _Set | None = None
         with contextlib.suppress(DriverError):
             self._set = self._new_set()
 
     def register(self, index: int, calls: Calls, handle: object) -> None:
-        """Register GPU `index` behind `handle`, unless it is; called by the GPU's own thread.
+        """Register GPU `index` behind `handle`, once, in the GPU's own thread.
 
-        Raises DriverError if a GPU that has XIDs cannot be registered; its readings go on.
+        Raises DriverError if a GPU with XIDs cannot be registered.
         """
         with self._lock:
             chosen = self._set
@@ -62,19 +61,19 @@ class XidEvents:
                 chosen.users -= 1
 
     def forget(self, index: int) -> None:
-        """Forget that GPU `index` is registered: reopening it may have undone that."""
+        """Register GPU `index` anew next time, as reopening it may have undone that."""
         with self._lock:
             if self._set:
                 self._set.registered.discard(index)
 
     def wait(self, timeout_seconds: float) -> ErrorEvent | None:
-        """The next XID (nvmlEventSetWait_v2); None after `timeout_seconds` without one.
+        """The next XID (nvmlEventSetWait_v2); None after `timeout_seconds`.
 
         Raises Unsupported if the driver has no events, or another DriverError.
         """
         chosen = self._set = self._set or self._new_set()
         try:
-            # Not metered: the time spent here is waiting, not work.
+            # Not metered, as it only waits.
             data = pynvml.nvmlEventSetWait_v2(chosen.handle, int(timeout_seconds * 1000))
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_TIMEOUT:
@@ -93,7 +92,7 @@ class XidEvents:
         with self._lock:
             self._set = None
             in_use = failed.users > 0
-        if not in_use:  # else it is never freed, as the call that uses it may hang for ever
+        if not in_use:  # never freed otherwise: a call that uses it may hang forever
             with contextlib.suppress(DriverError):
                 self._calls.ask(pynvml.nvmlEventSetFree, failed.handle)
 

@@ -1,4 +1,4 @@
-"""The table of GPUs on which the driver's answers were seen: `findings.csv` beside this file."""
+"""The table of GPUs on which the driver was tested: `findings.csv` beside this file."""
 
 from __future__ import annotations
 

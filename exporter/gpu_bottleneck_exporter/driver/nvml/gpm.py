@@ -1,7 +1,7 @@
 """GPU performance monitoring (nvmlGpm*): means between two samples, Hopper and later.
 
-Each sample is compared with the previous one, so the means cover all time, however long a tick
-is. Needs no root, and does not conflict with profilers.
+Consecutive samples are compared, so the means cover all time. Needs no root, and does not conflict
+with profilers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.driver.readings import Activity
 MINIMUM_INTERVAL_NS = 200_000_000
 """Twice the 100 ms below which the driver's means are invalid."""
 MAXIMUM_INTERVAL_NS = 10_000_000_000
-"""A mean over a longer interval is dropped, as its whole time would be booked at one moment."""
+"""Interval beyond which a mean is dropped, as its time would be recorded at one moment."""
 
 _RATIOS = {
     pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: "graphics",
@@ -51,23 +51,23 @@ C2C_RATES = {
     102: "c2c_data_transmit",
     103: "c2c_data_receive",
 }
-"""Older bindings have no names for these."""
+"""Metrics without names in older bindings."""
 IDS = (*_RATIOS, *_PIPES, *_RATES)
-"""Read in one call into an array of our own: the binding's has room for all metrics, 19 kB."""
+"""Metrics read in one call into our own array; the binding's has room for all, 19 kB."""
 _MIB = 1024 * 1024
 _HEAD = struct.Struct("=II2Q")
 """nvmlGpmMetricsGet_t: version, number of metrics, two samples; the metrics follow."""
 _METRIC = struct.Struct("=IId24x")
-"""nvmlGpmMetric_t: metric id, return code, value, and three names that are not used."""
+"""nvmlGpmMetric_t: metric id, return code, value, and three unused names."""
 
 
 class GpmReader:
-    """The GPM samples of one GPU or MIG instance, owned by one thread."""
+    """The GPM samples of one GPU or MIG instance. Not thread-safe."""
 
     def __init__(self, calls: Calls, handle: object, gpu_instance: int | None = None) -> None:
         """Read the GPU behind `handle`, or its MIG GPU instance `gpu_instance`.
 
-        Raises Unsupported if the GPU has no GPM.
+        Raises Unsupported.
         """
         self._calls = calls
         self._get = partial(calls.ask, pynvml.nvmlGpmSampleGet, handle)
@@ -86,10 +86,10 @@ class GpmReader:
                 self._calls.ask(pynvml.nvmlGpmSampleFree, sample)
 
     def read(self, *, coherent: bool = False) -> Activity | None:
-        """Means since the last reading, 0-1; None until there are two samples far enough apart.
+        """Means since the last reading, 0-1; None until two samples are far enough apart.
 
-        `coherent`: with the traffic over NVLink-C2C, which drivers before 575 do not know.
-        Raises Unsupported, DeviceLost or DriverError.
+        `coherent`: with the traffic over NVLink-C2C, unknown before driver 575. Raises Unsupported,
+        DeviceLost or DriverError.
         """
         now = time.monotonic_ns()
         if self._old_at_ns is None:
@@ -106,7 +106,7 @@ class GpmReader:
                 values |= self._compare(tuple(C2C_RATES))
         self._old, self._new = self._new, self._old
         self._old_at_ns = now
-        # After a series of failures: minutes booked at once would look like a rate above one.
+        # After failures: minutes recorded at once would look like a rate above one.
         return None if interval > MAXIMUM_INTERVAL_NS else _activity(values, interval)
 
     def _compare(self, ids: tuple[int, ...]) -> dict[int, float]:
@@ -120,19 +120,19 @@ class GpmReader:
 
 
 def request(old: object, new: object, ids: tuple[int, ...]) -> ctypes.Array[ctypes.c_char]:
-    """The argument of nvmlGpmMetricsGet: two samples, and an entry to fill in for each metric."""
+    """The argument of nvmlGpmMetricsGet: two samples, and an empty entry per metric."""
     head = _HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), address(old), address(new))
     return ctypes.create_string_buffer(head + _unanswered(ids))
 
 
 def answers(question: ctypes.Array[ctypes.c_char]) -> Iterator[tuple[int, int, float]]:
-    """Id, return code and value of each metric, once the call has filled them in."""
+    """Id, return code and value of each metric after the call."""
     return _METRIC.iter_unpack(question.raw[_HEAD.size : -1])
 
 
 @cache
 def _unanswered(ids: tuple[int, ...]) -> bytes:
-    """Entries preset to an error: one that the driver leaves untouched is no value."""
+    """Entries preset to an error, so that untouched ones have no value."""
     return b"".join(_METRIC.pack(metric, UNTOUCHED, math.nan) for metric in ids)
 
 

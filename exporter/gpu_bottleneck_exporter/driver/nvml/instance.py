@@ -1,4 +1,4 @@
-"""One MIG instance through NVML, and what a whole GPU shares with one."""
+"""One MIG instance through NVML, and the parts common with a whole GPU."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ _BASICS = (
     (pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
     (pynvml.nvmlDeviceGetUtilizationRates,),
 )
-"""Calls that nearly every GPU answers, and that the library cannot answer without the GPU."""
+"""Calls of nearly every GPU that the library cannot answer without it."""
 
 LINK_NOW = (pynvml.nvmlDeviceGetCurrPcieLinkGeneration, pynvml.nvmlDeviceGetCurrPcieLinkWidth)
 PLACEHOLDER = (1, 1)
-"""Generation and width that NVML gives for a GPU that is not on PCIe."""
+"""Generation and width of a GPU that is not on PCIe."""
 
 
 class NvmlInstance(Device):
-    """A MIG instance: it has memory, processes and GPM; the rest belongs to its GPU."""
+    """A MIG instance with memory, processes and GPM; the rest belongs to its GPU."""
 
     def __init__(
         self, calls: Calls, handle: object, identity: Identity, whole: object, *, coherent: bool
     ) -> None:
-        """`whole`: the handle of the instance's GPU; `coherent`: whether NVLink-C2C connects it.
+        """`whole`: the handle of its GPU; `coherent`: whether NVLink-C2C connects that.
 
-        GPUs that share memory with the CPU (GB10, GH200, GB200) are described by NVML as if they
-        were on PCIe: the GB10's link is a placeholder, and its memory, the machine's, is refused.
+        NVML describes GPUs that share memory with the CPU (GB10, GH200, GB200) as if on PCIe: the
+        GB10's link is a placeholder, and its memory, the machine's, is refused.
         """
         self.identity = identity
         self._calls = calls
         self._queries = Queries(calls, handle)
         self._further: list[Queries] = []
-        """Queries of further compute instances, whose processes hold the same memory and SMs."""
+        """Queries of further compute instances with the same memory and SMs."""
         self._whole = whole
         self._coherent = coherent
         self._integrated = False
         self._gpm: GpmReader | None = None
 
     def add_compute_instance(self, handle: object) -> None:
-        """List also the processes of another MIG device of the same GPU instance."""
+        """Include the processes of another MIG device of the same GPU instance."""
         self._further.append(Queries(self._calls, handle))
 
     @property
     def last_error(self) -> DriverError | None:
-        """The reason why the last reading is incomplete; None if it is complete."""
+        """The reason why the last reading is incomplete, if it is."""
         return self._queries.last_error
 
     def check(self) -> None:
-        """Raise the GPU's error if it answers none of `_BASICS`; Unsupported if it has none."""
+        """Raise the GPU's error if all `_BASICS` fail; Unsupported if it has none."""
         failures: list[DriverError] = []
         for basic in _BASICS:
             failure = self._failure(*basic)
@@ -79,12 +79,12 @@ class NvmlInstance(Device):
         worst = min(failures, key=_rank)
         if isinstance(worst, GPU_WIDE_ERRORS) or type(worst) is Unsupported:
             raise worst
-        # A library that was initialised under another driver never answers again.
+        # A library initialised under another driver stays unusable.
         kind = AccessLost if isinstance(worst, DriverMissing) else DeviceLost
         raise kind(str(worst), worst.remedy) from worst
 
     def _failure(self, function: Callable[..., object], *arguments: object) -> DriverError | None:
-        """The error of a call about the whole GPU; None if it is answered."""
+        """The error of a call about the whole GPU, if any."""
         try:
             self._calls.ask(function, self._whole, *arguments)
         except DriverError as error:
@@ -98,7 +98,7 @@ class NvmlInstance(Device):
         self._gpm = None
 
     def activity(self) -> Activity | None:
-        """GPM means since the last reading, 0-1; for an instance, those of its GPU instance."""
+        """GPM means since the last reading, 0-1, of the GPU instance."""
         self._queries.begin()
         if self._gpm is None:
             self._gpm = GpmReader(self._calls, self._whole, self.identity.gpu_instance)
@@ -119,8 +119,8 @@ class NvmlInstance(Device):
     def _is_integrated(self) -> bool:
         """Whether the GPU uses the machine's memory and is not on PCIe (Thor, Orin, GB10).
 
-        Not every driver counts the C2C links of such a GPU. A PCIe link that is refused may be so
-        for a moment only, so memory must have been refused for longer.
+        Not every driver counts the C2C links of such a GPU. A refused PCIe link may come back, so
+        the refusal of memory must have lasted.
         """
         if not self._integrated and self._lacks_memory():
             link = self._pcie_link()
@@ -134,7 +134,7 @@ class NvmlInstance(Device):
         return generation, width
 
     def _lacks_memory(self) -> bool:
-        """Whether the driver refuses the GPU's memory, and not for want of a permission."""
+        """Whether the driver refuses the GPU's memory, other than for a missing permission."""
         try:
             self._calls.ask(pynvml.nvmlDeviceGetMemoryInfo, self._whole)
         except DriverError as error:
@@ -162,14 +162,14 @@ class NvmlInstance(Device):
 
 
 class NvmlComputeInstance(Device):
-    """A further MIG device of a GPU instance: it has a name, and no readings of its own."""
+    """A further MIG device of a GPU instance, without readings of its own."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
 
 
 def _rank(error: DriverError) -> int:
-    """The position of `error` among those of `_BASICS`: the most telling is lowest."""
+    """Position of `error` among those of `_BASICS`: the lowest shows most."""
     if isinstance(error, GPU_WIDE_ERRORS):
         return 0
     return 2 if type(error) is Unsupported else 1

@@ -1,4 +1,4 @@
-"""Calling libnvidia-ml.so.1: error codes become exceptions, every call is counted and timed."""
+"""Calls of libnvidia-ml.so.1, counted and timed; error codes become exceptions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _ERRORS: dict[int, tuple[type[DriverError], str | None]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (Unsupported, None),
     pynvml.NVML_ERROR_DEPRECATED: (Unsupported, None),
     pynvml.NVML_ERROR_GPU_NOT_FOUND: (DeviceLost, None),
-    # What a container gets that lost its device cgroup, as after `systemctl daemon-reload`.
+    # In a container that lost its device cgroup, as after `systemctl daemon-reload`.
     pynvml.NVML_ERROR_UNKNOWN: (AccessLost, "access_lost"),
 }
-"""Error and cause (see `remedies`) by code. `Device.check` confirms what concerns a whole GPU."""
+"""Error and cause (see `remedies`) by code; `Device.check` confirms those of a whole GPU."""
 _NAMES = {
     code: f"{name.removeprefix('NVML_ERROR_')} ({code})"
     for name, code in vars(pynvml).items()
@@ -54,10 +54,7 @@ _TEXT_BYTES = 96
 
 
 def load() -> None:
-    """Check that the library can be loaded safely, before pynvml loads it at its first call.
-
-    Raises DriverMissing if there is a library that cannot.
-    """
+    """Check the library before pynvml's first call loads it. Raises DriverMissing."""
     if pynvml.nvmlLib is not None:
         return
     reason = loader.failure()
@@ -75,19 +72,19 @@ def driver_error(code: int, what: str) -> DriverError:
 
 
 def address(handle: object) -> int:
-    """The address that a handle of the library stands for."""
+    """The address behind a handle of the library."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 class Calls:
-    """Calls into NVML by one thread: counted, timed in nanoseconds, their errors raised."""
+    """Calls into NVML by one thread: counted, timed in nanoseconds, errors raised."""
 
     def __init__(self) -> None:
         self.count = 0
         self.nanoseconds = 0
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T:
-        """The answer of a pynvml function. Raises DriverError or a subclass."""
+        """The result of a pynvml function. Raises DriverError or a subclass."""
         began = time.perf_counter_ns()
         try:
             return function(*arguments)
@@ -98,9 +95,9 @@ class Calls:
             self.nanoseconds += time.perf_counter_ns() - began
 
     def text(self, name: str, *arguments: object) -> str:
-        """The text that the C function `name` writes. Raises DriverError or a subclass.
+        """The text from the C function `name`, as pynvml fails on text that is not UTF-8.
 
-        Not through pynvml, which fails on text that is not UTF-8.
+        Raises DriverError or a subclass.
         """
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         self.call(name, *arguments, buffer, ctypes.c_uint(_TEXT_BYTES))
@@ -109,7 +106,7 @@ class Calls:
     def call(self, name: str, *arguments: object) -> None:
         """Call the C function `name` directly. Raises DriverError or a subclass.
 
-        For the hot path: pynvml's structures cost 22 times as much as a call into a reused array.
+        For the hot path: pynvml's structures cost 22 times as much as a reused array.
         """
         self.ask(_direct(name), *arguments)
 
@@ -123,7 +120,7 @@ def c_function(name: str) -> Callable[..., int]:
 
 @cache
 def _direct(name: str) -> Callable[..., None]:
-    """The C function `name` in the manner of pynvml, which raises its return code."""
+    """The C function `name`, which raises its code, as in pynvml."""
 
     def function(*arguments: object) -> None:
         code = c_function(name)(*arguments)

@@ -1,8 +1,7 @@
-"""Loading the driver's library, after a look at its file.
+"""A check of the driver's library before it is loaded.
 
-The loader maps a file beyond its end, so that a library that was cut short kills the process
-(SIGBUS); it waits for a pipe in the library's place forever; and it skips, without a word, what it
-may not read.
+The loader maps a truncated library beyond its end, which kills the process (SIGBUS); blocks on a
+pipe; and silently skips unreadable files.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _ELF64 = b"\x7fELF\x02"
 _SEGMENT = struct.Struct("=IIQQQQ")
 """Elf64_Phdr: type, flags, offset in the file, two addresses, size in the file (elf.h)."""
 _LOADED = 1
-"""PT_LOAD, the type of segments that are mapped."""
+"""PT_LOAD, the type of mapped segments."""
 _MOST_BYTES = 2**20
-"""Of the table of segments, which takes a kilobyte."""
+"""Bytes read of the segment table, which has a kilobyte."""
 
 
 def failure(library: str = LIBRARY) -> str | None:
@@ -47,14 +46,14 @@ def failure(library: str = LIBRARY) -> str | None:
 
 
 def _places(library: str) -> list[Path]:
-    """The places where the loader looks for `library`, without its cache."""
+    """Paths that the loader tries for `library`, without its cache."""
     given = filter(None, re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")))
     multiarch = f"/usr/lib/{os.uname().machine}-linux-gnu"
     return [Path(folder) / library for folder in (*given, multiarch, "/usr/lib64", "/usr/lib")]
 
 
 def _lengths(file: Path) -> tuple[int, int]:
-    """The length of a library's file, and the length that its segments need, in bytes."""
+    """Length of a library's file, and as its segments need it, in bytes."""
     try:
         with file.open("rb") as content:
             length, head = os.fstat(content.fileno()).st_size, content.read(64)
@@ -65,7 +64,7 @@ def _lengths(file: Path) -> tuple[int, int]:
             content.seek(table)
             rows = content.read(min(size * count, _MOST_BYTES))
         segments = [_SEGMENT.unpack_from(rows, size * at) for at in range(count)]
-    except (OSError, ValueError, struct.error):  # the loader says what is wrong
+    except (OSError, ValueError, struct.error):  # the loader reports the fault
         return 0, 0
     return length, max(
         (offset + size for kind, _, offset, _, _, size in segments if kind == _LOADED), default=0
@@ -73,7 +72,7 @@ def _lengths(file: Path) -> tuple[int, int]:
 
 
 def _skipped(path: Path) -> str | None:
-    """The reason why the loader skips `path` silently: no permission, or a dead link."""
+    """Reason to skip `path` silently: no permission, or a dead link."""
     try:
         path.open("rb").close()
     except PermissionError:

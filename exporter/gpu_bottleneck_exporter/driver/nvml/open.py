@@ -9,14 +9,14 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing, Recor
 from gpu_bottleneck_exporter.host.files import read
 
 OLDEST_BINDING = "12.570.86"
-"""The first nvidia-ml-py with all names that we use; pyproject.toml requires it too."""
+"""Oldest nvidia-ml-py with all names that we use, also in pyproject.toml."""
 _LATEST_NAME = "nvmlDeviceGetTemperatureV"
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
 
 
 def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
-    """NVIDIA's driver, opened.
+    """NVIDIA's opened driver.
 
     Raises DriverMissing (no library, no driver, or all GPUs suspended and not to be woken),
     DriverUnusable, or another DriverError.
@@ -28,7 +28,7 @@ def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
 
 
 def open_recording(sysfs: Path, *, wake_suspended: bool, masked: bool) -> Recording:
-    """A capture of what NVIDIA's library answers. Raises as `open_nvml`."""
+    """A capture of NVIDIA's library. Raises as `open_nvml`."""
     _check(sysfs, wake_suspended=wake_suspended)
     from gpu_bottleneck_exporter.driver.nvml.recording import NvmlRecording  # noqa: PLC0415
 
@@ -36,13 +36,13 @@ def open_recording(sysfs: Path, *, wake_suspended: bool, masked: bool) -> Record
 
 
 def _check(sysfs: Path, *, wake_suspended: bool) -> None:
-    """Raise DriverMissing if GPUs are not to be woken, or the binding is not ours."""
+    """Raise DriverMissing if GPUs are not to be woken, or the binding is another package's."""
     if not wake_suspended and all_suspended(sysfs):
         raise DriverMissing(
             "all GPUs are runtime-suspended; --driver.wake-suspended wakes them",
             remedy("asleep"),
         )
-    # Imported late: another package's pynvml may lack any of the names that the driver imports.
+    # Imported late: another package's pynvml may lack names.
     import pynvml  # noqa: PLC0415
 
     if not hasattr(pynvml, _LATEST_NAME):
@@ -53,9 +53,9 @@ def _check(sysfs: Path, *, wake_suspended: bool) -> None:
 
 
 def all_suspended(sysfs: Path) -> bool:
-    """Whether there are NVIDIA GPUs, and runtime power management has suspended all of them.
+    """Whether runtime power management has suspended all NVIDIA GPUs, and there are some.
 
-    Opening the driver would wake them and keep them awake, which costs a laptop 5 to 25 W.
+    Opening the driver would keep them awake, which costs a laptop 5 to 25 W.
     """
     devices = (sysfs / "bus/pci/devices").glob("*")
     of_nvidia = (device for device in devices if _text(device / "vendor") == _NVIDIA)

@@ -1,4 +1,4 @@
-"""NVML's lists of processes, which libraries have in up to three versions."""
+"""NVML's lists of processes, in up to three versions."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _LAYOUTS = {
     "_v3": struct.Struct("=I4xQII"),
     "": struct.Struct("=I4xQ"),
 }
-"""Layout of an entry by version, in the order of preference: pid, bytes, instance ids.
+"""Layout of an entry by preferred version: pid, bytes, instance ids.
 
-Version 3 comes second, as drivers 530 to 535.98 write longer entries there. The first version has
-no suffix, and is the only one before driver 450.
+Version 3 is second, as drivers 530 to 535.98 write longer entries. The first, without a suffix, is
+the only one before driver 450.
 """
 _UNKNOWN_BYTES = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE."""
 
 
 class Holder(NamedTuple):
-    """A process of a list, and the bytes that it uses on the GPU; None: unknown."""
+    """A listed process, and its bytes on the GPU, if known."""
 
     pid: int
     used_bytes: int | None
 
 
 def _read(name: str, layout: struct.Struct, handle: object) -> list[Holder]:
-    """The list that the C function `name` returns. Raises pynvml.NVMLError."""
+    """The list from the C function `name`. Raises pynvml.NVMLError."""
     # pynvml's lookup has the library handle, a cache, and no public name.
     function = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001
     count, entries = ctypes.c_uint(0), ctypes.create_string_buffer(0)
     code = function(handle, ctypes.byref(count), None)
     if code == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-        count.value = 2 * count.value + 5  # more may start before the next call
+        count.value = 2 * count.value + 5  # for processes that start meanwhile
         entries = ctypes.create_string_buffer(count.value * layout.size)
         code = function(handle, ctypes.byref(count), entries)
     if code != pynvml.NVML_SUCCESS:

@@ -1,7 +1,7 @@
-"""The queries of one GPU or MIG instance, each tried by itself.
+"""The queries of one GPU or MIG instance, each independent.
 
-Of the ids of field values (nvmlDeviceGetFieldValues), only 199, 200 and 251-273 ever changed their
-meaning between driver branches (nvml.h from CUDA 11.5 to 13.3); choose those by driver version.
+Of field ids (nvmlDeviceGetFieldValues), only 199, 200 and 251-273 changed their meaning between
+driver branches (nvml.h from CUDA 11.5 to 13.3); choose those by driver version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 FIELD = struct.Struct("=IIqqII8s")
 """nvmlFieldValue_t: field id, scope id, timestamp, latency, value type, return code, value."""
 UNTOUCHED = 998
-"""Not an NVML code: marks entries that the driver did not fill in, as it does with ECC off."""
+"""Marker of entries that the driver did not fill in, as with ECC off; not an NVML code."""
 VALUES = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "d",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "I4x",
@@ -37,40 +37,40 @@ _FORMATS = {kind: struct.Struct(f"={value}") for kind, value in VALUES.items()}
 
 
 class Queries:
-    """The queries behind a reading, one by one: a failing call costs only its own value."""
+    """Independent queries of a reading: a failed call costs only its own value."""
 
     def __init__(self, calls: Calls, handle: object) -> None:
-        """`handle`: of the GPU or instance, the first argument of every query."""
+        """`handle`: GPU or instance, the first argument."""
         self.calls = calls
         self.handle = handle
         self.last_error: DriverError | None = None
-        """Of the failures, the first that concerns the whole GPU, else the last one."""
+        """First failure of the whole GPU, else the last failure."""
         self.refusals = Refusals()
 
     def begin(self) -> Queries:
-        """Forget the failures of the last reading."""
+        """Clear the failures of the last reading."""
         self.last_error = None
         return self
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T | None:
-        """The answer, or None.
+        """The result, or None.
 
-        A call that the GPU does not support is retried only rarely. A failure, or a refusal of
-        what worked before, is kept in `last_error`.
+        Unsupported calls are seldom retried. A failure, or a refusal after an answer, becomes
+        `last_error`.
         """
         key = (function.__name__, *arguments)
         return self.attempt(key, lambda: self.calls.ask(function, self.handle, *arguments))
 
     def ask_any(self, versions: Sequence[Callable[..., T]], *arguments: object) -> T | None:
-        """The first answer that one of the `versions` of a call gives, or None."""
+        """The first result of the `versions` of a call, or None."""
         answers = (self.ask(function, *arguments) for function in versions)
         return next((answer for answer in answers if answer is not None), None)
 
     def ask_version(self, versions: Sequence[Callable[..., T]]) -> T | None:
-        """The answer of the first of `versions` that is not refused, or None.
+        """The result of the first of `versions` that is not refused, or None.
 
-        A version that was ever answered is the only one: a failure of it is no reason to try
-        another, which may return another structure than the binding's.
+        After an answer only that version counts, as others may have other structures than the
+        binding's.
         """
         for function in versions:
             answer = self.ask(function)
@@ -81,21 +81,21 @@ class Queries:
     def ask_each(
         self, function: Callable[..., T], kinds: Mapping[str, int], *further: int
     ) -> dict[str, T]:
-        """The answers by name of `kinds`, without those that the GPU does not give."""
+        """The results by name of `kinds`, as far as available."""
         answers = {name: self.ask(function, kind, *further) for name, kind in kinds.items()}
         return {name: answer for name, answer in answers.items() if answer is not None}
 
     def fields(self, *ids: int, scope: int = 0) -> dict[int, float]:
-        """Value by field id, of those that there are; `scope`: what of the board they describe."""
+        """Available values by field id; `scope`: the part of the board."""
         return self.attempt((*ids, scope), lambda: self._read_fields(ids, scope)) or {}
 
     def field(self, *ids: int) -> float | None:
-        """The value of the first of fields `ids` that there is, or None."""
+        """The first available value of fields `ids`, or None."""
         values = (self.fields(number).get(number) for number in ids)
         return next((value for value in values if value is not None), None)
 
     def structure(self, name: str, layout: struct.Struct, version: int = 0) -> tuple[int, ...]:
-        """The members of the structure that the C function `name` fills in; empty without one.
+        """The members that the C function `name` fills in; empty without one.
 
         `version`: preset as the first member. For functions that older bindings lack.
         """
@@ -123,13 +123,13 @@ class Queries:
         return answer
 
     def require(self, *values: object) -> None:
-        """Raise the failure, as `fail` does, if none of `values` was read."""
+        """Raise the failure, as `fail` does, if all `values` are missing."""
         if all(value is None or value == {} for value in values):
             self.fail()
 
     def fail(self) -> NoReturn:
         """Raise the last failure, or Unsupported if there was none."""
-        if isinstance(self.last_error, Unsupported):  # kept only as it was answered before
+        if isinstance(self.last_error, Unsupported):  # recorded only if it was answered before
             raise DriverError(str(self.last_error)) from self.last_error
         raise self.last_error or Unsupported("not provided by this GPU")
 
@@ -150,9 +150,9 @@ class Queries:
 
 
 def unanswered(fields: Iterable[tuple[int, int]]) -> bytes:
-    """Entries for the driver to fill in, of fields by id and scope.
+    """Entries for the driver to fill in, by field id and scope.
 
-    There is one more, as NVML may touch one past the requested count.
+    One more than requested, as NVML may touch it.
     """
     entries = (*fields, (0, 0))
     return b"".join(FIELD.pack(i, scope, 0, 0, 0, UNTOUCHED, bytes(8)) for i, scope in entries)

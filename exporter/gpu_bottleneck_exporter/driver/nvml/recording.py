@@ -1,7 +1,7 @@
-"""Records the answers of the driver's library, so that the tests can replay a GPU.
+"""Records the driver library's answers, so that tests can replay a GPU.
 
-Everything is read without root and nothing is set. A thread per GPU makes the calls, as any call
-may hang with its GPU. An answer that equals the last one to the same call is not written again.
+Reads without root, and sets nothing. A thread per GPU makes the calls, as any may hang with its
+GPU. Repeated answers are left out.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ HOLDS = (
 MASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are masked."
 UNMASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are real."
 _POLL_SECONDS = 0.5
-"""Time between two readings of the rings: a ring of 10 s cannot overflow."""
+"""Interval between readings of the rings, which hold 10 s."""
 _REPEAT_SECONDS = 10.0
-"""Time between the two readings of all fields, which distinguishes counters from settings; a
-shorter capture reads them at its end."""
+"""Time between the two readings of all fields, to distinguish counters from settings; a shorter
+capture reads them at its end."""
 _GPM_SECONDS = (0.2, 1.0, 5.0)
-"""Intervals over which all GPM metrics are read."""
+"""Intervals of all GPM metrics."""
 _HANG_SECONDS = 20.0
 """Time beyond the capture's end after which a call counts as hung."""
 _CHUNK = 32
-"""Fields and GPM metrics per call: a driver that refuses an id may refuse the whole call."""
+"""Fields and GPM metrics per call: an unknown id may fail the whole call."""
 _SLACK_BYTES = 64
-"""Room after each output, for drivers whose structure is longer than its version says."""
+"""Spare bytes after each output, for drivers with longer structures."""
 _MAX_PROCESSES = 256
 _LONG_PROCESS_BRANCHES = ((530, 0), (535, 99))
-"""First and last driver version whose v3 process entries have eight bytes more."""
+"""First and last driver version with eight more bytes in v3 process entries."""
 
 T = TypeVar("T")
 Value = object
@@ -65,7 +65,7 @@ Write = Callable[[Document], bool]
 
 
 class NvmlRecording(Recording):
-    """A capture of all GPUs, whose library is open."""
+    """A capture of all GPUs."""
 
     holds = HOLDS
 
@@ -84,13 +84,13 @@ class NvmlRecording(Recording):
         try:
             hung = self._capture(log, seconds)
         finally:
-            log.close()  # a call that hangs may return after the file is closed
+            log.close()  # a hung call may return after the file is closed
         for gpu in hung:
             write({"device": gpu.label, "hung_in": log.calling(gpu.label)})
         write({"timing_us": log.timing(), "end": log.seconds()})
 
     def _capture(self, log: _Log, seconds: float) -> list[_GpuCapture]:
-        """Capture all GPUs; returns those whose calls hang. Raises OSError."""
+        """Capture all GPUs; return those with hung calls. Raises OSError."""
         system = _Reader(log, "", None, masked=self._masked)
         system.call_all(signatures.OF_SYSTEM)
         count = system.last("nvmlDeviceGetCount_v2")
@@ -108,7 +108,7 @@ class NvmlRecording(Recording):
 
 
 class _Log:
-    """The lines of a capture; any thread may add one."""
+    """The lines of a capture. Thread-safe."""
 
     def __init__(self, write: Write) -> None:
         self._began_ns = time.monotonic_ns()
@@ -117,7 +117,7 @@ class _Log:
             "boottime": time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
         }
         self.full = False
-        """Whether to write nothing more."""
+        """Whether the capture is full."""
         self.failure: OSError | None = None
         self._write = write
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class _Log:
         return clock, self._began_us[clock]
 
     def calling(self, label: str) -> str | None:
-        """The function that a device's thread called last."""
+        """The last function called by a device's thread."""
         return self._calling.get(label.partition(":")[0])
 
     def invoke(self, label: str, name: str, *arguments: object) -> int:
@@ -158,7 +158,7 @@ class _Log:
     def add(
         self, label: str, name: str, arguments: Sequence[float], code: int, value: Value = None
     ) -> None:
-        """Write an answer, unless it equals the last one to the same call."""
+        """Write an answer unless it is repeated."""
         key = (label, name, *arguments)
         if self.full or self._last.get(key) == (code, value):
             return
@@ -175,7 +175,7 @@ class _Log:
                 self.full, self.failure = True, error
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Write no further lines."""
         with self._lock:
             self.full = True
 
@@ -192,7 +192,7 @@ class _Reader:
     """Records the calls on one GPU or MIG instance."""
 
     def __init__(self, log: _Log, label: str, handle: object, *, masked: bool) -> None:
-        """`label`: the GPU's index; for an instance also its position, such as 0:2."""
+        """`label`: the GPU's index; for an instance also its position, as 0:2."""
         self.log = log
         self.label = label
         self.handle = handle
@@ -201,7 +201,7 @@ class _Reader:
         self._links = 0
 
     def call_all(self, functions: Sequence[Signature], *, polled: bool = False) -> None:
-        """Record `functions` with all their arguments; `polled`: those to poll only."""
+        """Record `functions` with all their arguments; `polled`: only those to poll."""
         for function in functions:
             for arguments, preset in product(function.arguments, function.presets):
                 if function.polled or not polled:
@@ -233,18 +233,18 @@ class _Reader:
         return self.log.last(self.label, name)
 
     def fields(self, ids: Sequence[int]) -> None:
-        """Record field values of the GPU and, of some fields, of its module."""
+        """Record field values of the GPU, and some of its module."""
         scopes = [(i, scope) for i, scope in signatures.SCOPES.items() if i in ids]
         self._record_fields([*((i, 0) for i in ids), *scopes])
 
     def links(self) -> None:
-        """Record state and fields of each NVLink, once all fields were read."""
+        """Record state and fields of each NVLink, after all fields."""
         for link in range(min(self._links, signatures.MAX_LINKS)):
             self.call(signatures.LINK_STATE, (link,))
             self._record_fields([(i, link) for i in signatures.LINK_FIELDS])
 
     def _record_fields(self, scoped: Sequence[tuple[int, int]]) -> None:
-        """Record id, scope, code and, if given, type and value of each field."""
+        """Record id, scope, code, and any type and value of each field."""
         rows = [row for some in _chunks(scoped) for row in self._fields(some)]
         self.log.add(self.label, signatures.FIELDS, (), pynvml.NVML_SUCCESS, rows)
         counts = [row[-1] for row in rows if row[:3] == [signatures.LINK_COUNT, 0, 0]]
@@ -262,7 +262,7 @@ class _Reader:
             yield [i, scope, result, *([kind, _number(kind, raw)] if given else [])]
 
     def rings(self) -> None:
-        """Record the samples of all rings since the last call; at first, all that they hold."""
+        """Record the new samples of all rings."""
         for kind in range(signatures.RING_KINDS):
             self._ring(kind)
 
@@ -292,7 +292,7 @@ class _Reader:
         self.log.add(self.label, signatures.SAMPLES, (kind,), code, value)
 
     def processes(self) -> None:
-        """Record the process lists: memory and instance ids of each process, without its pid."""
+        """Record memory and instance ids of each process, without its pid."""
         for name in signatures.PROCESS_LISTS:
             count = ctypes.c_uint(_MAX_PROCESSES)
             buffer = ctypes.create_string_buffer(_MAX_PROCESSES * 40)
@@ -306,7 +306,7 @@ class _Reader:
             self.log.add(self.label, name, (), code, value)
 
     def _process_layout(self, name: str) -> struct.Struct:
-        """The members of a process entry after its pid: memory, GPU and compute instance."""
+        """Members of a process entry after its pid: memory, GPU and compute instance."""
         if not name.endswith(("_v2", "_v3")):
             return struct.Struct("=8xQ")
         version = tuple(map(int, re.findall(r"\d+", f"{self._driver_version()}")[:2]))
@@ -318,7 +318,7 @@ class _Reader:
         return self.log.last("", "nvmlSystemGetDriverVersion")
 
     def events(self) -> None:
-        """Record whether the device can report errors."""
+        """Record whether the device supports error events."""
         handle = ctypes.c_void_p()
         created, registered = signatures.EVENTS
         code = self.log.invoke(self.label, created, ctypes.byref(handle))
@@ -341,7 +341,7 @@ class _GpmCapture:
         self._reader = reader
         self._whole = whole
         self._samples = [ctypes.c_void_p() for _ in range(3)]
-        """The first one, the last one, and a new one."""
+        """First, last and new sample."""
         self._times = [0.0, 0.0, 0.0]
         self._intervals = [*_GPM_SECONDS]
         self._works = all(self._allocated(s) for s in self._samples) and self._take(0)
@@ -353,7 +353,7 @@ class _GpmCapture:
         return bool(code == pynvml.NVML_SUCCESS)
 
     def poll(self) -> None:
-        """Take a sample, and record the means since the first one and since the last one."""
+        """Take a sample, and record the means since the first and the last one."""
         if not self._works or not self._take(2):
             return
         first, last, new = self._times
@@ -389,7 +389,7 @@ class _GpmCapture:
         return bool(code == pynvml.NVML_SUCCESS)
 
     def _compare(self, earlier: int, interval: float, ids: Iterable[Sequence[int]]) -> None:
-        """Record id, code and, if given, mean of each metric since sample `earlier`."""
+        """Record id, code, and any mean of each metric since sample `earlier`."""
         rows: list[list[Value]] = []
         for some in ids:
             question = gpm.request(self._samples[earlier], self._samples[2], tuple(some))
@@ -401,7 +401,7 @@ class _GpmCapture:
 
 
 class _GpuCapture:
-    """The capture of one GPU and its MIG instances, by a thread of its own."""
+    """The capture of one GPU and its MIG instances, in its own thread."""
 
     def __init__(self, log: _Log, index: int, seconds: float, *, masked: bool) -> None:
         self._log = log
@@ -470,7 +470,7 @@ class _GpuCapture:
     def _reader(
         self, label: str, name: str, asked: str, position: int, *whole: object
     ) -> _Reader | None:
-        """The device at `position` that function `name` gives."""
+        """The device at `position` by function `name`."""
         handle = ctypes.c_void_p()
         number = ctypes.c_uint(position)
         code = self._log.invoke(asked, name, *whole, number, ctypes.byref(handle))
@@ -485,20 +485,20 @@ def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _text(member: Value) -> Value:
-    """Text up to its end; numbers as they are."""
+    """Text without its padding; numbers as they are."""
     if isinstance(member, bytes):
         return member.partition(b"\0")[0].decode(errors="replace")
     return member
 
 
 def _number(kind: int, raw: bytes) -> float:
-    """A value of nvmlValue_t; one of unknown type as an integer."""
+    """A value of nvmlValue_t; of unknown type as an integer."""
     number: float = struct.unpack(f"={VALUES.get(kind, 'Q')}", raw)[0]
     return number
 
 
 def _masked(name: str, label: str, members: list[Value]) -> list[Value]:
-    """`members` without what identifies a GPU or a cluster; distinct for each device."""
+    """`members` without identifiers of a GPU or cluster, distinct per device."""
     gpu, _, position = label.partition(":")
     if name == "nvmlDeviceGetUUID":
         kind = "MIG" if position else "GPU"
@@ -523,7 +523,7 @@ def _library_facts() -> dict[str, object]:
 
 
 def _library_file() -> Path:
-    """The file that the library was mapped from. Raises OSError or NVMLError."""
+    """The file of the mapped library. Raises OSError or NVMLError."""
     at = address(c_function("nvmlInit_v2"))
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         area, *_, path = line.split(maxsplit=5)

@@ -39,7 +39,7 @@ OF_ERRORS: dict[str, str] = {
     "hung": "look for XIDs in the kernel log (119 and 120 above all); if it persists, reboot the "
     "node: nothing else frees a call that hangs in the driver",
 }
-"""By cause of an error. For other errors of one GPU: OF_DOWN."""
+"""Remedies by cause of an error; other errors of one GPU: OF_DOWN."""
 RECOVERY = {
     "gpu_reset": "end the jobs on it, then reset it (nvidia-smi --gpu-reset)",
     "node_reboot": "drain and reboot the node",
@@ -63,17 +63,17 @@ _IN_A_POD: dict[str, str] = {
     "no_permission": f"{_BY_THE_CHART}mounting /dev/nvidia0 alone does not allow opening it",
     "no_gpu": f"{_BY_THE_CHART}gpu.visibleDevices selects which",
 }
-"""By the same causes, what to do in a pod: the chart has values for them."""
+"""Remedies by cause in a pod: values of the chart."""
 
 
 def remedy(cause: str) -> str:
-    """The remedy for `cause`, in a pod or outside of one."""
+    """The remedy for `cause`, in a pod or outside."""
     found = _IN_A_POD.get(cause) if in_a_pod() else None
     return found or OF_ERRORS[cause]
 
 
 def _device_nodes(gpu: Identity) -> Collection[str]:
-    """The node of the GPU, and that of unified memory, which tools without a context leave shut."""
+    """The nodes of the GPU and of unified memory, which tools without a context do not open."""
     if gpu.minor is None or gpu.parent_uuid is not None:
         return ()
     return f"/dev/nvidia{gpu.minor}", "/dev/nvidia-uvm"

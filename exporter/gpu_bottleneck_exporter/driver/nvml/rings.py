@@ -1,7 +1,7 @@
-"""Draining NVML's sample rings (nvmlDeviceGetSamples).
+"""NVML's sample rings (nvmlDeviceGetSamples).
 
-The driver keeps about 10 s of utilization samples. A call returns those newer than a mark, which
-must be a timestamp from an earlier answer: the driver's clock need not be ours.
+They hold about 10 s of utilization samples. A call returns those newer than a mark, a timestamp
+from an earlier answer, as the driver has its own clock.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gpu_bottleneck_exporter.driver.protocol import DriverError, NothingFound
 from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
 
 CAPACITY = 256
-"""Samples read at once; drivers are known to keep 72 to 120."""
+"""Samples read at once; drivers have 72 to 120."""
 
 _FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
-"""nvmlSample_t (time in µs, value) by the value type of the answer, whatever nvml.h promises."""
+"""nvmlSample_t (time in µs, value) by the answer's value type, whatever nvml.h promises."""
 _SAMPLE_BYTES = 16
 _SILENCE_BEFORE_PROBE_NS = 3_000_000_000
-"""The time without new samples after which the clock may have been set back."""
+"""Time without new samples after which the clock may have been set back."""
 _FULL_PERCENT = 100
 
 
@@ -29,10 +29,9 @@ class RingReader:
     """One sample ring of one GPU, with its own mark."""
 
     def __init__(self, queries: Queries, kind: int, *, merge_idle: bool = False) -> None:
-        """Read ring `kind` (an NVML sampling type) of the GPU that is queried.
+        """Read ring `kind` (an NVML sampling type) of the queried GPU.
 
-        `merge_idle`: return the newest sample alone if all are 0 %, which saves decoding the
-        others; for a signal that is nearly always idle.
+        `merge_idle`: return the newest sample alone if all are 0 %, to save decoding.
         """
         self._queries = queries
         self._key = ("samples", kind)
@@ -55,15 +54,12 @@ class RingReader:
         """Timestamps and values by turns."""
 
     def drain(self) -> Ring | None:
-        """The samples since the last drain, None if there is no such ring.
-
-        A failure is kept in the queries' `last_error`.
-        """
+        """The samples since the last drain, None without such a ring; failures in `last_error`."""
         samples = self._newer_than(self._mark)
-        if samples is None:  # a ring that answered before has failed, and is not unsupported
+        if samples is None:  # after an answer it is a failure, not unsupported
             return () if self._queries.refusals.was_answered(self._key) else None
         now = time.monotonic_ns()
-        if not samples and not self._mark:  # that does not prove that there is such a ring
+        if not samples and not self._mark:  # no proof of such a ring
             self._queries.refusals.clear(self._key)
         if not samples and self._mark and now - self._last_answer_ns >= _SILENCE_BEFORE_PROBE_NS:
             self._last_answer_ns = now
@@ -74,7 +70,7 @@ class RingReader:
         return samples
 
     def _after_clock_step(self) -> Ring:
-        """The newest sample if the clock was set back, which makes all look older than the mark."""
+        """The newest sample if the clock was set back, so that all look older than the mark."""
         newest = (self._newer_than(0) or ())[-1:]
         return tuple(sample for sample in newest if sample.timestamp_us < self._mark)
 
@@ -97,7 +93,7 @@ class RingReader:
             return (RingSample(newest, 0),) if newest > mark else ()
         filled = memoryview(self._buffer)[: self._count.value * _SAMPLE_BYTES]
         rows = sorted(row for row in layout.iter_unpack(filled) if row[0] > mark)
-        # Drivers do return entries above 100 %, such as 808334905.
+        # Drivers return entries above 100 %, such as 808334905.
         return tuple(
             [
                 RingSample(at, round(value) if 0 <= value <= _FULL_PERCENT else None)

@@ -1,7 +1,7 @@
-"""Signatures of the NVML functions that a capture calls, and that the tests' replay answers.
+"""Signatures of the NVML functions in a capture, for the tests' replay.
 
-A capture names functions as nvml.h does. Every call that the driver layer makes stands here or is
-read by `recording`; a test compares the two.
+A capture names functions as nvml.h does. Every call of the driver layer is here or in `recording`,
+by a test.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import pynvml
 
 NO_ARGUMENTS: tuple[tuple[int, ...], ...] = ((),)
 TEXT = "96s"
-"""Format of an output that is followed by its size as a further argument."""
+"""Format of an output followed by its size as an argument."""
 
 
 class Signature(NamedTuple):
-    """A function that takes a device, numbers, and pointers to what it fills in."""
+    """A function of a device, numbers, and pointers to outputs."""
 
     name: str
     outputs: tuple[str, ...] = ("I",)
-    """The `struct` format of each output."""
+    """`struct` format of each output."""
     arguments: tuple[tuple[int, ...], ...] = NO_ARGUMENTS
-    """The numbers to call it with, one tuple per call."""
+    """Numbers, one tuple per call."""
     presets: tuple[tuple[int, ...], ...] = NO_ARGUMENTS
-    """First members of the output that the caller sets, such as a structure's version; a capture
-    has them after the arguments."""
+    """First members of the output that the caller sets, such as a structure's version; after the
+    arguments in a capture."""
     polled: bool = False
-    """Whether to call it every second; the others are called at the begin and at the end."""
+    """Whether to call it every second, else at the begin and the end."""
 
 
 def _each(count: int) -> tuple[tuple[int, ...], ...]:
@@ -39,7 +39,7 @@ def _each(count: int) -> tuple[tuple[int, ...], ...]:
 _ONE, _TWO = ("I",), ("I", "I")
 _LONG = ("Q",)
 _VERSION_1 = 1 << 24
-"""The version of a structure stands in the upper 8 bits, its size in the others."""
+"""Version of a structure in the upper 8 bits, its size in the others."""
 
 OF_SYSTEM = (
     Signature("nvmlSystemGetDriverVersion", (TEXT,)),
@@ -47,7 +47,7 @@ OF_SYSTEM = (
     Signature("nvmlSystemGetCudaDriverVersion_v2", ("i",)),
     Signature("nvmlDeviceGetCount_v2"),
 )
-"""Functions that take no device."""
+"""Functions without a device."""
 
 OF_DEVICES = (
     # Identity
@@ -117,15 +117,15 @@ OF_DEVICES = (
     Signature("nvmlDeviceGetCurrPcieLinkWidth", polled=True),
     Signature("nvmlDeviceGetMaxPcieLinkWidth"),
 )
-"""Functions that take a GPU or a MIG instance first."""
+"""Functions of a GPU or a MIG instance."""
 
 LINK_STATE = Signature("nvmlDeviceGetNvLinkState", _ONE, ((0,),))
-"""The state of one NVLink, whose number replaces the argument."""
+"""State of one NVLink, with its number as argument."""
 LINK_COUNT = pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT
-"""Field with the number of NVLinks; a call for a link beyond it may read out of bounds."""
+"""Field with the number of NVLinks; a call for a further link may read out of bounds."""
 MAX_LINKS = 36
 LINK_FIELDS = (*range(138, 142), *range(161, 163))
-"""Bytes of a link and its errors; the scope is the link."""
+"""Bytes and errors of a link; the scope is the link."""
 FIELDS = "nvmlDeviceGetFieldValues"
 SAMPLES = "nvmlDeviceGetSamples"
 GPM_METRICS = "nvmlGpmMetricsGet"
@@ -144,10 +144,10 @@ POLLED_FIELDS = (
 )
 """Throttle times, memory temperature, power, temperature limits."""
 SCOPES = {185: 1, 186: 1, 190: 1}
-"""Power fields that also answer for a superchip's module: its scope by field."""
+"""Power fields of a superchip's module: its scope by field."""
 LAST_FIELD = 320
-"""Beyond the 307 fields of driver 615."""
+"""Id beyond the 307 fields of driver 615."""
 LAST_METRIC = 512
-"""Beyond the 476 GPM metrics of driver 615."""
+"""Id beyond the 476 GPM metrics of driver 615."""
 RING_KINDS = 10
 """Kinds of sample rings (NVML_SAMPLINGTYPE_COUNT of driver 615)."""

@@ -1,9 +1,9 @@
 """Throttle time by reason, in nanoseconds since the driver was loaded.
 
-The field ids of the finer causes moved twice, the second time within a driver branch. The
-binding's constants follow the newest driver: with another one they read power-smoothing settings
-as time. So ids are chosen by the driver's full version, and in doubt only those that never moved
-are read. A value that keeps running backwards is not a counter and is dropped.
+Field ids of the finer causes moved twice, once within a driver branch; the binding follows the
+newest driver, and with another one reads power-smoothing settings as time. So ids follow the
+driver's full version, and in doubt only those that never moved are read. A value that keeps running
+backwards is dropped.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ EVENT_REASONS: Mapping[str, int] = {
 }
 """Bits of NVML's clocks event reasons, named after the throttle counters.
 
-GPU idle (1) and display clocks (0x100) are left out, as they do not throttle.
+Without GPU idle (1) and display clocks (0x100), which do not throttle.
 """
 HW_SLOWDOWN = "hw_slowdown"
-"""Name of a hardware slowdown whose cause the driver does not state."""
+"""Hardware slowdown without a stated cause."""
 _HW_SLOWDOWN = 0x8
-"""Covers both hardware causes, and the fast trigger against a peak of current, which has no bit."""
+"""Both hardware causes, and the fast trigger against a peak of current, which has no bit."""
 _HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
 _LATER = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
-"""Bits since driver 615: from an older driver, 0 does not mean no."""
+"""Bits since driver 615: before, 0 does not mean no."""
 
 _EVERY_VERSION = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "power_cap",
@@ -65,7 +65,7 @@ _POLICIES = {
     "app_clocks": pynvml.NVML_PERF_POLICY_TOTAL_APP_CLOCKS,
 }
 _DISTRUSTED = 3
-"""The number of times after which a value that runs backwards is no counter."""
+"""Number of backward steps after which a value is no counter."""
 
 
 def field_ids(driver_version: str | None) -> Mapping[int, str]:
@@ -82,9 +82,9 @@ def field_ids(driver_version: str | None) -> Mapping[int, str]:
 def active_reasons(bits: int, supported: int = 0, growing: Collection[str] = ()) -> dict[str, bool]:
     """Whether each reason's event bit is set; `supported`: the bits that the GPU can set.
 
-    `growing`: reasons whose counters have just grown. They name the cause if a driver sets bit 8
-    (hardware slowdown) alone. Where they do not, `HW_SLOWDOWN` is the reason, and both hardware
-    causes are unknown and left out. So are `_LATER` bits that are neither set nor supported.
+    `growing`: reasons with growing counters, which name the cause if a driver sets only bit 8
+    (hardware slowdown); else `HW_SLOWDOWN` is the reason, and both hardware causes are unknown and
+    left out, as are `_LATER` bits that are neither set nor supported.
     """
     unknown = _LATER & ~(bits | supported)
     slowed = bool(bits & _HW_SLOWDOWN)
@@ -107,11 +107,11 @@ class ThrottleCounters:
         self._has_fields = False
         self._last: dict[str, int] = {}
         self.growing: frozenset[str] = frozenset()
-        """Reasons whose counters grew between the last two readings."""
+        """Reasons with counters that grew between the last two readings."""
         self._backwards: Counter[str] = Counter()
 
     def read(self) -> dict[str, int]:
-        """Nanoseconds by reason; failures are kept in the queries' `last_error`."""
+        """Nanoseconds by reason; failures in `last_error`."""
         spent = self._from_fields()
         self._has_fields |= bool(spent)
         if not self._has_fields:
