@@ -1,4 +1,4 @@
-"""Condition of a GPU: recovery action, fabric, NVLinks, pending repairs."""
+"""Condition of a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ACTIONS = (
 )
 """Values of nvmlDeviceGpuRecoveryAction_t."""
 _FABRIC = ((struct.Struct("=I16xIIB3xIB3x"), 0x3000028), (struct.Struct("=I16xIIB3xI"), 0x2000024))
-"""nvmlGpuFabricInfo_v3_t and _v2_t, and their versions, newest first."""
+"""nvmlGpuFabricInfo_v3_t and _v2_t, with versions, newest first."""
 _STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
 """NVML_GPU_FABRIC_STATE_*; 0: no fabric."""
 _COMPLETED = 3
@@ -82,7 +82,7 @@ def _fabric_state(queries: Queries) -> str | None:
 
 
 def _nvlinks(queries: Queries) -> tuple[int | None, dict[str, int]]:
-    """Active links, if any, and errors by kind over all links."""
+    """Active links, and errors by kind over all links."""
     # Calls for links beyond the count fail on some boards.
     count = min(int(queries.field(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT) or 0), _MAX_LINKS)
     states = [queries.ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(count)]

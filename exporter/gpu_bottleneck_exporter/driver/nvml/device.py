@@ -36,7 +36,7 @@ _POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
 """Fields with the GPU's power, the preferred one first."""
 _MODULE = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT)
 _MODULE_SCOPE = pynvml.NVML_POWER_SCOPE_MODULE
-"""Scope that covers GPU and CPU of a superchip (GH200, GB200)."""
+"""Scope of a superchip's GPU and CPU (GH200, GB200)."""
 _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
     "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -60,7 +60,7 @@ _MHZ = 1_000_000
 
 
 class NvmlDevice(NvmlInstance):
-    """A whole GPU. Constant values are queried until they are known."""
+    """A whole GPU; constants are queried until known."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class NvmlDevice(NvmlInstance):
         self._temperature_limits: dict[str, float] | None = None
 
     def utilization(self) -> readings.Utilization:
-        """Utilization in percent: the rings (nvmlDeviceGetSamples), else ...GetUtilizationRates."""
+        """Percent from rings (nvmlDeviceGetSamples), else ...GetUtilizationRates."""
         queries = self._queries.begin()
         gpu, memory = self._gpu_ring.drain(), self._memory_ring.drain()
         if gpu and memory:
@@ -100,7 +100,7 @@ class NvmlDevice(NvmlInstance):
         return readings.Utilization(gpu, memory, *percents)
 
     def video(self) -> readings.Video:
-        """Utilization of video engines in percent: their rings, else ...Get...Utilization."""
+        """Percent from rings, else ...Get...Utilization."""
         queries = self._queries.begin()
         rings = {name: ring.drain() for name, ring in self._engine_rings.items()}
         # An empty ring does not prove an engine.
@@ -114,7 +114,7 @@ class NvmlDevice(NvmlInstance):
         return readings.Video(proven, percents)
 
     def power(self) -> readings.Power:
-        """Mean power of the last second and limits in watts, energy since the driver was loaded."""
+        """Watts, mean of the last second, with limits; joules since the driver was loaded."""
         queries = self._queries.begin()
         milliwatts = queries.field(*_POWER)
         if milliwatts is None:  # on Turing and GA100
@@ -130,10 +130,9 @@ class NvmlDevice(NvmlInstance):
         return readings.Power(*(None if value is None else value / 1000 for value in values))
 
     def thermal(self) -> readings.Thermal:
-        """Temperatures, limits and the margin, in degrees Celsius.
+        """Degrees Celsius: temperatures, limits, margin.
 
-        A margin gives no limit: it is the nearest threshold's of any sensor, so it does not fall by
-        a degree for each degree of the GPU.
+        A margin gives no limit: it is that of any sensor's nearest threshold.
         """
         queries = self._queries.begin()
         gpu = queries.ask_any(_TEMPERATURE, pynvml.NVML_TEMPERATURE_GPU)
@@ -152,7 +151,7 @@ class NvmlDevice(NvmlInstance):
         return readings.Thermal(temperatures, limits, margin)
 
     def clocks(self) -> readings.Clocks:
-        """Clocks in hertz (nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo)."""
+        """Hertz (nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo)."""
         queries = self._queries.begin()
         now = queries.ask_each(pynvml.nvmlDeviceGetClockInfo, _CLOCKS)
         missing = {name: kind for name, kind in _CLOCKS.items() if name not in self._clock_maximum}
@@ -161,7 +160,7 @@ class NvmlDevice(NvmlInstance):
         return readings.Clocks(_hertz(now), _hertz(self._clock_maximum))
 
     def throttle(self) -> readings.Throttle:
-        """Throttle time in nanoseconds from field values, and the event-reason bits."""
+        """Nanoseconds from field values, and event-reason bits."""
         queries = self._queries.begin()
         spent = self._throttle.read()
         bits = queries.ask_any(_EVENT_REASONS)
@@ -192,7 +191,7 @@ class NvmlDevice(NvmlInstance):
         return condition.read(self._queries)
 
     def link(self) -> readings.Link:
-        """The PCIe link and its replays; no link if the GPU is not on PCIe."""
+        """PCIe link and replays; no link if the GPU is not on PCIe."""
         queries = self._queries.begin()
         values = [queries.ask(getter) for getter in _LINK]
         queries.require(*values)

@@ -37,8 +37,8 @@ T = TypeVar("T")
 class NvmlDriver(Driver):
     """NVML, opened once and never shut down.
 
-    A shutdown during a call is a use-after-free in the library, and reopening costs a cold start of
-    every GPU without persistence mode.
+    A shutdown during a call is a use-after-free; reopening is a cold start of GPUs without
+    persistence mode.
     """
 
     name = "nvml"
@@ -153,7 +153,7 @@ def _identify_instance(calls: Calls, handle: object, whole: Identity) -> Identit
 
 
 def _instance_handles(calls: Calls, whole: object) -> list[object]:
-    """Handles of a GPU's MIG instances, in the driver's order; none outside of MIG mode."""
+    """Handles of MIG instances, in the driver's order."""
     try:
         if not calls.ask(pynvml.nvmlDeviceGetMigMode, whole)[0]:
             return []
@@ -167,7 +167,6 @@ def _instance_handles(calls: Calls, whole: object) -> list[object]:
 
 
 def _optional(ask: Callable[..., T], *arguments: object) -> T | None:
-    """The result of `ask`; None if it fails."""
     with contextlib.suppress(DriverError):
         return ask(*arguments)
     return None

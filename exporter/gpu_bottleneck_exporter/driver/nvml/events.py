@@ -1,7 +1,7 @@
 """XIDs through NVML's event sets.
 
-One thread waits for all GPUs; each is registered by its own thread, as any call may hang with its
-GPU. A failed set (as after a GPU reset) is replaced, and every GPU registers again.
+One thread waits for all GPUs; each registers in its own, as any call may hang. A failed set (GPU
+reset) is replaced, and every GPU registers again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Set:
     handle: object
     registered: set[int] = field(default_factory=set)
     users: int = 0
-    """Threads that register a GPU with it, so that it must not be freed."""
+    """Threads that register with it, so that it must not be freed."""
 
 
 class XidEvents:
@@ -42,10 +42,7 @@ class XidEvents:
             self._set = self._new_set()
 
     def register(self, index: int, calls: Calls, handle: object) -> None:
-        """Register GPU `index` behind `handle`, once, in the GPU's own thread.
-
-        Raises DriverError if a GPU with XIDs cannot be registered.
-        """
+        """Register GPU `index` behind `handle`, once, in its own thread. Raises DriverError."""
         with self._lock:
             chosen = self._set
             if chosen is None or index in chosen.registered:
@@ -61,7 +58,7 @@ class XidEvents:
                 chosen.users -= 1
 
     def forget(self, index: int) -> None:
-        """Register GPU `index` anew next time, as reopening it may have undone that."""
+        """Register GPU `index` anew next time, as after reopening it."""
         with self._lock:
             if self._set:
                 self._set.registered.discard(index)
@@ -69,7 +66,7 @@ class XidEvents:
     def wait(self, timeout_seconds: float) -> ErrorEvent | None:
         """The next XID (nvmlEventSetWait_v2); None after `timeout_seconds`.
 
-        Raises Unsupported if the driver has no events, or another DriverError.
+        Raises Unsupported, DriverError.
         """
         chosen = self._set = self._set or self._new_set()
         try:

@@ -1,4 +1,4 @@
-"""The table of GPUs on which the driver was tested: `findings.csv` beside this file."""
+"""Tested GPUs: `findings.csv` beside this file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finding(NamedTuple):
 
 
 def findings() -> list[Finding]:
-    """All rows of the table."""
+    """All rows."""
     import csv  # noqa: PLC0415 - a server never reads the table
 
     with _TABLE.open(encoding="utf-8", newline="") as file:
@@ -27,7 +27,7 @@ def findings() -> list[Finding]:
 
 
 def seen(model: str | None, driver_version: str | None) -> bool:
-    """Whether the model is in the table, and its driver's branch with any model."""
+    """Whether the model is in the table, and the driver's branch with any model."""
     rows = findings()
     branches = {row.driver.partition(".")[0] for row in rows if row.driver}
     branch = (driver_version or "").partition(".")[0]

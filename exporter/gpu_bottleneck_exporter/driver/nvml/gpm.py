@@ -1,7 +1,6 @@
-"""GPU performance monitoring (nvmlGpm*): means between two samples, Hopper and later.
+"""GPU performance monitoring (nvmlGpm*, Hopper and later): means between consecutive samples.
 
-Consecutive samples are compared, so the means cover all time. Needs no root, and does not conflict
-with profilers.
+Needs no root, and does not conflict with profilers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gpu_bottleneck_exporter.driver.readings import Activity
 MINIMUM_INTERVAL_NS = 200_000_000
 """Twice the 100 ms below which the driver's means are invalid."""
 MAXIMUM_INTERVAL_NS = 10_000_000_000
-"""Interval beyond which a mean is dropped, as its time would be recorded at one moment."""
+"""Interval beyond which means are dropped, as their time would be recorded at one moment."""
 
 _RATIOS = {
     pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: "graphics",
@@ -62,13 +61,10 @@ _METRIC = struct.Struct("=IId24x")
 
 
 class GpmReader:
-    """The GPM samples of one GPU or MIG instance. Not thread-safe."""
+    """GPM samples of one GPU or MIG instance. Not thread-safe."""
 
     def __init__(self, calls: Calls, handle: object, gpu_instance: int | None = None) -> None:
-        """Read the GPU behind `handle`, or its MIG GPU instance `gpu_instance`.
-
-        Raises Unsupported.
-        """
+        """`gpu_instance`: of MIG. Raises Unsupported."""
         self._calls = calls
         self._get = partial(calls.ask, pynvml.nvmlGpmSampleGet, handle)
         if gpu_instance is not None:
@@ -86,10 +82,10 @@ class GpmReader:
                 self._calls.ask(pynvml.nvmlGpmSampleFree, sample)
 
     def read(self, *, coherent: bool = False) -> Activity | None:
-        """Means since the last reading, 0-1; None until two samples are far enough apart.
+        """Means since the last reading, 0-1; None until samples are far enough apart.
 
-        `coherent`: with the traffic over NVLink-C2C, unknown before driver 575. Raises Unsupported,
-        DeviceLost or DriverError.
+        `coherent`: with NVLink-C2C traffic, since driver 575. Raises Unsupported, DeviceLost,
+        DriverError.
         """
         now = time.monotonic_ns()
         if self._old_at_ns is None:
@@ -120,19 +116,19 @@ class GpmReader:
 
 
 def request(old: object, new: object, ids: tuple[int, ...]) -> ctypes.Array[ctypes.c_char]:
-    """The argument of nvmlGpmMetricsGet: two samples, and an empty entry per metric."""
+    """Argument of nvmlGpmMetricsGet: two samples, an empty entry per metric."""
     head = _HEAD.pack(pynvml.NVML_GPM_METRICS_GET_VERSION, len(ids), address(old), address(new))
     return ctypes.create_string_buffer(head + _unanswered(ids))
 
 
 def answers(question: ctypes.Array[ctypes.c_char]) -> Iterator[tuple[int, int, float]]:
-    """Id, return code and value of each metric after the call."""
+    """Id, return code and value of each metric."""
     return _METRIC.iter_unpack(question.raw[_HEAD.size : -1])
 
 
 @cache
 def _unanswered(ids: tuple[int, ...]) -> bytes:
-    """Entries preset to an error, so that untouched ones have no value."""
+    """Entries preset to an error."""
     return b"".join(_METRIC.pack(metric, UNTOUCHED, math.nan) for metric in ids)
 
 

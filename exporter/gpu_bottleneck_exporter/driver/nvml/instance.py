@@ -1,4 +1,4 @@
-"""One MIG instance through NVML, and the parts common with a whole GPU."""
+"""One MIG instance through NVML, also the base of a whole GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BASICS = (
     (pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
     (pynvml.nvmlDeviceGetUtilizationRates,),
 )
-"""Calls of nearly every GPU that the library cannot answer without it."""
+"""Calls of nearly every GPU that take its response."""
 
 LINK_NOW = (pynvml.nvmlDeviceGetCurrPcieLinkGeneration, pynvml.nvmlDeviceGetCurrPcieLinkWidth)
 PLACEHOLDER = (1, 1)
@@ -39,28 +39,28 @@ PLACEHOLDER = (1, 1)
 
 
 class NvmlInstance(Device):
-    """A MIG instance with memory, processes and GPM; the rest belongs to its GPU."""
+    """A MIG instance: memory, processes and GPM."""
 
     def __init__(
         self, calls: Calls, handle: object, identity: Identity, whole: object, *, coherent: bool
     ) -> None:
-        """`whole`: the handle of its GPU; `coherent`: whether NVLink-C2C connects that.
+        """`whole`: handle of its GPU; `coherent`: whether it has NVLink-C2C.
 
-        NVML describes GPUs that share memory with the CPU (GB10, GH200, GB200) as if on PCIe: the
-        GB10's link is a placeholder, and its memory, the machine's, is refused.
+        NVML describes GPUs that share memory with the CPU (GB10, GH200, GB200) as on PCIe: the
+        GB10's link is a placeholder, its memory refused.
         """
         self.identity = identity
         self._calls = calls
         self._queries = Queries(calls, handle)
         self._further: list[Queries] = []
-        """Queries of further compute instances with the same memory and SMs."""
+        """Queries of compute instances with the same memory and SMs."""
         self._whole = whole
         self._coherent = coherent
         self._integrated = False
         self._gpm: GpmReader | None = None
 
     def add_compute_instance(self, handle: object) -> None:
-        """Include the processes of another MIG device of the same GPU instance."""
+        """Include processes of another MIG device of its GPU instance."""
         self._further.append(Queries(self._calls, handle))
 
     @property
@@ -69,7 +69,7 @@ class NvmlInstance(Device):
         return self._queries.last_error
 
     def check(self) -> None:
-        """Raise the GPU's error if all `_BASICS` fail; Unsupported if it has none."""
+        """Raise the GPU's error if all `_BASICS` fail, Unsupported without any."""
         failures: list[DriverError] = []
         for basic in _BASICS:
             failure = self._failure(*basic)
@@ -84,7 +84,7 @@ class NvmlInstance(Device):
         raise kind(str(worst), worst.remedy) from worst
 
     def _failure(self, function: Callable[..., object], *arguments: object) -> DriverError | None:
-        """The error of a call about the whole GPU, if any."""
+        """Error of a call about the whole GPU."""
         try:
             self._calls.ask(function, self._whole, *arguments)
         except DriverError as error:
@@ -98,7 +98,7 @@ class NvmlInstance(Device):
         self._gpm = None
 
     def activity(self) -> Activity | None:
-        """GPM means since the last reading, 0-1, of the GPU instance."""
+        """GPM means since the last reading, 0-1."""
         self._queries.begin()
         if self._gpm is None:
             self._gpm = GpmReader(self._calls, self._whole, self.identity.gpu_instance)
@@ -119,8 +119,8 @@ class NvmlInstance(Device):
     def _is_integrated(self) -> bool:
         """Whether the GPU uses the machine's memory and is not on PCIe (Thor, Orin, GB10).
 
-        Not every driver counts the C2C links of such a GPU. A refused PCIe link may come back, so
-        the refusal of memory must have lasted.
+        Not every driver counts its C2C links. A refused link may come back, so memory must be
+        refused for longer.
         """
         if not self._integrated and self._lacks_memory():
             link = self._pcie_link()
@@ -134,7 +134,7 @@ class NvmlInstance(Device):
         return generation, width
 
     def _lacks_memory(self) -> bool:
-        """Whether the driver refuses the GPU's memory, other than for a missing permission."""
+        """Whether memory is refused, other than for a missing permission."""
         try:
             self._calls.ask(pynvml.nvmlDeviceGetMemoryInfo, self._whole)
         except DriverError as error:
@@ -162,14 +162,14 @@ class NvmlInstance(Device):
 
 
 class NvmlComputeInstance(Device):
-    """A further MIG device of a GPU instance, without readings of its own."""
+    """A further MIG device of a GPU instance, without readings."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
 
 
 def _rank(error: DriverError) -> int:
-    """Position of `error` among those of `_BASICS`: the lowest shows most."""
+    """Severity of `error` among those of `_BASICS`, lowest first."""
     if isinstance(error, GPU_WIDE_ERRORS):
         return 0
     return 2 if type(error) is Unsupported else 1

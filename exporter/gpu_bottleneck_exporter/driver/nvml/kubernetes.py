@@ -1,4 +1,4 @@
-"""The kubelet's names of NVIDIA's GPUs: NVIDIA's device plugin, GKE's, and the DRA driver."""
+"""The kubelet's names of NVIDIA's GPUs, by NVIDIA's and GKE's device plugin and the DRA driver."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, read
 _RESOURCES = "nvidia.com/"
 """Resources `gpu`, `gpu.shared`, and MIG profiles such as `mig-1g.10gb`."""
 _DRA_DRIVER = "gpu.nvidia.com"
-"""NVIDIA's driver for Dynamic Resource Allocation."""
+"""Driver for Dynamic Resource Allocation."""
 _REPLICA = re.compile(r"::[0-9]+$")
-"""Suffix of NVIDIA's device plugin for a shared GPU: `GPU-<uuid>::3`."""
+"""Suffix for a shared GPU: `GPU-<uuid>::3`."""
 _NODE = re.compile(r"nvidia([0-9]{1,4})(?:/gi([0-9]{1,4}))?(?:/vgpu[0-9]+)?")
-"""Device node, as GKE's plugin: `nvidia0`, `nvidia0/gi1`; either may end in `/vgpu2`."""
+"""GKE's device node: `nvidia0`, `nvidia0/gi1`; either may end in `/vgpu2`."""
 _CLAIMED = re.compile(r"(?:k8s\.gpu\.nvidia\.com/(?:device=|claim=[0-9a-f-]{36}-))?(gpu-.+)")
-"""A claimed device: a name, or CDI's `k8s.gpu.nvidia.com/claim=<claim's uid>-<name>`."""
+"""A name, or CDI's `k8s.gpu.nvidia.com/claim=<claim's uid>-<name>`."""
 _NUMBERED = re.compile(r"gpu-([0-9]{1,4})(?:-mig-(.+))?")
-"""Minor of the device node, in all DRA drivers since the first, 25.3.0."""
+"""Minor of the device node, in all DRA drivers since 25.3.0."""
 _CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]{1,5})")
 MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
-"""GPU instances by minor of the capability's device node; constant while the driver runs."""
+"""GPU instances by capability minor, constant while the driver runs."""
 _MIG_MINOR = re.compile(r"^gpu([0-9]+)/gi([0-9]+)/(?:ci[0-9]+/)?access ([0-9]+)$", re.MULTILINE)
 _PLACEMENT = re.compile(r"(?:-[0-9]+)+$")
 
@@ -42,13 +42,13 @@ def _plain(device: str, gpus: Sequence[Identity]) -> list[Identity]:
 
 
 def _at(gpus: Sequence[Identity], minor: str, instance: str | None) -> list[Identity]:
-    """The GPU with this device node, or its MIG GPU instance with id `instance`."""
+    """The GPU with this device node, or its MIG GPU instance `instance`."""
     place = int(minor), instance and int(instance)
     return [gpu for gpu in gpus if (gpu.minor, gpu.gpu_instance) == place]
 
 
 _instances: dict[str, tuple[str, str]] = {}
-"""Content of `MIG_MINORS` by the capability's minor."""
+"""`MIG_MINORS` by minor."""
 
 
 def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
@@ -71,10 +71,7 @@ def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
 
 
 def _by_profile(profile: str, gpus: Sequence[Identity]) -> list[Identity]:
-    """MIG instances with this profile; their placement is unknown here.
-
-    Older versions number the profiles: then any instance.
-    """
+    """MIG instances with this profile, in unknown places; any if older versions number it."""
     instances = [gpu for gpu in gpus if gpu.parent_uuid is not None]
     if profile.isdecimal():
         return instances

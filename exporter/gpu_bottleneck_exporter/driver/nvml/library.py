@@ -1,4 +1,4 @@
-"""Calls of libnvidia-ml.so.1, counted and timed; error codes become exceptions."""
+"""Calls of libnvidia-ml.so.1, counted, timed, with exceptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ERRORS: dict[int, tuple[type[DriverError], str | None]] = {
     # In a container that lost its device cgroup, as after `systemctl daemon-reload`.
     pynvml.NVML_ERROR_UNKNOWN: (AccessLost, "access_lost"),
 }
-"""Error and cause (see `remedies`) by code; `Device.check` confirms those of a whole GPU."""
+"""Error and cause (see `remedies`) by code."""
 _NAMES = {
     code: f"{name.removeprefix('NVML_ERROR_')} ({code})"
     for name, code in vars(pynvml).items()
@@ -54,7 +54,7 @@ _TEXT_BYTES = 96
 
 
 def load() -> None:
-    """Check the library before pynvml's first call loads it. Raises DriverMissing."""
+    """Check the library before pynvml loads it. Raises DriverMissing."""
     if pynvml.nvmlLib is not None:
         return
     reason = loader.failure()
@@ -72,19 +72,19 @@ def driver_error(code: int, what: str) -> DriverError:
 
 
 def address(handle: object) -> int:
-    """The address behind a handle of the library."""
+    """Address behind a handle."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 class Calls:
-    """Calls into NVML by one thread: counted, timed in nanoseconds, errors raised."""
+    """NVML calls of one thread, counted, timed in nanoseconds, with errors raised."""
 
     def __init__(self) -> None:
         self.count = 0
         self.nanoseconds = 0
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T:
-        """The result of a pynvml function. Raises DriverError or a subclass."""
+        """The result of a pynvml function. Raises DriverError."""
         began = time.perf_counter_ns()
         try:
             return function(*arguments)
@@ -95,24 +95,24 @@ class Calls:
             self.nanoseconds += time.perf_counter_ns() - began
 
     def text(self, name: str, *arguments: object) -> str:
-        """The text from the C function `name`, as pynvml fails on text that is not UTF-8.
+        """Text from the C function `name`, which pynvml cannot decode unless UTF-8.
 
-        Raises DriverError or a subclass.
+        Raises DriverError.
         """
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         self.call(name, *arguments, buffer, ctypes.c_uint(_TEXT_BYTES))
         return buffer.value.decode(errors="replace")
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call the C function `name` directly. Raises DriverError or a subclass.
+        """Call the C function `name`. Raises DriverError.
 
-        For the hot path: pynvml's structures cost 22 times as much as a reused array.
+        For the hot path: pynvml's structures cost 22 times a reused array.
         """
         self.ask(_direct(name), *arguments)
 
 
 def c_function(name: str) -> Callable[..., int]:
-    """The C function `name`, which returns its code. Raises NVMLError if it is missing."""
+    """The C function `name`. Raises NVMLError if it is missing."""
     # pynvml's lookup has the library handle, a cache, and no public name.
     function: Callable[..., int] = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001
     return function
@@ -120,7 +120,7 @@ def c_function(name: str) -> Callable[..., int]:
 
 @cache
 def _direct(name: str) -> Callable[..., None]:
-    """The C function `name`, which raises its code, as in pynvml."""
+    """The C function `name`, with its code raised, as in pynvml."""
 
     def function(*arguments: object) -> None:
         code = c_function(name)(*arguments)

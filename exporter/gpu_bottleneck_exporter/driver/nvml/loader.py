@@ -1,7 +1,7 @@
-"""A check of the driver's library before it is loaded.
+"""A check of the driver's library before loading.
 
-The loader maps a truncated library beyond its end, which kills the process (SIGBUS); blocks on a
-pipe; and silently skips unreadable files.
+The loader maps a truncated file beyond its end (SIGBUS), blocks on a pipe, and silently skips
+unreadable files.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from pathlib import Path
 LIBRARY = "libnvidia-ml.so.1"
 _ELF64 = b"\x7fELF\x02"
 _SEGMENT = struct.Struct("=IIQQQQ")
-"""Elf64_Phdr: type, flags, offset in the file, two addresses, size in the file (elf.h)."""
+"""Elf64_Phdr (elf.h): type, flags, file offset, two addresses, file size."""
 _LOADED = 1
-"""PT_LOAD, the type of mapped segments."""
+"""PT_LOAD."""
 _MOST_BYTES = 2**20
-"""Bytes read of the segment table, which has a kilobyte."""
+"""Bytes read of the segment table: a kilobyte is usual."""
 
 
 def failure(library: str = LIBRARY) -> str | None:
-    """The reason why `library` cannot be loaded, in one line.
-
-    None if it is loaded now, or if there is none.
-    """
+    """The reason why `library` cannot be loaded; None if it is loaded, or missing."""
     places = _places(library)
     file = next((path for path in places if os.access(path, os.R_OK)), None)
     if file and not file.is_file():
@@ -46,14 +43,14 @@ def failure(library: str = LIBRARY) -> str | None:
 
 
 def _places(library: str) -> list[Path]:
-    """Paths that the loader tries for `library`, without its cache."""
+    """The loader's paths for `library`, without its cache."""
     given = filter(None, re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")))
     multiarch = f"/usr/lib/{os.uname().machine}-linux-gnu"
     return [Path(folder) / library for folder in (*given, multiarch, "/usr/lib64", "/usr/lib")]
 
 
 def _lengths(file: Path) -> tuple[int, int]:
-    """Length of a library's file, and as its segments need it, in bytes."""
+    """Length in bytes of a library, and as its segments need it."""
     try:
         with file.open("rb") as content:
             length, head = os.fstat(content.fileno()).st_size, content.read(64)
@@ -72,7 +69,7 @@ def _lengths(file: Path) -> tuple[int, int]:
 
 
 def _skipped(path: Path) -> str | None:
-    """Reason to skip `path` silently: no permission, or a dead link."""
+    """Reason to skip `path`: no permission, or a dead link."""
     try:
         path.open("rb").close()
     except PermissionError:

@@ -9,18 +9,14 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing, Recor
 from gpu_bottleneck_exporter.host.files import read
 
 OLDEST_BINDING = "12.570.86"
-"""Oldest nvidia-ml-py with all names that we use, also in pyproject.toml."""
+"""Oldest nvidia-ml-py with all names in use, also in pyproject.toml."""
 _LATEST_NAME = "nvmlDeviceGetTemperatureV"
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
 
 
 def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
-    """NVIDIA's opened driver.
-
-    Raises DriverMissing (no library, no driver, or all GPUs suspended and not to be woken),
-    DriverUnusable, or another DriverError.
-    """
+    """NVIDIA's opened driver. Raises DriverMissing, DriverUnusable, or another DriverError."""
     _check(sysfs, wake_suspended=wake_suspended)
     from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver  # noqa: PLC0415
 
@@ -36,7 +32,7 @@ def open_recording(sysfs: Path, *, wake_suspended: bool, masked: bool) -> Record
 
 
 def _check(sysfs: Path, *, wake_suspended: bool) -> None:
-    """Raise DriverMissing if GPUs are not to be woken, or the binding is another package's."""
+    """Raise DriverMissing if GPUs must not wake, or the binding is another package's."""
     if not wake_suspended and all_suspended(sysfs):
         raise DriverMissing(
             "all GPUs are runtime-suspended; --driver.wake-suspended wakes them",
@@ -53,9 +49,9 @@ def _check(sysfs: Path, *, wake_suspended: bool) -> None:
 
 
 def all_suspended(sysfs: Path) -> bool:
-    """Whether runtime power management has suspended all NVIDIA GPUs, and there are some.
+    """Whether all NVIDIA GPUs are suspended by runtime power management, and exist.
 
-    Opening the driver would keep them awake, which costs a laptop 5 to 25 W.
+    To open the driver keeps them awake: 5 to 25 W of a laptop.
     """
     devices = (sysfs / "bus/pci/devices").glob("*")
     of_nvidia = (device for device in devices if _text(device / "vendor") == _NVIDIA)

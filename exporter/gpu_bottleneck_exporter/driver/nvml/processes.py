@@ -15,24 +15,24 @@ _LAYOUTS = {
     "_v3": struct.Struct("=I4xQII"),
     "": struct.Struct("=I4xQ"),
 }
-"""Layout of an entry by preferred version: pid, bytes, instance ids.
+"""Entry layout by preferred version: pid, bytes, instance ids.
 
-Version 3 is second, as drivers 530 to 535.98 write longer entries. The first, without a suffix, is
-the only one before driver 450.
+Version 3 is second, as drivers 530 to 535.98 write longer entries; version 1, without a suffix, is
+for drivers before 450.
 """
 _UNKNOWN_BYTES = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE."""
 
 
 class Holder(NamedTuple):
-    """A listed process, and its bytes on the GPU, if known."""
+    """A process and its bytes on the GPU, if known."""
 
     pid: int
     used_bytes: int | None
 
 
 def _read(name: str, layout: struct.Struct, handle: object) -> list[Holder]:
-    """The list from the C function `name`. Raises pynvml.NVMLError."""
+    """The list of C function `name`. Raises pynvml.NVMLError."""
     # pynvml's lookup has the library handle, a cache, and no public name.
     function = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001
     count, entries = ctypes.c_uint(0), ctypes.create_string_buffer(0)

@@ -1,7 +1,7 @@
-"""The queries of one GPU or MIG instance, each independent.
+"""Independent queries of one GPU or MIG instance.
 
-Of field ids (nvmlDeviceGetFieldValues), only 199, 200 and 251-273 changed their meaning between
-driver branches (nvml.h from CUDA 11.5 to 13.3); choose those by driver version.
+Of field ids, only 199, 200 and 251-273 changed their meaning between driver branches (nvml.h of
+CUDA 11.5 to 13.3): choose them by driver version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 FIELD = struct.Struct("=IIqqII8s")
 """nvmlFieldValue_t: field id, scope id, timestamp, latency, value type, return code, value."""
 UNTOUCHED = 998
-"""Marker of entries that the driver did not fill in, as with ECC off; not an NVML code."""
+"""Marker of entries not filled in, as with ECC off; no NVML code."""
 VALUES = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "d",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "I4x",
@@ -32,12 +32,12 @@ VALUES = {
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "i4x",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "H6x",
 }
-"""Format of nvmlValue_t, a union of eight bytes, by value type."""
+"""Format of nvmlValue_t by value type."""
 _FORMATS = {kind: struct.Struct(f"={value}") for kind, value in VALUES.items()}
 
 
 class Queries:
-    """Independent queries of a reading: a failed call costs only its own value."""
+    """Queries of a reading: a failed call costs only its own value."""
 
     def __init__(self, calls: Calls, handle: object) -> None:
         """`handle`: GPU or instance, the first argument."""
@@ -48,29 +48,27 @@ class Queries:
         self.refusals = Refusals()
 
     def begin(self) -> Queries:
-        """Clear the failures of the last reading."""
+        """Clear failures."""
         self.last_error = None
         return self
 
     def ask(self, function: Callable[..., T], *arguments: object) -> T | None:
-        """The result, or None.
+        """The result, or None; unsupported calls are seldom retried.
 
-        Unsupported calls are seldom retried. A failure, or a refusal after an answer, becomes
-        `last_error`.
+        A failure, or a refusal after an answer, becomes `last_error`.
         """
         key = (function.__name__, *arguments)
         return self.attempt(key, lambda: self.calls.ask(function, self.handle, *arguments))
 
     def ask_any(self, versions: Sequence[Callable[..., T]], *arguments: object) -> T | None:
-        """The first result of the `versions` of a call, or None."""
+        """The first result of the `versions` of a call."""
         answers = (self.ask(function, *arguments) for function in versions)
         return next((answer for answer in answers if answer is not None), None)
 
     def ask_version(self, versions: Sequence[Callable[..., T]]) -> T | None:
-        """The result of the first of `versions` that is not refused, or None.
+        """The result of the first of `versions` not refused, or None.
 
-        After an answer only that version counts, as others may have other structures than the
-        binding's.
+        Once answered, only that version counts: others may have other structures.
         """
         for function in versions:
             answer = self.ask(function)
@@ -81,23 +79,23 @@ class Queries:
     def ask_each(
         self, function: Callable[..., T], kinds: Mapping[str, int], *further: int
     ) -> dict[str, T]:
-        """The results by name of `kinds`, as far as available."""
+        """Available results by name of `kinds`."""
         answers = {name: self.ask(function, kind, *further) for name, kind in kinds.items()}
         return {name: answer for name, answer in answers.items() if answer is not None}
 
     def fields(self, *ids: int, scope: int = 0) -> dict[int, float]:
-        """Available values by field id; `scope`: the part of the board."""
+        """Available values by field id; `scope`: part of the board."""
         return self.attempt((*ids, scope), lambda: self._read_fields(ids, scope)) or {}
 
     def field(self, *ids: int) -> float | None:
-        """The first available value of fields `ids`, or None."""
+        """The first available value of `ids`."""
         values = (self.fields(number).get(number) for number in ids)
         return next((value for value in values if value is not None), None)
 
     def structure(self, name: str, layout: struct.Struct, version: int = 0) -> tuple[int, ...]:
-        """The members that the C function `name` fills in; empty without one.
+        """Members filled in by the C function `name`, which older bindings lack; else empty.
 
-        `version`: preset as the first member. For functions that older bindings lack.
+        `version`: preset first member.
         """
 
         def read() -> tuple[int, ...]:
@@ -109,7 +107,7 @@ class Queries:
         return self.attempt((name, version), read) or ()
 
     def attempt(self, key: tuple[object, ...], read: Callable[[], T]) -> T | None:
-        """The result of `read`, like `ask`; `key` identifies it."""
+        """The result of `read`, as `ask`, with identity `key`."""
         if self.refusals.stands(key):
             return None
         try:
@@ -123,7 +121,7 @@ class Queries:
         return answer
 
     def require(self, *values: object) -> None:
-        """Raise the failure, as `fail` does, if all `values` are missing."""
+        """Raise the failure if all `values` are missing."""
         if all(value is None or value == {} for value in values):
             self.fail()
 
@@ -150,10 +148,7 @@ class Queries:
 
 
 def unanswered(fields: Iterable[tuple[int, int]]) -> bytes:
-    """Entries for the driver to fill in, by field id and scope.
-
-    One more than requested, as NVML may touch it.
-    """
+    """Entries by field id and scope; one spare, as NVML may touch it."""
     entries = (*fields, (0, 0))
     return b"".join(FIELD.pack(i, scope, 0, 0, 0, UNTOUCHED, bytes(8)) for i, scope in entries)
 

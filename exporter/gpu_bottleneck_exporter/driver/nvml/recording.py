@@ -1,7 +1,7 @@
-"""Records the driver library's answers, so that tests can replay a GPU.
+"""Records the driver library's answers for replay in tests.
 
-Reads without root, and sets nothing. A thread per GPU makes the calls, as any may hang with its
-GPU. Repeated answers are left out.
+Needs no root, sets nothing, with a thread per GPU, as calls may hang. Repeated answers are left
+out.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ HOLDS = (
 MASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are masked."
 UNMASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are real."
 _POLL_SECONDS = 0.5
-"""Interval between readings of the rings, which hold 10 s."""
+"""Interval between readings of rings, which hold 10 s."""
 _REPEAT_SECONDS = 10.0
-"""Time between the two readings of all fields, to distinguish counters from settings; a shorter
-capture reads them at its end."""
+"""Interval between the two readings of all fields, or the capture's length: it distinguishes
+counters from settings."""
 _GPM_SECONDS = (0.2, 1.0, 5.0)
 """Intervals of all GPM metrics."""
 _HANG_SECONDS = 20.0
-"""Time beyond the capture's end after which a call counts as hung."""
+"""Time after the capture until a call counts as hung."""
 _CHUNK = 32
-"""Fields and GPM metrics per call: an unknown id may fail the whole call."""
+"""Fields and metrics per call, which one unknown id may fail."""
 _SLACK_BYTES = 64
-"""Spare bytes after each output, for drivers with longer structures."""
+"""Spare bytes after outputs, for longer structures."""
 _MAX_PROCESSES = 256
 _LONG_PROCESS_BRANCHES = ((530, 0), (535, 99))
-"""First and last driver version with eight more bytes in v3 process entries."""
+"""Driver versions with eight more bytes in v3 process entries, first and last."""
 
 T = TypeVar("T")
 Value = object
 Write = Callable[[Document], bool]
-"""Writes one line; returns whether there is room for more."""
+"""Writes one line; returns whether there is room."""
 
 
 class NvmlRecording(Recording):
@@ -70,14 +70,14 @@ class NvmlRecording(Recording):
     holds = HOLDS
 
     def __init__(self, *, masked: bool) -> None:
-        """Load and initialise the library. Raises DriverError."""
+        """Load the library. Raises DriverError."""
         self.identities = MASKED if masked else UNMASKED
         self._masked = masked
         load()
         Calls().ask(pynvml.nvmlInit)
 
     def write(self, write: Write, seconds: float) -> None:
-        """Capture for `seconds`, line by line."""
+        """Capture for `seconds`."""
         facts = {"exporter": __version__, "machine": os.uname().machine}
         write({"capture": FORMAT, **facts, **_library_facts()})
         log = _Log(write)
@@ -90,7 +90,7 @@ class NvmlRecording(Recording):
         write({"timing_us": log.timing(), "end": log.seconds()})
 
     def _capture(self, log: _Log, seconds: float) -> list[_GpuCapture]:
-        """Capture all GPUs; return those with hung calls. Raises OSError."""
+        """Return GPUs with hung calls. Raises OSError."""
         system = _Reader(log, "", None, masked=self._masked)
         system.call_all(signatures.OF_SYSTEM)
         count = system.last("nvmlDeviceGetCount_v2")
@@ -117,7 +117,6 @@ class _Log:
             "boottime": time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
         }
         self.full = False
-        """Whether the capture is full."""
         self.failure: OSError | None = None
         self._write = write
         self._lock = threading.Lock()
@@ -127,22 +126,22 @@ class _Log:
         self._timing: dict[str, dict[str, list[int]]] = defaultdict(dict)
 
     def seconds(self) -> float:
-        """Seconds since the capture's begin."""
+        """Seconds since the begin."""
         return round((time.monotonic_ns() - self._began_ns) / 1e9, 3)
 
     def clock_of(self, timestamp_us: int) -> tuple[str, int]:
-        """The clock of a ring's timestamp, and the capture's begin on it in microseconds."""
+        """Clock of a ring's timestamp, and the capture's begin on it in µs."""
         passed = (time.monotonic_ns() - self._began_ns) // 1000
         distance = {c: abs(us + passed - timestamp_us) for c, us in self._began_us.items()}
         clock = min(distance, key=lambda c: distance[c])
         return clock, self._began_us[clock]
 
     def calling(self, label: str) -> str | None:
-        """The last function called by a device's thread."""
+        """Last function called by a device's thread."""
         return self._calling.get(label.partition(":")[0])
 
     def invoke(self, label: str, name: str, *arguments: object) -> int:
-        """Call the C function `name`; returns its code."""
+        """Call the C function `name`; return its code."""
         self._calling[label.partition(":")[0]] = name
         began = time.perf_counter_ns()
         try:
@@ -175,16 +174,15 @@ class _Log:
                 self.full, self.failure = True, error
 
     def close(self) -> None:
-        """Write no further lines."""
         with self._lock:
             self.full = True
 
     def last(self, label: str, name: str) -> Value:
-        """The last value of a call without arguments."""
+        """Last value of a call without arguments."""
         return self._last.get((label, name), (0, None))[1]
 
     def timing(self) -> Document:
-        """Number of calls, total and longest time in microseconds, by device and function."""
+        """Calls, total and longest time in µs, by device and function."""
         return {label: dict(calls) for label, calls in self._timing.items()}
 
 
@@ -192,7 +190,7 @@ class _Reader:
     """Records the calls on one GPU or MIG instance."""
 
     def __init__(self, log: _Log, label: str, handle: object, *, masked: bool) -> None:
-        """`label`: the GPU's index; for an instance also its position, as 0:2."""
+        """`label`: GPU index, with an instance's position, as 0:2."""
         self.log = log
         self.label = label
         self.handle = handle
@@ -201,7 +199,7 @@ class _Reader:
         self._links = 0
 
     def call_all(self, functions: Sequence[Signature], *, polled: bool = False) -> None:
-        """Record `functions` with all their arguments; `polled`: only those to poll."""
+        """Record `functions` with all arguments."""
         for function in functions:
             for arguments, preset in product(function.arguments, function.presets):
                 if function.polled or not polled:
@@ -229,22 +227,22 @@ class _Reader:
         self.log.add(self.label, function.name, (*arguments, *preset), code, value)
 
     def last(self, name: str) -> Value:
-        """The last value of a call without arguments."""
+        """Last value of a call without arguments."""
         return self.log.last(self.label, name)
 
     def fields(self, ids: Sequence[int]) -> None:
-        """Record field values of the GPU, and some of its module."""
+        """Record fields of the GPU, and some of its module."""
         scopes = [(i, scope) for i, scope in signatures.SCOPES.items() if i in ids]
         self._record_fields([*((i, 0) for i in ids), *scopes])
 
     def links(self) -> None:
-        """Record state and fields of each NVLink, after all fields."""
+        """Record state and fields of NVLinks, after all fields."""
         for link in range(min(self._links, signatures.MAX_LINKS)):
             self.call(signatures.LINK_STATE, (link,))
             self._record_fields([(i, link) for i in signatures.LINK_FIELDS])
 
     def _record_fields(self, scoped: Sequence[tuple[int, int]]) -> None:
-        """Record id, scope, code, and any type and value of each field."""
+        """Record id, scope, code, type and value."""
         rows = [row for some in _chunks(scoped) for row in self._fields(some)]
         self.log.add(self.label, signatures.FIELDS, (), pynvml.NVML_SUCCESS, rows)
         counts = [row[-1] for row in rows if row[:3] == [signatures.LINK_COUNT, 0, 0]]
@@ -262,7 +260,7 @@ class _Reader:
             yield [i, scope, result, *([kind, _number(kind, raw)] if given else [])]
 
     def rings(self) -> None:
-        """Record the new samples of all rings."""
+        """Record new samples."""
         for kind in range(signatures.RING_KINDS):
             self._ring(kind)
 
@@ -292,7 +290,7 @@ class _Reader:
         self.log.add(self.label, signatures.SAMPLES, (kind,), code, value)
 
     def processes(self) -> None:
-        """Record memory and instance ids of each process, without its pid."""
+        """Record memory and instance ids, without pids."""
         for name in signatures.PROCESS_LISTS:
             count = ctypes.c_uint(_MAX_PROCESSES)
             buffer = ctypes.create_string_buffer(_MAX_PROCESSES * 40)
@@ -306,7 +304,7 @@ class _Reader:
             self.log.add(self.label, name, (), code, value)
 
     def _process_layout(self, name: str) -> struct.Struct:
-        """Members of a process entry after its pid: memory, GPU and compute instance."""
+        """Members after the pid: memory, GPU and compute instance."""
         if not name.endswith(("_v2", "_v3")):
             return struct.Struct("=8xQ")
         version = tuple(map(int, re.findall(r"\d+", f"{self._driver_version()}")[:2]))
@@ -318,7 +316,7 @@ class _Reader:
         return self.log.last("", "nvmlSystemGetDriverVersion")
 
     def events(self) -> None:
-        """Record whether the device supports error events."""
+        """Record support for error events."""
         handle = ctypes.c_void_p()
         created, registered = signatures.EVENTS
         code = self.log.invoke(self.label, created, ctypes.byref(handle))
@@ -337,7 +335,7 @@ class _GpmCapture:
     """GPM metrics of one GPU or MIG instance."""
 
     def __init__(self, reader: _Reader, whole: _Reader) -> None:
-        """`whole`: the instance's GPU, or the GPU itself."""
+        """`whole`: the (instance's) GPU."""
         self._reader = reader
         self._whole = whole
         self._samples = [ctypes.c_void_p() for _ in range(3)]
@@ -353,7 +351,7 @@ class _GpmCapture:
         return bool(code == pynvml.NVML_SUCCESS)
 
     def poll(self) -> None:
-        """Take a sample, and record the means since the first and the last one."""
+        """Record means since the first and the last sample."""
         if not self._works or not self._take(2):
             return
         first, last, new = self._times
@@ -366,7 +364,6 @@ class _GpmCapture:
             self._times[1] = new
 
     def free(self) -> None:
-        """Free the samples."""
         for sample in self._samples:
             if sample.value:
                 self._reader.log.invoke(self._reader.label, "nvmlGpmSampleFree", sample)
@@ -389,7 +386,7 @@ class _GpmCapture:
         return bool(code == pynvml.NVML_SUCCESS)
 
     def _compare(self, earlier: int, interval: float, ids: Iterable[Sequence[int]]) -> None:
-        """Record id, code, and any mean of each metric since sample `earlier`."""
+        """Record id, code and mean of each metric since `earlier`."""
         rows: list[list[Value]] = []
         for some in ids:
             question = gpm.request(self._samples[earlier], self._samples[2], tuple(some))
@@ -401,7 +398,7 @@ class _GpmCapture:
 
 
 class _GpuCapture:
-    """The capture of one GPU and its MIG instances, in its own thread."""
+    """The capture of one GPU and its MIG instances by one thread."""
 
     def __init__(self, log: _Log, index: int, seconds: float, *, masked: bool) -> None:
         self._log = log
@@ -411,7 +408,7 @@ class _GpuCapture:
         self.label = f"{index}"
 
     def run(self) -> None:
-        """Capture until the time is over or the file is full."""
+        """Capture until the end or a full file."""
         whole = self._reader(self.label, signatures.GPU_HANDLE, self.label, self._index)
         if whole is None:
             return
@@ -470,7 +467,7 @@ class _GpuCapture:
     def _reader(
         self, label: str, name: str, asked: str, position: int, *whole: object
     ) -> _Reader | None:
-        """The device at `position` by function `name`."""
+        """Device `position` of function `name`."""
         handle = ctypes.c_void_p()
         number = ctypes.c_uint(position)
         code = self._log.invoke(asked, name, *whole, number, ctypes.byref(handle))
@@ -485,20 +482,20 @@ def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _text(member: Value) -> Value:
-    """Text without its padding; numbers as they are."""
+    """Text without padding; numbers unchanged."""
     if isinstance(member, bytes):
         return member.partition(b"\0")[0].decode(errors="replace")
     return member
 
 
 def _number(kind: int, raw: bytes) -> float:
-    """A value of nvmlValue_t; of unknown type as an integer."""
+    """A value of nvmlValue_t; an integer for unknown types."""
     number: float = struct.unpack(f"={VALUES.get(kind, 'Q')}", raw)[0]
     return number
 
 
 def _masked(name: str, label: str, members: list[Value]) -> list[Value]:
-    """`members` without identifiers of a GPU or cluster, distinct per device."""
+    """`members` with identifiers replaced, distinct per device."""
     gpu, _, position = label.partition(":")
     if name == "nvmlDeviceGetUUID":
         kind = "MIG" if position else "GPU"
@@ -523,7 +520,7 @@ def _library_facts() -> dict[str, object]:
 
 
 def _library_file() -> Path:
-    """The file of the mapped library. Raises OSError or NVMLError."""
+    """The mapped file. Raises OSError, NVMLError."""
     at = address(c_function("nvmlInit_v2"))
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         area, *_, path = line.split(maxsplit=5)

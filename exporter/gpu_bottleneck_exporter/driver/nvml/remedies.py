@@ -39,7 +39,7 @@ OF_ERRORS: dict[str, str] = {
     "hung": "look for XIDs in the kernel log (119 and 120 above all); if it persists, reboot the "
     "node: nothing else frees a call that hangs in the driver",
 }
-"""Remedies by cause of an error; other errors of one GPU: OF_DOWN."""
+"""Remedies by cause; else OF_DOWN."""
 RECOVERY = {
     "gpu_reset": "end the jobs on it, then reset it (nvidia-smi --gpu-reset)",
     "node_reboot": "drain and reboot the node",
@@ -63,7 +63,7 @@ _IN_A_POD: dict[str, str] = {
     "no_permission": f"{_BY_THE_CHART}mounting /dev/nvidia0 alone does not allow opening it",
     "no_gpu": f"{_BY_THE_CHART}gpu.visibleDevices selects which",
 }
-"""Remedies by cause in a pod: values of the chart."""
+"""Remedies by cause in a pod, with values of the chart."""
 
 
 def remedy(cause: str) -> str:
@@ -73,7 +73,7 @@ def remedy(cause: str) -> str:
 
 
 def _device_nodes(gpu: Identity) -> Collection[str]:
-    """The nodes of the GPU and of unified memory, which tools without a context do not open."""
+    """Nodes of the GPU and of unified memory, which takes a context."""
     if gpu.minor is None or gpu.parent_uuid is not None:
         return ()
     return f"/dev/nvidia{gpu.minor}", "/dev/nvidia-uvm"

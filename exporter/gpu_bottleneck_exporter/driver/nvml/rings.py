@@ -1,7 +1,6 @@
-"""NVML's sample rings (nvmlDeviceGetSamples).
+"""NVML's sample rings (nvmlDeviceGetSamples) of about 10 s.
 
-They hold about 10 s of utilization samples. A call returns those newer than a mark, a timestamp
-from an earlier answer, as the driver has its own clock.
+A call returns samples newer than a mark: an earlier timestamp, as the driver has its own clock.
 """
 
 from __future__ import annotations
@@ -18,21 +17,18 @@ CAPACITY = 256
 """Samples read at once; drivers have 72 to 120."""
 
 _FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
-"""nvmlSample_t (time in µs, value) by the answer's value type, whatever nvml.h promises."""
+"""nvmlSample_t (µs, value) by the answer's value type, contrary to nvml.h."""
 _SAMPLE_BYTES = 16
 _SILENCE_BEFORE_PROBE_NS = 3_000_000_000
-"""Time without new samples after which the clock may have been set back."""
+"""Time without samples after which the clock may be set back."""
 _FULL_PERCENT = 100
 
 
 class RingReader:
-    """One sample ring of one GPU, with its own mark."""
+    """One ring of one GPU, with its mark."""
 
     def __init__(self, queries: Queries, kind: int, *, merge_idle: bool = False) -> None:
-        """Read ring `kind` (an NVML sampling type) of the queried GPU.
-
-        `merge_idle`: return the newest sample alone if all are 0 %, to save decoding.
-        """
+        """`kind`: NVML sampling type; `merge_idle`: the newest sample alone if all are 0 %."""
         self._queries = queries
         self._key = ("samples", kind)
         self._mark = 0
@@ -51,10 +47,9 @@ class RingReader:
         )
         self._merge_idle = merge_idle
         self._words = memoryview(self._buffer).cast("B").cast("Q")
-        """Timestamps and values by turns."""
 
     def drain(self) -> Ring | None:
-        """The samples since the last drain, None without such a ring; failures in `last_error`."""
+        """New samples, None without such a ring; failures in `last_error`."""
         samples = self._newer_than(self._mark)
         if samples is None:  # after an answer it is a failure, not unsupported
             return () if self._queries.refusals.was_answered(self._key) else None
@@ -70,12 +65,12 @@ class RingReader:
         return samples
 
     def _after_clock_step(self) -> Ring:
-        """The newest sample if the clock was set back, so that all look older than the mark."""
+        """The newest sample if the clock was set back behind the mark."""
         newest = (self._newer_than(0) or ())[-1:]
         return tuple(sample for sample in newest if sample.timestamp_us < self._mark)
 
     def _newer_than(self, mark: int) -> Ring | None:
-        """The samples newer than `mark`; None if the call fails."""
+        """Samples newer than `mark`; None on failure."""
         return self._queries.attempt(self._key, lambda: self._read(mark))
 
     def _read(self, mark: int) -> Ring:

@@ -1,7 +1,6 @@
-"""Signatures of the NVML functions in a capture, for the tests' replay.
+"""Signatures of NVML functions in a capture, named as in nvml.h, for the tests' replay.
 
-A capture names functions as nvml.h does. Every call of the driver layer is here or in `recording`,
-by a test.
+By a test, every call of the driver layer is here or in `recording`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import pynvml
 
 NO_ARGUMENTS: tuple[tuple[int, ...], ...] = ((),)
 TEXT = "96s"
-"""Format of an output followed by its size as an argument."""
+"""Output followed by its size as an argument."""
 
 
 class Signature(NamedTuple):
-    """A function of a device, numbers, and pointers to outputs."""
+    """A function of a device, numbers, and outputs."""
 
     name: str
     outputs: tuple[str, ...] = ("I",)
@@ -25,10 +24,9 @@ class Signature(NamedTuple):
     arguments: tuple[tuple[int, ...], ...] = NO_ARGUMENTS
     """Numbers, one tuple per call."""
     presets: tuple[tuple[int, ...], ...] = NO_ARGUMENTS
-    """First members of the output that the caller sets, such as a structure's version; after the
-    arguments in a capture."""
+    """First members of the output preset by the caller, such as a version."""
     polled: bool = False
-    """Whether to call it every second, else at the begin and the end."""
+    """Whether to call it every second, not only at begin and end."""
 
 
 def _each(count: int) -> tuple[tuple[int, ...], ...]:
@@ -39,7 +37,7 @@ def _each(count: int) -> tuple[tuple[int, ...], ...]:
 _ONE, _TWO = ("I",), ("I", "I")
 _LONG = ("Q",)
 _VERSION_1 = 1 << 24
-"""Version of a structure in the upper 8 bits, its size in the others."""
+"""Version in the upper 8 bits, size in the others."""
 
 OF_SYSTEM = (
     Signature("nvmlSystemGetDriverVersion", (TEXT,)),
@@ -120,12 +118,12 @@ OF_DEVICES = (
 """Functions of a GPU or a MIG instance."""
 
 LINK_STATE = Signature("nvmlDeviceGetNvLinkState", _ONE, ((0,),))
-"""State of one NVLink, with its number as argument."""
+"""State of one NVLink by number."""
 LINK_COUNT = pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT
-"""Field with the number of NVLinks; a call for a further link may read out of bounds."""
+"""Number of NVLinks: a call for more may read out of bounds."""
 MAX_LINKS = 36
 LINK_FIELDS = (*range(138, 142), *range(161, 163))
-"""Bytes and errors of a link; the scope is the link."""
+"""Bytes and errors; the scope is the link."""
 FIELDS = "nvmlDeviceGetFieldValues"
 SAMPLES = "nvmlDeviceGetSamples"
 GPM_METRICS = "nvmlGpmMetricsGet"
@@ -144,7 +142,7 @@ POLLED_FIELDS = (
 )
 """Throttle times, memory temperature, power, temperature limits."""
 SCOPES = {185: 1, 186: 1, 190: 1}
-"""Power fields of a superchip's module: its scope by field."""
+"""Scopes of a superchip's module by power field."""
 LAST_FIELD = 320
 """Id beyond the 307 fields of driver 615."""
 LAST_METRIC = 512

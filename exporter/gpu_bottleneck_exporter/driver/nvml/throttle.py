@@ -1,9 +1,8 @@
 """Throttle time by reason, in nanoseconds since the driver was loaded.
 
-Field ids of the finer causes moved twice, once within a driver branch; the binding follows the
-newest driver, and with another one reads power-smoothing settings as time. So ids follow the
-driver's full version, and in doubt only those that never moved are read. A value that keeps running
-backwards is dropped.
+Field ids of finer causes moved twice, once within a driver branch, and would be read as
+power-smoothing settings. So they follow the driver's full version; in doubt only constant ids are
+read. A value that keeps running backwards is dropped.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ EVENT_REASONS: Mapping[str, int] = {
     "board_limit": 0x200,
     "reliability": 0x400,
 }
-"""Bits of NVML's clocks event reasons, named after the throttle counters.
+"""Bits of clocks event reasons, named after the throttle counters.
 
-Without GPU idle (1) and display clocks (0x100), which do not throttle.
+GPU idle (1) and display clocks (0x100) do not throttle.
 """
 HW_SLOWDOWN = "hw_slowdown"
 """Hardware slowdown without a stated cause."""
 _HW_SLOWDOWN = 0x8
-"""Both hardware causes, and the fast trigger against a peak of current, which has no bit."""
+"""Both hardware causes, and the fast trigger against current peaks, which has no bit."""
 _HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
 _LATER = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
-"""Bits since driver 615: before, 0 does not mean no."""
+"""Bits since driver 615."""
 
 _EVERY_VERSION = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "power_cap",
@@ -54,7 +53,7 @@ _FINE_MOVED = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
 # of 580.66 to 580.81 are not published.
 _FIRST, _UNPUBLISHED, _MOVED = (575, 0), (580, 66), (580, 82)
 _VERSION = re.compile(r"[^\d\ufffd]*(\d{3,4})(?:\.(\d+))?")
-"""Branch and minor version; undecodable text is not trusted."""
+"""Branch and minor version."""
 
 _POLICIES = {
     "power_cap": pynvml.NVML_PERF_POLICY_POWER,
@@ -65,7 +64,7 @@ _POLICIES = {
     "app_clocks": pynvml.NVML_PERF_POLICY_TOTAL_APP_CLOCKS,
 }
 _DISTRUSTED = 3
-"""Number of backward steps after which a value is no counter."""
+"""Backward steps after which a value is no counter."""
 
 
 def field_ids(driver_version: str | None) -> Mapping[int, str]:
@@ -80,11 +79,11 @@ def field_ids(driver_version: str | None) -> Mapping[int, str]:
 
 
 def active_reasons(bits: int, supported: int = 0, growing: Collection[str] = ()) -> dict[str, bool]:
-    """Whether each reason's event bit is set; `supported`: the bits that the GPU can set.
+    """Whether each reason's event bit is set; `supported`: possible bits.
 
-    `growing`: reasons with growing counters, which name the cause if a driver sets only bit 8
-    (hardware slowdown); else `HW_SLOWDOWN` is the reason, and both hardware causes are unknown and
-    left out, as are `_LATER` bits that are neither set nor supported.
+    `growing`: reasons with growing counters, which name the cause if only bit 8 (hardware slowdown)
+    is set; else it is `HW_SLOWDOWN`, and both hardware causes are left out, as are unset,
+    unsupported `_LATER` bits.
     """
     unknown = _LATER & ~(bits | supported)
     slowed = bool(bits & _HW_SLOWDOWN)
@@ -107,7 +106,7 @@ class ThrottleCounters:
         self._has_fields = False
         self._last: dict[str, int] = {}
         self.growing: frozenset[str] = frozenset()
-        """Reasons with counters that grew between the last two readings."""
+        """Reasons with growing counters."""
         self._backwards: Counter[str] = Counter()
 
     def read(self) -> dict[str, int]:
