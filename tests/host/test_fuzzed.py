@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.host import machine, process
 from gpu_bottleneck_exporter.host.cgroup import memberships, stalled_ns
 from gpu_bottleneck_exporter.host.descriptors import fields
 from gpu_bottleneck_exporter.host.files import MAX_TEXT_BYTES, parse_numbers
-from gpu_bottleneck_exporter.host.links import _CONNECTED, _WATCHED
+from gpu_bottleneck_exporter.host.links import _CONNECTED, _EPOLL_TARGETS
 from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.waits import wait_of, waits_on
 from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
@@ -91,7 +91,7 @@ def reads(folder: Path) -> object:
         "owner": (CGROUP, decoded(owner_in_cgroup)),
         "mountinfo": (MOUNTS, reader("mountinfo", lambda at: mount_points(at / "77"))),
         "fdinfo": (FDINFO, decoded(fields)),
-        "epoll": (FDINFO, decoded(_WATCHED.findall)),
+        "epoll": (FDINFO, decoded(_EPOLL_TARGETS.findall)),
         "net/tcp": (TCP, decoded(_CONNECTED.findall)),
         "net/dev": (DEV, decoded(machine.network_bytes)),
         "children": (b"1 2 3 ", pure(parse_numbers)),

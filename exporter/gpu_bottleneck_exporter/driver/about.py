@@ -19,7 +19,7 @@ NOT_REPORTED = "the driver does not report it"
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Constant properties of a driver; remedies are phrases without a full stop."""
+    """The constant properties of a driver; remedies are phrases without a full stop."""
 
     title: str
     """Vendor, or other text before the version in `check`."""

@@ -17,7 +17,7 @@ Drop = Callable[[str, object], None]
 
 
 class Range(NamedTuple):
-    """Possible values, both ends included, without NaN."""
+    """The possible values, both ends included, without NaN."""
 
     low: float
     high: float
@@ -31,26 +31,28 @@ class Range(NamedTuple):
         return min(max(value, self.low), self.high)
 
 
-_PERCENT = Range(0, 100)
+_PERCENT_RANGE = Range(0, 100)
 """808334905 and 4294967295 % on H100 (NVIDIA/dcgm-exporter#418, NVIDIA/DCGM#199)."""
-_RATIO = Range(0, 1, slack=0.05)
+_RATIO_RANGE = Range(0, 1, slack=0.05)
 """NaN, which DCGM drops; means between two GPM samples overshoot slightly."""
-_BYTES = Range(0, 1e15)
+_BYTE_RANGE = Range(0, 1e15)
 """NaN of links; the maximum is that of a job's document."""
 _NUMBER = (int, float)
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
-    readings.Utilization: {"gpu_percent": _PERCENT, "memory_percent": _PERCENT},
-    readings.Video: {"percents": _PERCENT},
+    readings.Utilization: {"gpu_percent": _PERCENT_RANGE, "memory_percent": _PERCENT_RANGE},
+    readings.Video: {"percents": _PERCENT_RANGE},
     readings.Activity: {
-        **dict.fromkeys(("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes"), _RATIO),
-        "traffic_bytes": _BYTES,
+        **dict.fromkeys(
+            ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes"), _RATIO_RANGE
+        ),
+        "traffic_bytes": _BYTE_RANGE,
     },
     # 3.69 TW once (intel/xpumanager#130); 10 TJ are 16 years at 20 kW.
     readings.Power: {
         **dict.fromkeys(("watts", "module_watts"), Range(0, 20_000)),
         "energy_joules": Range(0, 1e13),
     },
-    readings.Memory: dict.fromkeys(("total_bytes", "used_bytes", "reserved_bytes"), _BYTES),
+    readings.Memory: dict.fromkeys(("total_bytes", "used_bytes", "reserved_bytes"), _BYTE_RANGE),
     # PCI Express Base Specification: x1 to x32. A wrong width would be the maximum observed.
     readings.Link: dict.fromkeys(("width", "width_max"), Range(1, 32)),
     # 345 to 644245923 degrees Celsius on A100 and H100 (NVIDIA/dcgm-exporter#312).
@@ -121,7 +123,7 @@ def _with_valid_pids(reading: readings.Processes, drop: Drop) -> readings.Proces
     # Up to PID_MAX_LIMIT (linux/threads.h): 0 and 4294967295 came (XuehaiPan/nvitop#75).
     valid = [process for process in reading.processes if 1 <= process.pid <= 2**22]
     for index, process in enumerate(valid):
-        if not _fits(process.used_bytes, _BYTES):
+        if not _fits(process.used_bytes, _BYTE_RANGE):
             drop("used_bytes", process.used_bytes)
             valid[index] = replace(process, used_bytes=None)
     invalid = len(reading.processes) - len(valid)

@@ -33,7 +33,7 @@ class Forbidden(Unsupported):
 
 
 class NothingFound(DriverError):  # noqa: N818 - an answer, not a failure
-    """No data at the moment."""
+    """An answer without data at the moment."""
 
 
 class DeviceLost(DriverError):  # noqa: N818 - the driver's own word
@@ -41,7 +41,7 @@ class DeviceLost(DriverError):  # noqa: N818 - the driver's own word
 
 
 class DriverMissing(DriverError):  # noqa: N818 - a state, not a failure
-    """No driver, library or device yet."""
+    """A missing driver, library or device, which may appear later."""
 
 
 class AccessLost(DriverError):  # noqa: N818 - a state, not a failure

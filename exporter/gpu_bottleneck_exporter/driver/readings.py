@@ -21,7 +21,7 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a GPU or MIG instance; `index` is the driver's, of the parent."""
+    """The identity of a GPU or MIG instance; `index` is the driver's, of the parent."""
 
     index: int
     uuid: str
@@ -66,7 +66,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Utilization(Reading):
-    """Busy time of the GPU and its memory controller since the last reading.
+    """The busy time of the GPU and its memory controller since the last reading.
 
     Rings: None if unsupported, empty without news. Percents: the driver's single reading (one
     window of 1/6 to 1 s), only if the rings are empty.
@@ -80,7 +80,7 @@ class Utilization(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Video(Reading):
-    """Utilization of the video engines (encoder, decoder, jpeg, ofa), like `Utilization`.
+    """The utilization of the video engines (encoder, decoder, jpeg, ofa), like `Utilization`.
 
     The ring of an idle engine may have its newest sample alone.
     """
@@ -91,7 +91,7 @@ class Video(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Activity(Reading):
-    """Means over the last `interval_ns` (GPM, Hopper and later): ratios 0-1, traffic in bytes."""
+    """The means over the last `interval_ns` (GPM, Hopper and later): ratios 0-1, and bytes."""
 
     interval_ns: int
     graphics: float | None = None
@@ -104,7 +104,7 @@ class Activity(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Power(Reading):
-    """Power in watts; energy since the driver was loaded."""
+    """The power in watts; energy since the driver was loaded."""
 
     watts: float | None = None
     limit_watts: float | None = None
@@ -118,7 +118,7 @@ class Power(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Thermal(Reading):
-    """Degrees Celsius by sensor (gpu, memory) and limit.
+    """The degrees Celsius by sensor (gpu, memory) and limit.
 
     Limits: slowdown, shutdown and max_operating of the GPU, and memory_max_operating.
     """
@@ -131,7 +131,7 @@ class Thermal(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Clocks(Reading):
-    """Current and maximum hertz by clock (sm, memory, graphics, video)."""
+    """The current and maximum hertz by clock (sm, memory, graphics, video)."""
 
     now: Mapping[str, float] = field(default_factory=dict)
     maximum: Mapping[str, float] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Clocks(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Throttle(Reading):
-    """Nanoseconds throttled since the driver was loaded, and current state, by reason."""
+    """The nanoseconds throttled since the driver was loaded, and current state, by reason."""
 
     spent_ns: Mapping[str, int] = field(default_factory=dict)
     active: Mapping[str, bool] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Throttle(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Memory(Reading):
-    """Device memory in bytes; without `reserved_bytes`, `used_bytes` includes it."""
+    """The device memory in bytes; without `reserved_bytes`, `used_bytes` includes it."""
 
     total_bytes: int | None = None
     used_bytes: int | None = None
@@ -158,7 +158,7 @@ class Memory(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Health(Reading):
-    """Memory errors since the driver was loaded, and row remapping."""
+    """The memory errors since the driver was loaded, and row remapping."""
 
     ecc_errors: Mapping[str, int] = field(default_factory=dict)
     remapped_rows: Mapping[str, int] = field(default_factory=dict)
@@ -219,7 +219,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Processes(Reading):
-    """All processes with a context, each once."""
+    """The processes with a context, each once."""
 
     processes: tuple[Process, ...] = ()
     others_hidden: bool = False

@@ -22,7 +22,7 @@ _FLAT_KEYED = re.compile(r"^(\w+) ([0-9]+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """Memory of a cgroup: bytes used with page cache, and any limit."""
+    """The memory of a cgroup: bytes used with page cache, and any limit."""
 
     folder: Path
     used_bytes: int
@@ -38,7 +38,7 @@ class MemoryLevel:
 
 @dataclass(frozen=True, slots=True)
 class CgroupSample:
-    """Counters of a cgroup; None or empty if unreadable."""
+    """The counters of a cgroup; None or empty if unreadable."""
 
     throttled_ns: int | None = None
     """Time throttled by its own and inherited CPU quotas."""

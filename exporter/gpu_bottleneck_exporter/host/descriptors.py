@@ -21,7 +21,7 @@ from typing import TypeVar
 from gpu_bottleneck_exporter.host.aside import lending, proc_reads
 from gpu_bottleneck_exporter.host.files import list_numbers, raise_if_file_limit
 
-MAX_LINKS = 1024
+MAX_DESCRIPTOR_LINKS = 1024
 """Descriptors whose links are read per sample of a process: 4 µs each."""
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 """Numbers of the system calls on every architecture."""
@@ -56,7 +56,9 @@ def descriptors(proc: Path, pid: int) -> Iterable[tuple[int, str]]:
     """Open descriptors and links; none without the permission. Raises FileLimitError."""
     folder = f"{proc}/{pid}/fd"
     with contextlib.suppress(PermissionError):
-        links = proc_reads.call(pid, lambda: links_of(folder, list_numbers(folder, MAX_LINKS)))
+        links = proc_reads.call(
+            pid, lambda: links_of(folder, list_numbers(folder, MAX_DESCRIPTOR_LINKS))
+        )
         return [(number, link) for number, link in (links or {}).items() if link is not None]
     return ()
 

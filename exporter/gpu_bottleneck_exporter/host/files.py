@@ -28,7 +28,7 @@ MAX_CACHE_ENTRIES = 256
 
 
 class FileLimitError(Exception):
-    """Too many open files. Not an OSError, as the file itself may be fine."""
+    """The limit of open files is reached. Not an OSError, as the file itself may be fine."""
 
 
 P = ParamSpec("P")
@@ -215,7 +215,7 @@ class KeptFile:
 
 
 class KeptFiles(dict[Path | str, KeptFile]):
-    """Kept files by path."""
+    """The kept files by path."""
 
     def __missing__(self, path: Path | str) -> KeptFile:
         self[path] = KeptFile(path)

@@ -39,7 +39,7 @@ from gpu_bottleneck_exporter.host.sockets import Endpoint, ends_of, unix_peers
 
 _MAX_SEARCH_SECONDS = 2.0
 """Duration of a search: a process may use up its tenant's time."""
-_WATCHED = re.compile(r"^tfd:\s*([0-9]+)\s", re.MULTILINE)
+_EPOLL_TARGETS = re.compile(r"^tfd:\s*([0-9]+)\s", re.MULTILINE)
 _ADDRESS_INTERVAL_NS = 60_000_000_000
 """Interval between reads of addresses, by when a new pod has its own."""
 _CONNECTED = re.compile(r"^ *[0-9]+: (\S+) (\S+) (?:\S+ +){6}([1-9][0-9]*) ", re.MULTILINE)
@@ -189,7 +189,7 @@ def _fdinfo(proc: Path, pid: int, number: int) -> str:
 
 def _watched(proc: Path, pid: int, number: int) -> Iterator[int]:
     """Descriptors watched by an epoll instance."""
-    return map(int, _WATCHED.findall(_fdinfo(proc, pid, number)))
+    return map(int, _EPOLL_TARGETS.findall(_fdinfo(proc, pid, number)))
 
 
 class TcpNetworks:

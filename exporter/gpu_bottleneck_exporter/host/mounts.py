@@ -127,7 +127,7 @@ def _longest(points: dict[str, Mount], path: str) -> Mount | None:
 
 
 class Places:
-    """Places of files that one GPU's processes wait for. Not thread-safe."""
+    """The places of files that one GPU's processes wait for. Not thread-safe."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc

@@ -22,7 +22,7 @@ _MOUNT_POINT = "/dev/shm"  # noqa: S108 - only inspected
 
 
 class SharedMemory(NamedTuple):
-    """Size and used bytes of a tmpfs."""
+    """The size and used bytes of a tmpfs."""
 
     size_bytes: int
     used_bytes: int

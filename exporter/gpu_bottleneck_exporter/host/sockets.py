@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.descriptors import (
-    MAX_LINKS,
+    MAX_DESCRIPTOR_LINKS,
     is_file,
     is_socket,
     links_of,
@@ -37,7 +37,7 @@ bytes_acked, bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
 _MAX_UDP_SOCKETS = 4
 """UDP sockets queried per sample, unless more are required."""
 _ACTIVE_MS = 10_000
-"""Maximum time since the last traffic of an active socket."""
+"""Maximum time since the last traffic of an active socket: active ones are queried first."""
 
 
 def is_here(address: IPv4Address | IPv6Address) -> bool:
@@ -48,7 +48,7 @@ def is_here(address: IPv4Address | IPv6Address) -> bool:
 
 
 class Endpoint(NamedTuple):
-    """Address (4 or 16 bytes, empty if unknown) and port."""
+    """The address (4 or 16 bytes, empty if unknown) and port of one end."""
 
     address: bytes
     port: int
@@ -72,7 +72,7 @@ Ends = tuple[Endpoint, Endpoint]
 
 
 class TcpState:
-    """Values of tcpi_state (net/tcp_states.h)."""
+    """The values of tcpi_state (net/tcp_states.h)."""
 
     DATAGRAMS = 0
     """UDP, a value of ours."""
@@ -103,7 +103,7 @@ class Connection(NamedTuple):
     received_segments: int
     sent_segments: int
     unsent_bytes: int = 0
-    """Bytes written and not sent."""
+    """Bytes written and not sent, as the peer or the network accepts none."""
     unacknowledged: int = 0
     """Segments sent and not acknowledged; if listening, clients not accepted yet."""
     acknowledged_bytes: int = 0
@@ -172,7 +172,7 @@ class Sockets:
         for kind in (self._active, self.datagrams, self.rings, self.events, self.files):
             kind.intersection_update(numbers)
         new = [*numbers.difference(self._is_tcp, required)]
-        chosen = random.sample(new, MAX_LINKS) if len(new) > MAX_LINKS else new
+        chosen = random.sample(new, MAX_DESCRIPTOR_LINKS) if len(new) > MAX_DESCRIPTOR_LINKS else new
         checked: dict[int, bool] = {}
 
         def queried() -> Iterator[int]:  # one call reads links and queries sockets
@@ -188,7 +188,7 @@ class Sockets:
         self.datagrams -= checked.keys()
         sockets = {number for number, is_tcp in self._is_tcp.items() if is_tcp}
         few = len(sockets.union(required)) <= MAX_QUERIED_SOCKETS
-        self.complete = listed_all and few and len(new) <= MAX_LINKS
+        self.complete = listed_all and few and len(new) <= MAX_DESCRIPTOR_LINKS
         return self._record(answers)
 
     @property
@@ -245,6 +245,7 @@ class Sockets:
         state, unacked, sent, received, heard, acked, data, unsent, in_segments, out_segments = (
             _TCP_INFO.unpack(info)
         )
+        # SO_COOKIE (asm-generic/socket.h).
         cookie = int.from_bytes(duplicate.getsockopt(socket.SOL_SOCKET, 57, 8), sys.byteorder)
         names = self._names.get(cookie)
         if names is None:

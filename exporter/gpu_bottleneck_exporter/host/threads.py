@@ -36,16 +36,16 @@ _POLLERS = ("iou-sqp-",)
 
 
 class ThreadUsage(NamedTuple):
-    """Usage of one thread between two scans, in ns."""
+    """The usage of one thread between two scans, in ns."""
 
     name: str
     cpu_ns: int
     queue_ns: int
     """Run-queue delay."""
     system_ns: int = 0
-    """Kernel part of `cpu_ns`, in clock ticks."""
+    """Kernel part of `cpu_ns`, with the resolution of a clock tick."""
     disk_ns: int = 0
-    """Block I/O delay, in clock ticks, if the kernel counts it."""
+    """Block I/O delay, likewise; 0 unless the kernel counts it."""
 
     @property
     def polls(self) -> bool:

@@ -60,7 +60,7 @@ class Wait(Enum):
 
     def __init__(self, name: str) -> None:
         self.asleep = name not in {"run", "disk", "program", "memory", "driver", "gone"}
-        """Whether a deep probe may find the cause."""
+        """Whether only a deep probe can find the cause."""
         self.submitted = name in {"ring", "aio"}
         """Whether it ends with a request submitted to the kernel."""
         self.for_threads = name in {"lock", "poll", "pipe"}
@@ -174,7 +174,7 @@ _iovec = ctypes.c_size_t * 2
 def wait_of(
     letter: str, channel: bytes | None, call: Callable[[], bytes | None] = lambda: None
 ) -> Wait:
-    """Wait of a thread; channel "0" means no permission to ptrace.
+    """Wait of a thread; channel "0" means unknown: no permission to ptrace.
 
     `call` reads its syscall file, which few channels need.
     """

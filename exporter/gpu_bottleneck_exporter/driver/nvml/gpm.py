@@ -61,7 +61,7 @@ _METRIC = struct.Struct("=IId24x")
 
 
 class GpmReader:
-    """GPM samples of one GPU or MIG instance. Not thread-safe."""
+    """The GPM samples of one GPU or MIG instance. Not thread-safe."""
 
     def __init__(self, calls: Calls, handle: object, gpu_instance: int | None = None) -> None:
         """`gpu_instance`: of MIG. Raises Unsupported."""

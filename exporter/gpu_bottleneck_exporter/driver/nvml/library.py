@@ -77,7 +77,7 @@ def address(handle: object) -> int:
 
 
 class Calls:
-    """NVML calls of one thread, counted, timed in nanoseconds, with errors raised."""
+    """The NVML calls of one thread, counted, timed in nanoseconds, with errors raised."""
 
     def __init__(self) -> None:
         self.count = 0

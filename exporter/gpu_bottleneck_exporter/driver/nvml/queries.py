@@ -37,7 +37,7 @@ _FORMATS = {kind: struct.Struct(f"={value}") for kind, value in VALUES.items()}
 
 
 class Queries:
-    """Queries of a reading: a failed call costs only its own value."""
+    """The queries of a reading: a failed call costs only its own value."""
 
     def __init__(self, calls: Calls, handle: object) -> None:
         """`handle`: GPU or instance, the first argument."""

@@ -332,7 +332,7 @@ class _Reader:
 
 
 class _GpmCapture:
-    """GPM metrics of one GPU or MIG instance."""
+    """The GPM metrics of one GPU or MIG instance."""
 
     def __init__(self, reader: _Reader, whole: _Reader) -> None:
         """`whole`: the (instance's) GPU."""
