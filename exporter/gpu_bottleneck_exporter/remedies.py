@@ -44,7 +44,7 @@ MEANINGS: dict[str, str] = {
     stall.UNKNOWN: "the signals could not be read, or the GPU's driver holds the job up",
 }
 """By `waiting_on`, as a sentence that explains it."""
-WORKS = 0.05
+MIN_WORKING_RATIO = 0.05
 """Busy share from which a job that sleeps is one that sleeps between its steps."""
 MEANINGS_AT_WORK = {stall.ASLEEP: "the loop sleeps between its steps"}
 """The same of a GPU that works at times."""
@@ -116,7 +116,7 @@ RUNBOOKS_AT_WORK = {stall.ASLEEP: "GpuUnexplainedLowUtilization"}
 RUNBOOKS_BY_REFUSAL = {"churn": "GpuStarved-worker_churn"}
 RUNBOOK_OF_DOWN = "GpuTelemetryLost"
 
-OF_SIGNALS: dict[str, str] = {
+SIGNAL_REMEDIES: dict[str, str] = {
     "kubelet": "GPUs assigned to a pod that has not opened them look free: "
     "gpu-bottleneck-exporter check shows why",
     "psi_host": "the kernel records no pressure: boot with psi=1 (CONFIG_PSI)",

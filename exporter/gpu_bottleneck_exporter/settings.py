@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.remedies import OF_SIGNALS
+from gpu_bottleneck_exporter.remedies import SIGNAL_REMEDIES
 
 RUNBOOK_BASE = (
     "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
@@ -19,7 +19,7 @@ MINIMUM_INTERVAL_SECONDS = 0.2
 LONGEST_ANSWER_SECONDS = 30.0
 """A request that is older is taken for a long poll, or its peer for dead."""
 RENOUNCEABLE = tuple(
-    sorted(name for name in OF_SIGNALS if name != "own_cpu" and not name.startswith("all_"))
+    sorted(name for name in SIGNAL_REMEDIES if name != "own_cpu" and not name.startswith("all_"))
 )
 """Signals that need permissions, mounts or a kernel that an operator may decide to do without."""
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")

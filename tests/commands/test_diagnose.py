@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.commands.check import Blamed, _blamed, lines_of
-from gpu_bottleneck_exporter.nodeview.model import Gpu
+from gpu_bottleneck_exporter.nodeview.model import GpuStatus
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from support.nodes import node, waiting
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
@@ -62,7 +62,7 @@ def test_whom_a_verdict_blames(
 ) -> None:
     busiest = tuple((pid, 1) for pid in mains), tuple((pid, 1) for pid in others)
     shown = replace(hopper(), feeding=replace(feeding(), busiest=busiest))
-    gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause=cause)
+    gpu = GpuStatus(gpu="0", uuid=shown.identity.uuid, up=True, cause=cause)
     ended = [(pid, "") for pid in pids]
     assert list(_blamed(gpu, state(shown), tmp_path)) == ended
 
@@ -71,7 +71,7 @@ def test_commands_are_bounded_and_move_no_cursor(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/cmdline").write_bytes(b"python\0tr\x1b[2Jain\n.py\0" + 500 * b"x" + b"\0")
     shown = replace(hopper(), feeding=replace(feeding(), busiest=(((1, 1),), ())))
-    gpu = Gpu(gpu="0", uuid=shown.identity.uuid, up=True, cause="asleep")
+    gpu = GpuStatus(gpu="0", uuid=shown.identity.uuid, up=True, cause="asleep")
     ((pid, command),) = _blamed(gpu, state(shown), tmp_path)
     assert pid == 1
     assert command.startswith("python tr?[2Jain?.py xxx")
@@ -91,5 +91,5 @@ def test_the_holders_that_can_be_seen(
     pids: tuple[int, ...] | None, unknown: float, held: str
 ) -> None:
     stalls = {"unknown": unknown}
-    gpu = Gpu(gpu="0", uuid="", up=True, name="H100", holder_pids=pids, stall_ratios=stalls)
+    gpu = GpuStatus(gpu="0", uuid="", up=True, name="H100", holder_pids=pids, stall_ratios=stalls)
     assert next(lines_of(gpu)) == f"GPU 0  H100  {held}"

@@ -23,9 +23,9 @@ from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.remedies import (
     MEANINGS,
     MEANINGS_AT_WORK,
+    MIN_WORKING_RATIO,
     REMEDIES,
     REMEDIES_AT_WORK,
-    WORKS,
 )
 from support.board import Board
 from support.command import run
@@ -140,7 +140,7 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
         assert len(gpu["blamed"]) in ((1, 2) if gpu["holder_pids"] and gpu["cause"] else (0,))
         assert len(gpu["holder_pids"]) == (gpu["cause"] != "unallocated")
         assert_shares(gpu)
-        at_work = (gpu["busy_ratio"] or 0.0) >= WORKS
+        at_work = (gpu["busy_ratio"] or 0.0) >= MIN_WORKING_RATIO
         meanings = MEANINGS | (MEANINGS_AT_WORK if at_work else {})
         assert gpu["meaning"] == meanings.get(gpu["cause"])
         remedies = REMEDIES | (REMEDIES_AT_WORK if at_work else {})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.host.signals import host_signals
-from gpu_bottleneck_exporter.remedies import OF_SIGNALS
+from gpu_bottleneck_exporter.remedies import SIGNAL_REMEDIES
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from support.logged import logged
 from support.programs import ended, program
@@ -168,7 +168,7 @@ def test_each_of_this_machine_has_a_remedy() -> None:
     assert found["host_pids"] == (Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC)
     assert found["process_io"]
     looks = {"wait_channel", "host_pids", "all_threads", "all_sockets"}
-    assert found.keys() | looks <= OF_SIGNALS.keys()
+    assert found.keys() | looks <= SIGNAL_REMEDIES.keys()
 
 
 def test_each_change_is_logged_once(

@@ -71,7 +71,7 @@ def test_lines_of_any_code_survive(
         time_seconds=1.0,
         window_seconds=1.0,
         version="",
-        gpus=(model.Gpu(gpu="", uuid="", up=True, idle_lines=lines),),
+        gpus=(model.GpuStatus(gpu="", uuid="", up=True, idle_lines=lines),),
     )
     assert wire.node_in(dumps(wire.document(node)).encode()).gpus[0].idle_lines is not None
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpu_bottleneck_exporter.nodeview.build import _caused
-from gpu_bottleneck_exporter.nodeview.model import Gpu
-from gpu_bottleneck_exporter.nodeview.text import in_full, outcome, recommendation
+from gpu_bottleneck_exporter.nodeview.model import GpuStatus
+from gpu_bottleneck_exporter.nodeview.text import describe_prescription, outcome, recommendation
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Outlook, Prescription, Refusal
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.remedies import REMEDIES, REMEDIES_BY_REFUSAL
@@ -25,7 +25,7 @@ def of(**changes: Any) -> Prescription:  # noqa: ANN401 - fields of any type
 
 
 def said(**changes: Any) -> str:  # noqa: ANN401 - fields of any type
-    return in_full(of(**changes))
+    return describe_prescription(of(**changes))
 
 
 def having(advice: Prescription | Refusal | None) -> str | None:
@@ -35,9 +35,9 @@ def having(advice: Prescription | Refusal | None) -> str | None:
     return recommendation(node(state(idle)).gpus[0])
 
 
-def caused(cause: str, outlook: Outlook, busy: float) -> Gpu:
+def caused(cause: str, outlook: Outlook, busy: float) -> GpuStatus:
     """A GPU with that busy share and that cause."""
-    return _caused(Gpu(gpu="0", uuid="", up=True, busy_ratio=busy), cause, outlook)
+    return _caused(GpuStatus(gpu="0", uuid="", up=True, busy_ratio=busy), cause, outlook)
 
 
 def test_all_that_is_known_in_one_line() -> None:
@@ -102,7 +102,7 @@ def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) 
 )
 def test_a_setting_in_its_unit(knob: str, current: float, value: float, shown: str) -> None:
     change = of(knob=knob, current_value=current, value=value, at_most=True, busy_ratio=0.64)
-    assert in_full(change).startswith(f"{shown}; uses")
+    assert describe_prescription(change).startswith(f"{shown}; uses")
 
 
 def test_what_came_of_the_last_change() -> None:

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from gpu_bottleneck_exporter.host.machine import Machine
-from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment, between
+from gpu_bottleneck_exporter.nodeview.history import (
+    CounterHistory,
+    GpuTime,
+    Moment,
+    RecentShares,
+    between,
+)
 from gpu_bottleneck_exporter.nodeview.model import Key
 
 KEY = Key("0", "GPU-0")
@@ -13,13 +19,13 @@ def moment(observed: float, busy: float, machine: Machine | None = None, **stall
     return Moment({KEY: GpuTime(observed, busy, stalls)}, machine or Machine())
 
 
-def shown(history: History, at: float, now: Moment) -> Lately:
+def shown(history: CounterHistory, at: float, now: Moment) -> RecentShares:
     history.add(at, now)
-    return history.lately(at, now)
+    return history.recent(at, now)
 
 
 def test_shares_are_of_the_window_only() -> None:
-    history = History(60, 300)
+    history = CounterHistory(60, 300)
     assert shown(history, 0, moment(0, 0, storage=0)).seconds == 0
     assert shown(history, 50, moment(50, 50, storage=0)).seconds == 50
     shown(history, 60, moment(60, 60, storage=0))
@@ -34,7 +40,7 @@ def test_shares_are_of_the_window_only() -> None:
 
 
 def test_one_reading_tells_nothing_of_the_time_before_it() -> None:
-    now = shown(History(60, 300), 0, moment(1000, 10, storage=990))
+    now = shown(CounterHistory(60, 300), 0, moment(1000, 10, storage=990))
     assert now.gpus == {}
 
 
@@ -53,7 +59,7 @@ def test_a_gpu_busy_most_of_the_time_has_no_cause(busy: float, verdict: str) -> 
 
 
 def test_for_how_long_the_verdict_has_been_the_same() -> None:
-    history = History(60, 300)
+    history = CounterHistory(60, 300)
     for at in range(0, 31, 5):
         now = shown(history, at, moment(at, 0, storage=at))
     assert now.gpus[KEY].verdict_seconds == 25
@@ -66,14 +72,14 @@ def test_for_how_long_the_verdict_has_been_the_same() -> None:
 
 
 def test_a_gpu_that_was_opened_anew_begins_anew() -> None:
-    history = History(60, 300)
+    history = CounterHistory(60, 300)
     shown(history, 0, moment(1000, 0, storage=1000))
     assert shown(history, 5, moment(2, 2, storage=0)).gpus == {}
     assert shown(history, 10, moment(7, 7, storage=0)).gpus[KEY].busy_ratio == 1
 
 
 def test_a_gpu_that_was_down_is_not_judged_by_what_was_before() -> None:
-    history = History(60, 300)
+    history = CounterHistory(60, 300)
     shown(history, 0, moment(0, 0, storage=0))
     shown(history, 5, moment(5, 0, storage=5))
     gone = shown(history, 10, Moment({}))
@@ -82,9 +88,9 @@ def test_a_gpu_that_was_down_is_not_judged_by_what_was_before() -> None:
 
 
 def test_what_was_done_until_now_needs_no_point_of_the_same_moment() -> None:
-    history = History(60, 300)
+    history = CounterHistory(60, 300)
     history.add(0, moment(0, 0, storage=0))
-    assert history.lately(4, moment(4, 1, storage=3)).gpus[KEY].busy_ratio == 0.25
+    assert history.recent(4, moment(4, 1, storage=3)).gpus[KEY].busy_ratio == 0.25
 
 
 def test_the_host() -> None:
@@ -92,16 +98,16 @@ def test_the_host() -> None:
         pressure_ns = {("io", "some"): int(seconds / 4 * 1e9), ("io", "full"): 0}
         return Machine(cpus=4, cpu_busy_seconds=seconds, pressure_ns=pressure_ns)
 
-    history = History(60, 300)
+    history = CounterHistory(60, 300)
     history.add(0, moment(0, 0))  # the host has not been looked at yet
     history.add(1, moment(1, 0, host(100)))
-    now = history.lately(11, moment(11, 0, host(110)))
+    now = history.recent(11, moment(11, 0, host(110)))
     assert now.cpu_busy == pytest.approx(10 / 10 / 4)
     assert now.pressure == {"io": pytest.approx(0.25)}
 
 
 def test_nothing_is_kept_for_ever() -> None:
-    history = History(60, 300)
+    history = CounterHistory(60, 300)
     for at in range(0, 3600, 5):
         now = shown(history, at, moment(at, 0, storage=at))
     assert len(now.gpus[KEY].trend) == 60

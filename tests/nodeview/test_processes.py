@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from gpu_bottleneck_exporter.host.programs import display_name
-from gpu_bottleneck_exporter.nodeview.model import Process
-from gpu_bottleneck_exporter.nodeview.processes import MOST_LISTED, ProcessReader
+from gpu_bottleneck_exporter.nodeview.model import ProcessEntry
+from gpu_bottleneck_exporter.nodeview.processes import MAX_LISTED_PROCESSES, ProcessLister
 from support.programs import program
 from support.rows import rows
 from support.waiting import until
@@ -24,10 +24,10 @@ def comm(pid: int) -> str:
 
 
 def test_holders_come_first_with_name_user_and_state() -> None:
-    reader = ProcessReader(PROC)
+    reader = ProcessLister(PROC)
     with program("ready(); time.sleep(3600)") as main, program(NAMED) as worker:
 
-        def found() -> list[Process]:
+        def found() -> list[ProcessEntry]:
             return [*reader.read([main.pid], [worker.pid, 2**22 + 1])]
 
         until(lambda: [one.state for one in found()] == ["sleeping"] * 2, "that they sleep")
@@ -45,7 +45,7 @@ def test_holders_come_first_with_name_user_and_state() -> None:
 
 
 def test_a_crowd_is_cut() -> None:
-    assert len(ProcessReader(PROC).read([], [os.getpid()] * 100)) == MOST_LISTED
+    assert len(ProcessLister(PROC).read([], [os.getpid()] * 100)) == MAX_LISTED_PROCESSES
 
 
 @rows(

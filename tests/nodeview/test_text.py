@@ -9,7 +9,14 @@ from gpu_bottleneck_exporter import remedies
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.commands.files import runbooks
 from gpu_bottleneck_exporter.nodeview import text
-from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, MEASURING, Gpu, Node, Process
+from gpu_bottleneck_exporter.nodeview.model import (
+    DASH,
+    KEPT_BUSY,
+    MEASURING,
+    GpuStatus,
+    Node,
+    ProcessEntry,
+)
 from gpu_bottleneck_exporter.palette import WAITING_ON
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES, RUNBOOKS
 from gpu_bottleneck_exporter.rulepack import files
@@ -49,10 +56,10 @@ def test_owner(labels: dict[str, str], said: str) -> None:
     assert text.owner(labels) == said
 
 
-def gpu(index: int, cause: str | None = None, busy: float | None = 0.5, **more: Any) -> Gpu:  # noqa: ANN401 - fields
+def gpu(index: int, cause: str | None = None, busy: float | None = 0.5, **more: Any) -> GpuStatus:  # noqa: ANN401 - fields
     verdict = cause or (KEPT_BUSY if busy is not None else None)
     fields = {"up": True, "busy_ratio": busy, "verdict": verdict, "cause": cause, **more}
-    return Gpu(gpu=f"{index}", uuid=f"u{index}", **fields)
+    return GpuStatus(gpu=f"{index}", uuid=f"u{index}", **fields)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,7 @@ DOWN = gpu(5, busy=None, up=False, down_reason="it fell off the bus")
         ((BUSY, replace(STARVED, mig_profile="3g.40gb")), "No GPU starved"),
     ],
 )
-def test_the_headline_counts_what_is_lost(gpus: tuple[Gpu, ...], said: str) -> None:
+def test_the_headline_counts_what_is_lost(gpus: tuple[GpuStatus, ...], said: str) -> None:
     assert text.summary(Node(time_seconds=0, window_seconds=60, version="9", gpus=gpus)) == said
 
 
@@ -111,11 +118,11 @@ def test_the_worst_come_first_and_what_is_free_is_not_lost() -> None:
             gpu(6, busy=None, counted_with="MIG-1"),
             "counted with MIG-1, as both share a GPU instance",
         ),
-        (replace(BUSY, verdict=None), "What it waits for is unknown"),
+        (replace(BUSY, verdict=None), "Cause of the wait unknown"),
         (DOWN, "down: it fell off the bus"),
     ],
 )
-def test_the_verdict_in_a_sentence(found: Gpu, said: str) -> None:
+def test_the_verdict_in_a_sentence(found: GpuStatus, said: str) -> None:
     assert text.headline(found) == said
 
 
@@ -125,13 +132,17 @@ def test_what_its_video_engines_do_is_worth_knowing() -> None:
 
 
 def test_who_holds_it() -> None:
-    crew = (Process(7, "main", "train.py"), Process(9, "main"), Process(8, "worker", "loader"))
+    crew = (
+        ProcessEntry(7, "main", "train.py"),
+        ProcessEntry(9, "main"),
+        ProcessEntry(8, "worker", "loader"),
+    )
     assert text.holders(replace(BUSY, process_list=crew)) == f"train.py (pid 7), {DASH} (pid 9)"
 
 
 def test_nobody_is_not_the_same_as_not_known() -> None:
-    assert text.owners(Gpu(gpu="0", uuid="", up=True, processes=0)) == "nobody"
-    assert text.owners(Gpu(gpu="0", uuid="", up=True)) == DASH
+    assert text.owners(GpuStatus(gpu="0", uuid="", up=True, processes=0)) == "no process"
+    assert text.owners(GpuStatus(gpu="0", uuid="", up=True)) == DASH
 
 
 def test_every_wait_has_a_remedy_and_a_runbook_that_exists() -> None:
@@ -141,4 +152,4 @@ def test_every_wait_has_a_remedy_and_a_runbook_that_exists() -> None:
     assert all((*MEANINGS.values(), *REMEDIES.values()))
     assert REMEDIES.keys() - RUNBOOKS.keys() == {"unallocated"}
     assert {*RUNBOOKS.values(), remedies.RUNBOOK_OF_DOWN} <= runbooks().keys()
-    assert all(remedies.OF_SIGNALS.values())
+    assert all(remedies.SIGNAL_REMEDIES.values())

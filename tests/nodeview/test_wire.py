@@ -92,21 +92,19 @@ def test_texts_that_are_read_can_be_printed() -> None:
 
 
 def test_neither_side_takes_more_than_a_bounded_part() -> None:
-    most, long = wire.MOST_ITEMS, "x" * (2 * wire.MOST_CHARACTERS)
+    most, long = wire.MAX_ITEMS, "x" * (2 * wire.MAX_CHARACTERS)
     many = with_gpu(node(mixed_state()), name=long, holder_pids=tuple(range(2 * most)))
     (gpu,) = json.loads(dumps(document(many)))["gpus"]
-    assert (len(gpu["name"]), len(gpu["holder_pids"])) == (wire.MOST_CHARACTERS, most)
+    assert (len(gpu["name"]), len(gpu["holder_pids"])) == (wire.MAX_CHARACTERS, most)
     gpu |= {"name": long, "holder_pids": [1] * 2 * most, "owners": [{long: long}] * 2 * most}
     taken = node_in(json.dumps({**written(), "gpus": [gpu] * 2}).encode()).gpus[0]
     assert taken.holder_pids is not None
     assert taken.owners is not None
-    assert (len(taken.name or ""), len(taken.holder_pids)) == (wire.MOST_CHARACTERS, most)
+    assert (len(taken.name or ""), len(taken.holder_pids)) == (wire.MAX_CHARACTERS, most)
     assert len(taken.owners) == most
-    assert {len(text) for pair in taken.owners[0].items() for text in pair} == {
-        wire.MOST_CHARACTERS
-    }
+    assert {len(text) for pair in taken.owners[0].items() for text in pair} == {wire.MAX_CHARACTERS}
 
 
 def test_the_bound_of_a_document_leaves_room_for_a_full_machine() -> None:
     full = replace(node(mixed_state()), gpus=node(mixed_state()).gpus * 32)
-    assert len(dumps(document(full))) < wire.MOST_BYTES / 5
+    assert len(dumps(document(full))) < wire.MAX_DOCUMENT_BYTES / 5

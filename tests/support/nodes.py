@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpu_bottleneck_exporter.nodeview.build import moment_of, node_of
-from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Moment
-from gpu_bottleneck_exporter.nodeview.model import Gpu, Node
+from gpu_bottleneck_exporter.nodeview.history import CounterHistory, GpuTime, Moment
+from gpu_bottleneck_exporter.nodeview.model import GpuStatus, Node
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from support.states import FixedSampler, hopper
@@ -17,7 +17,7 @@ STEPS, STEP_SECONDS = 60, 5.0
 
 def node(now: SamplerState) -> Node:
     """The node in this state, after five minutes in which its counters grew evenly from zero."""
-    lately = _watched(now).lately(STEPS * STEP_SECONDS, moment_of(now))
+    lately = _watched(now).recent(STEPS * STEP_SECONDS, moment_of(now))
     return node_of(FixedSampler(now), now, lately)
 
 
@@ -26,7 +26,7 @@ def with_gpu(shown: Node, /, **changes: object) -> Node:
     return replace(shown, gpus=(changed(shown.gpus[0], **changes),))
 
 
-def changed(gpu: Gpu, /, **changes: object) -> Gpu:
+def changed(gpu: GpuStatus, /, **changes: object) -> GpuStatus:
     """`gpu` with other fields."""
     return replace(gpu, **changes)  # type: ignore[arg-type]
 
@@ -39,8 +39,8 @@ def waiting(stalls: Mapping[str, int], *, busy_ns: int) -> GpuSnapshot:
     return replace(gpu, totals=totals)
 
 
-def _watched(now: SamplerState) -> History:
-    history = History(60, STEPS * STEP_SECONDS)
+def _watched(now: SamplerState) -> CounterHistory:
+    history = CounterHistory(60, STEPS * STEP_SECONDS)
     for step in range(STEPS + 1):
         history.add(STEP_SECONDS * step, _scaled(moment_of(now), step / STEPS))
     return history

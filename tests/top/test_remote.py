@@ -13,7 +13,7 @@ import pytest
 from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import Node
-from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, document
+from gpu_bottleneck_exporter.nodeview.wire import MAX_DOCUMENT_BYTES, NODE_PATH, document
 from gpu_bottleneck_exporter.top.source import Feed, Remote
 from support.beside import Reply, Request, answering
 from support.certificates import Authority
@@ -32,7 +32,7 @@ PAGES = {
     "/other": Reply(b'{"gpus": 4}'),
     "/metrics": Reply(b"node_load1 1\n"),
     "/away": Reply(status=302, headers={"Location": NODE_PATH}),
-    "/long": Reply(b"[" + MOST_BYTES * b" " + b"]"),
+    "/long": Reply(b"[" + MAX_DOCUMENT_BYTES * b" " + b"]"),
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter import palette
-from gpu_bottleneck_exporter.nodeview.model import Key, Node, Process
+from gpu_bottleneck_exporter.nodeview.model import Key, Node, ProcessEntry
 from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.sampling.sampler import OPENING
 from gpu_bottleneck_exporter.top import spans
@@ -120,7 +120,7 @@ def test_the_selected_gpu_is_told_in_full() -> None:
 
 
 def test_the_selected_gpu_has_its_processes_below_what_to_try() -> None:
-    crew = (Process(7, "main", "train.py", "alice", "sleeping"), Process(8, "worker"))
+    crew = (ProcessEntry(7, "main", "train.py", "alice", "sleeping"), ProcessEntry(8, "worker"))
     shown = with_gpu(node(state(hopper())), process_list=crew)
     lines = screen(latest(shown), size=(100, 24))
     first = next(number for number, line in enumerate(lines) if "processes" in line)
@@ -265,7 +265,7 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
         **dict.fromkeys(("uuid", "name", "verdict", "cause"), evil),
         **dict.fromkeys(("meaning", "remedy", "runbook"), evil),
         evidence=(evil,),
-        process_list=(Process(1, evil, evil, evil, evil),),
+        process_list=(ProcessEntry(1, evil, evil, evil, evil),),
         trend=({evil: 0.3},),
         stall_ratios={evil: 0.3},
         owners=({"user": evil},),

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gpu_bottleneck_exporter.nodeview.model import CollectorHealth, Gpu, Node, Process
+from gpu_bottleneck_exporter.nodeview.model import CollectorHealth, GpuStatus, Node, ProcessEntry
 from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
@@ -97,7 +97,7 @@ def test_the_figures_of_a_gpu() -> None:
     facts = [" ".join(fact) for fact in zip(found.of["dt"], found.of["dd"], strict=True)]
     assert {*("Power 412 of 700 W", "Temperature 61 of 87 °C", "Memory 52 of 80 GiB")} <= {*facts}
     assert {*("SMs active 50 %", "SM clock 1755 of 1980 MHz", "Workers 8")} <= {*facts}
-    shown = with_gpu(node(state(hopper())), process_list=(Process(7, "main", "train.py"),))
+    shown = with_gpu(node(state(hopper())), process_list=(ProcessEntry(7, "main", "train.py"),))
     owner = "research/train-7f9c/trainer, Slurm job 123456, user alice"
     assert f"Held by {owner}: train.py (pid 7)" in outline(shown).text
     assert "clocks held down: power_cap" in found.of["li"]
@@ -120,7 +120,7 @@ def test_the_cause_what_to_try_and_its_runbook() -> None:
 
 
 def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
-    gpu = Gpu(gpu="0", uuid="", up=True)
+    gpu = GpuStatus(gpu="0", uuid="", up=True)
     found = outline(Node(time_seconds=0, window_seconds=60, version="9", gpus=(gpu,)))
     assert "Measuring" in found.text
     assert "– busy" in found.text  # noqa: RUF001 - the dash
@@ -191,7 +191,7 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
             xid_errors={name: 1},
             trouble=(name,),
             evidence=(name,),
-            process_list=(Process(1, "main", name, name, name),),
+            process_list=(ProcessEntry(1, "main", name, name, name),),
             cause="storage",
             prescription=replace(PRESCRIBED, knob=name, then=name),
             last_change=replace(SCORED, knob=name),

@@ -20,9 +20,9 @@ from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.jsontext import Document, dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode, signal_remedies
-from gpu_bottleneck_exporter.nodeview.model import Gpu, Node, named, parts_of
+from gpu_bottleneck_exporter.nodeview.model import GpuStatus, Node, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import explained, label, verdict
-from gpu_bottleneck_exporter.nodeview.wire import MOST_ITEMS, document
+from gpu_bottleneck_exporter.nodeview.wire import MAX_ITEMS, document
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.sampling.signals import BUSY_TIME, OF_GPUS, lacking, signals
@@ -106,7 +106,7 @@ def diagnose(
         lines.insert(0, f"interrupted after {took:.0f} of {seconds:g} s")
     gpus = [
         document(gpu) | {"blamed": [process._asdict() for process in processes]}
-        for gpu, processes in zip(node.gpus[:MOST_ITEMS], blamed, strict=False)
+        for gpu, processes in zip(node.gpus[:MAX_ITEMS], blamed, strict=False)
     ]
     return _report(lines, node, gpus=gpus, watched_seconds=round(took, 1))
 
@@ -234,7 +234,7 @@ def _failures(state: SamplerState) -> Iterator[Gap]:
             yield Gap(f"collector {name}", error, remedy)
 
 
-def lines_of(gpu: Gpu, blamed: Iterable[Blamed] = ()) -> Iterator[str]:
+def lines_of(gpu: GpuStatus, blamed: Iterable[Blamed] = ()) -> Iterator[str]:
     """The text for a GPU, with at most two processes `blamed`."""
     yield f"GPU {label(gpu)}  {gpu.name or 'unknown'}  {_workload(gpu)}"
     first, *others = explained(gpu)
@@ -248,7 +248,7 @@ def lines_of(gpu: Gpu, blamed: Iterable[Blamed] = ()) -> Iterator[str]:
     yield ""
 
 
-def _blamed(gpu: Gpu, state: SamplerState, proc: Path) -> Iterator[Blamed]:
+def _blamed(gpu: GpuStatus, state: SamplerState, proc: Path) -> Iterator[Blamed]:
     """The two processes, or fewer, that the verdict blames most."""
     feedings = (other.feeding for other in state.gpus if other.identity.uuid == gpu.uuid)
     mains, others = next(
@@ -259,7 +259,7 @@ def _blamed(gpu: Gpu, state: SamplerState, proc: Path) -> Iterator[Blamed]:
         yield Blamed(pid, printable(words, 100).rstrip())
 
 
-def _workload(gpu: Gpu) -> str:
+def _workload(gpu: GpuStatus) -> str:
     if gpu.holder_pids is None:
         return "(holders unknown)"
     if gpu.holder_pids:

@@ -172,7 +172,9 @@ class Sockets:
         for kind in (self._active, self.datagrams, self.rings, self.events, self.files):
             kind.intersection_update(numbers)
         new = [*numbers.difference(self._is_tcp, required)]
-        chosen = random.sample(new, MAX_DESCRIPTOR_LINKS) if len(new) > MAX_DESCRIPTOR_LINKS else new
+        chosen = (
+            random.sample(new, MAX_DESCRIPTOR_LINKS) if len(new) > MAX_DESCRIPTOR_LINKS else new
+        )
         checked: dict[int, bool] = {}
 
         def queried() -> Iterator[int]:  # one call reads links and queries sockets

@@ -214,7 +214,7 @@ def _account(job: Job) -> str:
     is one account.
     """
     first_subordinate, uids = 100_000, 65_536  # useradd's defaults (login.defs)
-    name, owner = printable(job.owner_name, wire.MOST_CHARACTERS), job.owner
+    name, owner = printable(job.owner_name, wire.MAX_CHARACTERS), job.owner
     if "namespace" not in owner and owner.get("source") == "claim":
         name = owner.get("container_id", name)
     if "namespace" in owner or not name.isdecimal() or int(name) < uids:

@@ -1,4 +1,4 @@
-"""This process as a node: the document of its sampler, and the last minutes of its counters."""
+"""The node document of this process's sampler."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.nodeview import model
-from gpu_bottleneck_exporter.nodeview.history import GpuTime, History, Lately, Moment
-from gpu_bottleneck_exporter.nodeview.processes import ProcessReader
+from gpu_bottleneck_exporter.nodeview.history import (
+    TREND_STEPS,
+    CounterHistory,
+    GpuTime,
+    Moment,
+    RecentShares,
+)
+from gpu_bottleneck_exporter.nodeview.processes import ProcessLister
 from gpu_bottleneck_exporter.prescription.model import (
     NOTHING_KNOWN,
     NUM_WORKERS,
@@ -35,50 +41,52 @@ from gpu_bottleneck_exporter.sampling.signals import health, signals, substitute
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 _throttle = LogThrottle(log)
-KEPT_SECONDS = 300.0
-"""The span of the trends."""
-STEP_SECONDS = 5.0
-"""Between two moments of a trend: 60 columns, each as wide as a pixel or more."""
-FIRST_SECONDS = 10.0
-"""No verdict on less: what is true of a second may be chance."""
+RECORD_INTERVAL_SECONDS = 5.0
+"""Step of a trend in seconds."""
+MIN_OBSERVED_SECONDS = 10.0
+"""Observed time before a verdict: a single second may be chance."""
 
 
 class LocalNode:
     """The node document of a sampler. Thread-safe."""
 
     def __init__(
-        self, sampler: Sampler, window_seconds: float = 60.0, judged_seconds: float = FIRST_SECONDS
+        self,
+        sampler: Sampler,
+        window_seconds: float = 60.0,
+        judged_seconds: float = MIN_OBSERVED_SECONDS,
     ) -> None:
-        """Shares cover `window_seconds`; a GPU is judged once it was seen for `judged_seconds`."""
+        """Shares cover `window_seconds`; a verdict needs `judged_seconds` of observed time."""
+        trend_seconds = TREND_STEPS * RECORD_INTERVAL_SECONDS
         self._sampler = sampler
-        self._processes = ProcessReader(sampler.procfs)
-        self._history = History(window_seconds, max(window_seconds, KEPT_SECONDS))
+        self._processes = ProcessLister(sampler.procfs)
+        self._history = CounterHistory(window_seconds, max(window_seconds, trend_seconds))
         self._judged_seconds = judged_seconds
 
     def start(self) -> None:
-        """Record every 5 s, in a thread that ends with the program."""
-        Loop("recorder", self.record, STEP_SECONDS, log=log).start()
+        """Start a daemon thread that records every 5 s."""
+        Loop("recorder", self.record, RECORD_INTERVAL_SECONDS, log=log).start()
 
     def record(self) -> None:
-        """Keep the counters as they are now."""
+        """Add the current counters to the history."""
         self._history.add(time.monotonic(), moment_of(self._sampler.state()))
 
     def read(self) -> model.Node:
-        """The node now."""
+        """Refresh the sampler and return the document."""
         self._sampler.refresh()
         state = self._sampler.state()
-        lately = self._history.lately(time.monotonic(), moment_of(state))
-        node = node_of(self._sampler, state, lately)
+        recent = self._history.recent(time.monotonic(), moment_of(state))
+        node = node_of(self._sampler, state, recent)
         return replace(node, gpus=tuple(map(self._completed, node.gpus, state.gpus)))
 
     def settle(self) -> None:
-        """Judge GPUs only once they were seen for a first window: who watches can wait for it."""
-        self._judged_seconds = FIRST_SECONDS
+        """Report `MEASURING` until the first window ends, for callers that can wait for it."""
+        self._judged_seconds = MIN_OBSERVED_SECONDS
 
-    def _completed(self, gpu: model.Gpu, found: GpuSnapshot) -> model.Gpu:
-        """`gpu` with its processes, and without a verdict that comes too early."""
+    def _completed(self, gpu: model.GpuStatus, snapshot: GpuSnapshot) -> model.GpuStatus:
+        """`gpu` with its processes, and without a premature verdict."""
         with _isolated(gpu):
-            workers = found.feeding.worker_pids if found.feeding else ()
+            workers = snapshot.feeding.worker_pids if snapshot.feeding else ()
             processes = self._processes.read(gpu.holder_pids or (), workers)
             advice = gpu.prescription
             if advice and advice.knob == NUM_WORKERS:
@@ -91,48 +99,47 @@ class LocalNode:
 
 
 def moment_of(state: SamplerState) -> Moment:
-    """The counters from which shares are made."""
+    """The counters in `state`."""
     times = {_key(gpu): _time(gpu, state.collectors) for gpu in state.gpus}
-    return Moment({key: one for key, one in times.items() if one}, _machine(state))
+    return Moment({key: time for key, time in times.items() if time}, _machine(state))
 
 
 def _machine(state: SamplerState) -> Machine:
     return (state.host.machine if state.host else None) or Machine()
 
 
-def node_of(sampler: Sampler, state: SamplerState, lately: Lately) -> model.Node:
-    """The node in `state`, with what it did lately."""
+def node_of(sampler: Sampler, state: SamplerState, recent: RecentShares) -> model.Node:
+    """The document of `state`, with the `recent` shares."""
     return model.Node(
         time_seconds=time.time(),
-        window_seconds=lately.seconds,
+        window_seconds=recent.seconds,
         version=__version__,
         node=sampler.node,
         driver_version=state.system.driver_version,
         driver_status=sampler.status,
-        # Until the sampler is ready, nothing is known about the driver.
         driver_remedy=sampler.remedy if sampler.ready and not state.gpus else None,
         simulated=state.about.simulated,
-        host=_host(_machine(state), lately),
-        gpus=tuple(_gpu(gpu, sampler, state, lately) for gpu in state.gpus),
+        host=_host(_machine(state), recent),
+        gpus=tuple(_gpu(gpu, sampler, state, recent) for gpu in state.gpus),
         signals=signals(state),
         signal_remedies=signal_remedies(state),
         collectors=tuple(
-            model.CollectorHealth(name, one.success, one.seconds, one.error)
-            for name, one in health(state)
+            model.CollectorHealth(name, result.success, result.seconds, result.error)
+            for name, result in health(state)
         ),
     )
 
 
 def signal_remedies(state: SamplerState) -> dict[str, str]:
-    """What missing signals cost and what stands in for them, or the remedy."""
-    missing = (name for name, given in signals(state).items() if not given)
-    return {name: remedies.OF_SIGNALS.get(name) or _of_gpus(name, state) for name in missing}
+    """Consequence and substitute, or remedy, by missing signal."""
+    missing = (name for name, available in signals(state).items() if not available)
+    host = remedies.SIGNAL_REMEDIES
+    return {name: host.get(name) or _gpu_signal_remedy(name, state) for name in missing}
 
 
-def _of_gpus(signal: str, state: SamplerState) -> str:
-    instead = substitutes(signal, state.gpus)
+def _gpu_signal_remedy(signal: str, state: SamplerState) -> str:
     reason = state.about.signals.get(signal, NOT_REPORTED)
-    return ": ".join(filter(None, (reason, "; ".join(instead))))
+    return ": ".join(filter(None, (reason, "; ".join(substitutes(signal, state.gpus)))))
 
 
 def _key(gpu: GpuSnapshot) -> model.Key:
@@ -149,14 +156,16 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
     return GpuTime(observed, busy, seconds_by(stall_ns), sm_active, engines)
 
 
-def _gpu(gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, lately: Lately) -> model.Gpu:
-    who, key = gpu.identity, _key(gpu)
-    shown = model.Gpu(
+def _gpu(
+    gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, recent: RecentShares
+) -> model.GpuStatus:
+    identity, key = gpu.identity, _key(gpu)
+    shown = model.GpuStatus(
         gpu=key.gpu,
         uuid=key.uuid,
-        name=who.name,
-        mig_profile=who.mig_profile,
-        counted_with=who.counted_with,
+        name=identity.name,
+        mig_profile=identity.mig_profile,
+        counted_with=identity.counted_with,
         up=gpu.up,
     )
     with _isolated(shown):
@@ -164,29 +173,31 @@ def _gpu(gpu: GpuSnapshot, sampler: Sampler, state: SamplerState, lately: Lately
         trouble = tuple(_trouble(gpu, state)) or None
         full = replace(_measured(shown, gpu), xid_errors=xids or None, trouble=trouble)
         full = _held(full, gpu, state.collectors)
-        return _explained(full, gpu, lately, sampler) if gpu.up else _down(full, gpu, sampler)
+        return _explained(full, gpu, recent, sampler) if gpu.up else _down(full, gpu, sampler)
     return shown
 
 
-def _isolated(gpu: model.Gpu) -> AbstractContextManager[None]:
-    """What fails costs this GPU what is added to it, and the others nothing."""
+def _isolated(gpu: model.GpuStatus) -> AbstractContextManager[None]:
+    """Log errors, so that other GPUs are unaffected."""
     return _throttle.guarded("describing a GPU", gpu=gpu.gpu, uuid=gpu.uuid)
 
 
-def _down(shown: model.Gpu, gpu: GpuSnapshot, sampler: Sampler) -> model.Gpu:
-    """`shown` with the reason why it does not answer, and the remedy."""
+def _down(shown: model.GpuStatus, gpu: GpuSnapshot, sampler: Sampler) -> model.GpuStatus:
+
     down, runbook = sampler.down().get(gpu.identity.index), remedies.RUNBOOK_OF_DOWN
     reason, remedy = (down.reason, down.remedy) if down else (None, DOWN)
     return replace(shown, down_reason=reason, remedy=remedy, runbook=runbook)
 
 
-def _explained(shown: model.Gpu, gpu: GpuSnapshot, lately: Lately, sampler: Sampler) -> model.Gpu:
-    """`shown` with its recent shares, their cause and what would help."""
+def _explained(
+    shown: model.GpuStatus, gpu: GpuSnapshot, recent: RecentShares, sampler: Sampler
+) -> model.GpuStatus:
+
     feeding = gpu.feeding
     outlook = feeding.outlook if feeding else NOTHING_KNOWN
     lines = sampler.lines.told(gpu.identity.uuid) if sampler.lines else None
     shown = replace(shown, last_change=outlook.score, idle_lines=lines)
-    if shares := lately.gpus.get(shown.key):
+    if shares := recent.gpus.get(shown.key):
         shown = replace(
             shown,
             observed_seconds=shares.observed_seconds,
@@ -198,27 +209,27 @@ def _explained(shown: model.Gpu, gpu: GpuSnapshot, lately: Lately, sampler: Samp
             verdict=shares.verdict,
             verdict_seconds=shares.verdict_seconds,
         )
-    if shown.verdict == model.KEPT_BUSY:  # the advice may have been given before
+    if shown.verdict == model.KEPT_BUSY:  # the advice may be older than the verdict
         return shown
     if cause := shown.verdict:
-        told = feeding.evidence if feeding else ()
-        evidence = tuple(text for of, text in told if of == cause) or None
+        findings = feeding.evidence if feeding else ()
+        evidence = tuple(text for wait, text in findings if wait == cause) or None
         shown = replace(_caused(shown, cause, outlook), evidence=evidence)
     if isinstance(outlook.advice, Prescription):
         return replace(shown, prescription=outlook.advice)
     return replace(shown, prescription_refused=outlook.advice)
 
 
-def _caused(shown: model.Gpu, cause: str, outlook: Outlook) -> model.Gpu:
-    """`shown` with its cause, and what to do about it."""
+def _caused(shown: model.GpuStatus, cause: str, outlook: Outlook) -> model.GpuStatus:
+
     reason = outlook.advice.reason if isinstance(outlook.advice, Refusal) else ""
     meanings, by_cause, runbooks = remedies.MEANINGS, remedies.REMEDIES, remedies.RUNBOOKS
-    if (shown.busy_ratio or 0.0) >= remedies.WORKS:
+    if (shown.busy_ratio or 0.0) >= remedies.MIN_WORKING_RATIO:
         meanings = meanings | remedies.MEANINGS_AT_WORK
         by_cause = by_cause | remedies.REMEDIES_AT_WORK
         runbooks = runbooks | remedies.RUNBOOKS_AT_WORK
-    seen = outlook.seen
-    if seen and seen.main_network > seen.waits(NETWORK) / 2:
+    observation = outlook.seen
+    if observation and observation.main_network > observation.waits(NETWORK) / 2:
         by_cause = by_cause | remedies.REMEDIES_OF_MAIN
     return replace(
         shown,
@@ -230,12 +241,12 @@ def _caused(shown: model.Gpu, cause: str, outlook: Outlook) -> model.Gpu:
 
 
 def _reading(gpu: GpuSnapshot, kind: type[T]) -> T:
-    """The last one, or an empty one."""
+
     return gpu.reading(kind) or kind()
 
 
-def _measured(shown: model.Gpu, gpu: GpuSnapshot) -> model.Gpu:
-    """`shown` with the driver's latest readings."""
+def _measured(shown: model.GpuStatus, gpu: GpuSnapshot) -> model.GpuStatus:
+
     power, thermal = _reading(gpu, readings.Power), _reading(gpu, readings.Thermal)
     clocks, throttle = _reading(gpu, readings.Clocks), _reading(gpu, readings.Throttle)
     return replace(
@@ -253,8 +264,8 @@ def _measured(shown: model.Gpu, gpu: GpuSnapshot) -> model.Gpu:
     )
 
 
-def _held(shown: model.Gpu, gpu: GpuSnapshot, collectors: frozenset[str]) -> model.Gpu:
-    """`shown` with the processes that hold it, and their owners."""
+def _held(shown: model.GpuStatus, gpu: GpuSnapshot, collectors: frozenset[str]) -> model.GpuStatus:
+
     holders = gpu.reading(readings.Processes)
     feeding = gpu.feeding if "feeders" in collectors else None
     owners = (
@@ -272,10 +283,12 @@ def _held(shown: model.Gpu, gpu: GpuSnapshot, collectors: frozenset[str]) -> mod
 
 def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
     sources = {readings.Utilization, readings.Activity}
-    # Under MIG, instances have it, and the index of their board.
-    given = {one.identity.index for one in state.gpus if not sources.isdisjoint(one.readings)}
-    wanted = "utilization" in state.collectors and gpu.readings
-    if wanted and gpu.identity.index not in given:
+    # Under MIG, the instances have readings, and the index of their GPU.
+    readable = {
+        other.identity.index for other in state.gpus if not sources.isdisjoint(other.readings)
+    }
+    enabled = "utilization" in state.collectors and gpu.readings
+    if enabled and gpu.identity.index not in readable:
         yield "the driver gives no busy time: check says why"
     for problem, remedy in _reading(gpu, readings.Condition).problems.items():
         yield f"{problem}: {remedy}"
@@ -297,7 +310,7 @@ def _memory_trouble(gpu: GpuSnapshot) -> Iterator[str]:
 
 
 def _link_trouble(gpu: GpuSnapshot, gpus: Iterable[GpuSnapshot]) -> Iterator[str]:
-    """Lost PCIe lanes: fewer than the GPU, or another one of its model here, has used."""
+    """Fewer PCIe lanes than this GPU, or another of its model on this node, has used."""
     width, name = _reading(gpu, readings.Link).width, gpu.identity.name
     if width is None:
         return
@@ -309,14 +322,14 @@ def _link_trouble(gpu: GpuSnapshot, gpus: Iterable[GpuSnapshot]) -> Iterator[str
         yield f"PCIe link runs on {width} lanes, that of another {name} here on {most}"
 
 
-def _host(machine: Machine, lately: Lately) -> model.Host:
+def _host(machine: Machine, recent: RecentShares) -> model.Host:
     shm = machine.shared_memory
     return model.Host(
         cpus=machine.cpus,
-        cpu_busy_ratio=lately.cpu_busy,
+        cpu_busy_ratio=recent.cpu_busy,
         memory_total_bytes=machine.memory_total_bytes,
         memory_available_bytes=machine.memory_available_bytes,
         shm_size_bytes=shm.size_bytes if shm else None,
         shm_used_bytes=shm.used_bytes if shm else None,
-        pressure_ratios=lately.pressure or None,
+        pressure_ratios=recent.pressure or None,
     )

@@ -1,4 +1,4 @@
-"""The last few minutes of a node's counters: turns them into shares and a verdict."""
+"""The last few minutes of a node's counters, as shares and a verdict."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts, named, parts_of
 
-ENOUGH = 0.9
-"""A GPU with at least this busy share has no bottleneck to name."""
-STEPS = 60
-"""Of a trend."""
+KEPT_BUSY_RATIO = 0.9
+"""Busy share from which a GPU has no bottleneck."""
+TREND_STEPS = 60
+"""Steps of a trend: 60 columns of a pixel or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTime:
-    """Seconds since the exporter started."""
+    """Cumulative time of one GPU in seconds, since the exporter started."""
 
     observed: float
     busy: float
     stalls: Mapping[str, float]
     sm_active: float | None = None
     engines: Mapping[str, float] = field(default_factory=dict)
-    """Busy seconds of video engines."""
+    """Busy time by video engine."""
 
 
 class Moment(NamedTuple):
-    """Counters of a node; GPUs that have none are left out."""
+    """The counters of a node at one time; a GPU without counters is absent."""
 
     gpus: Mapping[Key, GpuTime]
     machine: Machine = Machine()
 
 
 class Shares(NamedTuple):
-    """What a GPU did in some time. The fields are those of `Gpu`."""
+    """The time shares of a GPU, with the fields of `GpuStatus`."""
 
     observed_seconds: float
     busy_ratio: float
@@ -47,51 +47,53 @@ class Shares(NamedTuple):
     sm_active_ratio: float | None = None
     engine_ratios: Parts | None = None
     verdict_seconds: float | None = None
-    """How long the verdict has been the same, at least; None without one."""
+    """Minimum age of the verdict; None without one."""
     trend: tuple[Parts, ...] = ()
 
     @property
     def verdict(self) -> str | None:
-        """What it waited on most, or `KEPT_BUSY`; None if the split is unknown."""
-        return KEPT_BUSY if self.busy_ratio >= ENOUGH else next(iter(self.stall_ratios), None)
+        """The largest wait, or `KEPT_BUSY`; None if the split is unknown."""
+        return (
+            KEPT_BUSY if self.busy_ratio >= KEPT_BUSY_RATIO else next(iter(self.stall_ratios), None)
+        )
 
 
-class Lately(NamedTuple):
-    """What a node did in the last `seconds` at most."""
+class RecentShares(NamedTuple):
+    """The shares of a node over its last `seconds`."""
 
     seconds: float
     gpus: Mapping[Key, Shares]
     cpu_busy: float | None
     """Share of all CPUs."""
     pressure: Parts
-    """By resource: share of the time in which some tasks were held up."""
+    """PSI "some" share by resource."""
 
 
 @dataclass(slots=True)
 class _Track:
-    """The history of one GPU, by monotonic seconds."""
+    """The counters of one GPU by monotonic seconds, and its current verdict."""
 
     points: deque[tuple[float, GpuTime]] = field(default_factory=deque)
     verdict: str | None = None
     verdict_since: float = 0.0
 
 
-class History:
-    """Keeps moments; any thread may call it."""
+class CounterHistory:
+    """The recent counters of a node. Thread-safe."""
 
-    def __init__(self, window_seconds: float, kept_seconds: float) -> None:
-        """Shares are over `window_seconds`, trends over `kept_seconds`."""
+    def __init__(self, window_seconds: float, trend_seconds: float) -> None:
+        """Shares cover `window_seconds`, trends `trend_seconds`."""
         self._window = window_seconds
-        self._kept = kept_seconds
+        self._trend_seconds = trend_seconds
         self._lock = Lock()
         self._tracks: dict[Key, _Track] = {}
         self._hosts: deque[tuple[float, Machine]] = deque()
         self._began: float | None = None
 
     def add(self, at: float, moment: Moment) -> None:
-        """Keep the counters at `at` (monotonic seconds), later than those before.
+        """Record the counters at `at` (monotonic seconds, increasing).
 
-        A GPU without counters is forgotten: its past says nothing about what it does now.
+        A GPU without counters is evicted: its history does not describe its present state.
         """
         with self._lock:
             self._began = at if self._began is None else self._began
@@ -101,13 +103,13 @@ class History:
             while self._hosts and at - self._hosts[0][0] > self._window:
                 self._hosts.popleft()
 
-    def lately(self, at: float, moment: Moment) -> Lately:
-        """What was done until `at`, when the counters were `moment`."""
+    def recent(self, at: float, moment: Moment) -> RecentShares:
+        """The shares of the window that ends at `at`, with the counters `moment`."""
         with self._lock:
             since, before = self._hosts[0] if self._hosts else (at, moment.machine)
             shares = ((key, self._shares(at, key, now)) for key, now in moment.gpus.items())
-            gpus = {key: self._timed(at, key, one) for key, one in shares if one}
-            return Lately(
+            gpus = {key: self._timed(at, key, share) for key, share in shares if share}
+            return RecentShares(
                 min(self._window, at - (at if self._began is None else self._began)),
                 gpus,
                 _cpu_busy(before, moment.machine, at - since),
@@ -117,9 +119,9 @@ class History:
     def _follow(self, at: float, key: Key, now: GpuTime) -> _Track:
         track = self._tracks.get(key, _Track())
         if track.points and now.observed < track.points[-1][1].observed:
-            track = _Track()  # the GPU was opened anew
+            track = _Track()  # the GPU was reopened
         track.points.append((at, now))
-        while at - track.points[0][0] > self._kept:
+        while at - track.points[0][0] > self._trend_seconds:
             track.points.popleft()
         self._tracks[key] = track
         shares = self._shares(at, key, now)
@@ -133,23 +135,25 @@ class History:
             return None
         points = self._tracks[key].points
         recent = (counters for then, counters in points if at - then <= self._window)
-        # If no point is that recent, from the last one on.
+        # Without a point in the window, the last one.
         return between(next(recent, points[-1][1]), now)
 
     def _timed(self, at: float, key: Key, shares: Shares) -> Shares:
         track, verdict = self._tracks[key], shares.verdict
         lasted = at - track.verdict_since if verdict == track.verdict else 0.0
         trend = tuple(_step(before, now) for (_, before), (_, now) in pairwise(track.points))
-        return shares._replace(verdict_seconds=lasted if verdict else None, trend=trend[-STEPS:])
+        return shares._replace(
+            verdict_seconds=lasted if verdict else None, trend=trend[-TREND_STEPS:]
+        )
 
 
 def between(before: GpuTime, now: GpuTime) -> Shares | None:
-    """What a GPU did between two moments; None if nothing was observed."""
+    """The shares between two times; None if nothing was observed."""
     observed = now.observed - before.observed
     if observed <= 0:
         return None
     waited = {name: value - before.stalls.get(name, 0.0) for name, value in now.stalls.items()}
-    largest_first = sorted(waited.items(), key=lambda one: -one[1])
+    largest_first = sorted(waited.items(), key=lambda wait: -wait[1])
     sm_active = None
     if now.sm_active is not None and before.sm_active is not None:
         sm_active = _ratio(now.sm_active - before.sm_active, observed)
@@ -163,9 +167,9 @@ def between(before: GpuTime, now: GpuTime) -> Shares | None:
 
 
 def _step(before: GpuTime, now: GpuTime) -> Parts:
-    found = between(before, now)
-    shares = named(parts_of(found.busy_ratio, found.stall_ratios)) if found else {}
-    return {name: round(share, 3) for name, share in shares.items()}
+    shares = between(before, now)
+    parts = named(parts_of(shares.busy_ratio, shares.stall_ratios)) if shares else {}
+    return {name: round(part, 3) for name, part in parts.items()}
 
 
 def _cpu_busy(before: Machine, now: Machine, seconds: float) -> float | None:
@@ -184,5 +188,5 @@ def _pressure(before: Machine, now: Machine, seconds: float) -> Parts:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """0 to 1: two counters are not read at the same time, and sums are rounded."""
+    """`part / whole`, clamped to 0-1: counters are not read simultaneously, and are rounded."""
     return min(max(part / whole, 0.0), 1.0)

@@ -1,8 +1,7 @@
-"""The node document: what `/api/v1/node` and `--json` contain and people are shown.
+"""The node document of `/api/v1/node`, `--json` and the displays.
 
-Fields are the keys of the JSON (`wire` adds a few) and end in their unit, as in metrics:
-seconds, bytes, watts, degrees Celsius, hertz, ratios 0-1. None (null): unknown, or nothing to
-report; never zero.
+Fields are the JSON keys (`wire` adds a few) and end in their unit, as metrics do: seconds, bytes,
+watts, degrees Celsius, hertz, ratios 0-1. None (null) is unknown or nothing to report, never zero.
 """
 
 from __future__ import annotations
@@ -15,84 +14,85 @@ from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Sc
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
 DASH = "\u2013"
-"""Shown for unknown values."""
+"""Placeholder for unknown values."""
 KEPT_BUSY = "busy"
-"""The verdict on a GPU that has no bottleneck."""
+"""Verdict on a GPU without a bottleneck."""
 MEASURING = "measuring"
-"""The verdict while too little was seen; all others name what it waited on."""
-WORTH_NAMING = 0.005
-"""Smaller shares are left out of lists."""
+"""Verdict before enough was observed; all others are the `waiting_on` value of a wait."""
+MIN_SHOWN_RATIO = 0.005
+"""Smallest share that lists show."""
 Ratio = Annotated[float, (-1.0, 1.0)]
-"""A share of 0 to 1, or a difference of two; `wire` refuses others."""
+"""A share of 0 to 1, or a difference of two; `wire` rejects others."""
 Parts = Mapping[str, float]
-"""Shares of a GPU's time: `KEPT_BUSY`, then what it waited on, largest first."""
+"""Shares of a GPU's time: `KEPT_BUSY`, then its waits, largest first."""
 
 
 class Key(NamedTuple):
-    """A GPU or MIG instance; the uuid is empty if it has never answered."""
+    """Identifies a GPU or MIG instance."""
 
     gpu: str
-    """The index of the physical GPU."""
+    """Index of the physical GPU."""
     uuid: str
+    """Empty if the GPU has never answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A process that holds a GPU, or one of its workers."""
+class ProcessEntry:
+    """A holder of a GPU, or one of its workers."""
 
     pid: int
     role: str
     """`main` or `worker`."""
     name: str | None = None
-    """Of the script, or of the process."""
+    """Name of the script, or else of the process."""
     user: str | None = None
     state: str | None = None
-    """What the kernel calls it: running, sleeping."""
+    """Scheduler state, such as running or sleeping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One GPU or MIG instance: what it is, what it did lately, why, and what to try."""
+class GpuStatus:
+    """A GPU or MIG instance: its recent activity, the cause of its waits and the remedy."""
 
     gpu: str
     uuid: str
     name: str | None = None
     mig_profile: str | None = None
     counted_with: str | None = None
-    """UUID of the MIG instance that has the figures of both, as they share a GPU instance."""
+    """UUID of the MIG instance that reports for both: they share a GPU instance."""
     up: bool
     down_reason: str | None = None
     holder_pids: tuple[int, ...] | None = None
-    """Those that can be seen."""
+    """Visible holders."""
     observed_seconds: float | None = None
-    """The time of which the next three are shares."""
+    """Time that the ratios below are shares of."""
     busy_ratio: Ratio | None = None
     sm_active_ratio: Ratio | None = None
     engine_ratios: Mapping[str, Ratio] | None = None
-    """Busy shares of its video engines."""
+    """Busy share by video engine."""
     stall_ratios: Mapping[str, Ratio] | None = None
-    """By what it waited on, largest first."""
+    """Share by `waiting_on`, largest first."""
     trend: tuple[Mapping[str, Ratio], ...] = ()
-    """Shares of each of its last steps of 5 s, oldest first; empty where nothing was observed.
+    """Parts of each of the last steps of 5 s, oldest first; empty where nothing was observed.
 
-    Of `top` without --url a step lasts as long as its interval.
+    A step of `top` without --url is its interval.
     """
     verdict: str | None = None
-    """What it waited on most, `KEPT_BUSY` or `MEASURING`."""
+    """The largest wait, `KEPT_BUSY` or `MEASURING`."""
     verdict_seconds: float | None = None
-    """How long the verdict has been the same, at least."""
+    """Minimum age of the verdict."""
     cause: str | None = None
-    """The verdict, if that is a wait."""
+    """The verdict, if it is a wait."""
     meaning: str | None = None
-    """Of the cause, in words."""
+    """Explanation of the cause."""
     remedy: str | None = None
-    """What to try first against the cause, or to get it up."""
+    """First thing to try against the cause, or to bring the GPU up."""
     runbook: str | None = None
-    """The name of an alert."""
+    """Name of the runbook, which is that of an alert."""
     evidence: tuple[str, ...] | None = None
-    """What was seen of the cause, in words."""
+    """Findings that support the cause."""
     idle_lines: IdleLines | None = None
-    """None: the collector `stacks` is off."""
+    """Sampled lines of code; None if the collector `stacks` is off."""
     prescription: Prescription | None = None
     prescription_refused: Refusal | None = None
     last_change: Score | None = None
@@ -107,26 +107,26 @@ class Gpu:
     sm_clock_hertz: float | None = None
     sm_clock_max_hertz: float | None = None
     throttle_reasons: tuple[str, ...] | None = None
-    """Why the driver holds its clocks down now."""
+    """Active reasons for reduced clocks."""
     xid_errors: Mapping[str, int] | None = None
-    """Counts by code, since the exporter started."""
+    """Count by code, since the exporter started."""
     trouble: tuple[str, ...] | None = None
-    """What is wrong with its memory or link, in words."""
+    """Problems with memory or link."""
     processes: int | None = None
     workers: int | None = None
-    process_list: tuple[Process, ...] = ()
-    """The first few of both."""
+    process_list: tuple[ProcessEntry, ...] = ()
+    """The first few holders and workers."""
     owners: tuple[Mapping[str, str], ...] | None = None
-    """Labels of `gpu_workload_info`, without empty ones."""
+    """Non-empty labels of `gpu_workload_info`."""
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
+        """Index and uuid."""
         return Key(self.gpu, self.uuid)
 
     @property
     def parts(self) -> Parts:
-        """What it did lately; empty if unknown."""
+        """Recent shares; empty if unknown."""
         return {} if self.busy_ratio is None else parts_of(self.busy_ratio, self.stall_ratios or {})
 
 
@@ -141,17 +141,17 @@ class Host:
     shm_size_bytes: int | None = None
     shm_used_bytes: int | None = None
     pressure_ratios: Mapping[str, Ratio] | None = None
-    """By resource: share of the time in which some tasks were held up."""
+    """PSI "some" share by resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorHealth:
-    """The state of a collector, over all GPUs."""
+    """The state of a collector over all GPUs."""
 
     collector: str
     success: bool
     duration_seconds: float | None = None
-    """Of its last reading, summed."""
+    """Duration of the last reading, summed over GPUs."""
     error: str | None = None
 
 
@@ -162,30 +162,30 @@ class Node:
     time_seconds: float
     """Unix time."""
     window_seconds: float
-    """What shares cover at most."""
+    """Maximum time that shares cover."""
     version: str
     node: str | None = None
-    """Its name, as in the ledger of jobs."""
+    """Name of the node, as in the job ledger."""
     driver_version: str | None = None
     driver_status: str | None = None
     """One sentence."""
     driver_remedy: str | None = None
-    """What to do if there is no GPU."""
+    """Remedy if there is no GPU."""
     simulated: bool = False
     host: Host = Host()
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
     signals: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each is available."""
+    """Availability by signal."""
     signal_remedies: Mapping[str, str] = field(default_factory=dict)
-    """For missing signals: what that costs, or the remedy."""
+    """Consequence or remedy by missing signal."""
     collectors: tuple[CollectorHealth, ...] = ()
 
 
 def parts_of(busy: float, stalls: Mapping[str, float]) -> Parts:
-    """Shares as one list."""
+    """Busy and stall shares in one mapping."""
     return {KEPT_BUSY: busy, **stalls}
 
 
 def named(parts: Parts) -> Parts:
-    """The parts worth naming."""
-    return {name: part for name, part in parts.items() if part >= WORTH_NAMING}
+    """The parts of at least `MIN_SHOWN_RATIO`."""
+    return {name: part for name, part in parts.items() if part >= MIN_SHOWN_RATIO}

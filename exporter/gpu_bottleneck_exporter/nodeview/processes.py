@@ -1,4 +1,4 @@
-"""The processes of a GPU as people know them: pid, name, user, state."""
+"""Pid, name, user and state of a GPU's processes."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from pathlib import Path
 from gpu_bottleneck_exporter.host.files import list_names, read
 from gpu_bottleneck_exporter.host.process import stat_of, user_id
 from gpu_bottleneck_exporter.host.programs import program_name
-from gpu_bottleneck_exporter.nodeview.model import Process
+from gpu_bottleneck_exporter.nodeview.model import ProcessEntry
 from gpu_bottleneck_exporter.workload.users import UserNames
 
-MOST_LISTED = 8
-"""Of a GPU: enough to see who holds it and what its workers do."""
-_MOST_THREADS = 128
-_STATES = {"R": "running", "S": "sleeping", "D": "waiting for I/O", "T": "stopped"}
+MAX_LISTED_PROCESSES = 8
+"""Bound on the processes listed per GPU: enough for its holders and some workers."""
+_STATE_NAMES = {"R": "running", "S": "sleeping", "D": "waiting for I/O", "T": "stopped"}
 
 
-class ProcessReader:
-    """Reads them when somebody looks, not in the background."""
+class ProcessLister:
+    """Lists the processes of a GPU on request."""
 
     def __init__(self, proc: Path) -> None:
-        """`proc`: the host's."""
+        """`proc`: the host's /proc."""
         self._proc = proc
         self._users = UserNames(proc)
 
-    def read(self, mains: Iterable[int], workers: Iterable[int]) -> tuple[Process, ...]:
-        """Holders of a GPU, then their workers, `MOST_LISTED` in all."""
+    def read(self, mains: Iterable[int], workers: Iterable[int]) -> tuple[ProcessEntry, ...]:
+        """Holders of a GPU, then their workers, at most `MAX_LISTED_PROCESSES`."""
         roles = (("main", mains), ("worker", workers))
-        found = (self._read(pid, role) for role, pids in roles for pid in pids)
-        return tuple(islice(filter(None, found), MOST_LISTED))
+        entries = (self._read(pid, role) for role, pids in roles for pid in pids)
+        return tuple(islice(filter(None, entries), MAX_LISTED_PROCESSES))
 
-    def _read(self, pid: int, role: str) -> Process | None:
+    def _read(self, pid: int, role: str) -> ProcessEntry | None:
         stat = stat_of(self._proc, pid)
         if stat is None:
             return None
-        name, user = program_name(self._proc, pid), user_id(self._proc, pid)
-        known = self._users.of(int(user)) if user else None
-        return Process(pid, role, name, known, _STATES.get(stat.state.upper()))
+        name, uid = program_name(self._proc, pid), user_id(self._proc, pid)
+        user = self._users.of(int(uid)) if uid else None
+        return ProcessEntry(pid, role, name, user, _STATE_NAMES.get(stat.state.upper()))
 
-    def use_pytorch(self, processes: Iterable[Process]) -> bool:
-        """Whether one of them has a thread that PyTorch named (`pt_data_worker`)."""
-        return any(name.startswith("pt_") for one in processes for name in self._threads(one.pid))
+    def use_pytorch(self, processes: Iterable[ProcessEntry]) -> bool:
+        """Whether any process has a thread that PyTorch named (`pt_data_worker`)."""
+        pids = (process.pid for process in processes)
+        return any(name.startswith("pt_") for pid in pids for name in self._threads(pid))
 
     def _threads(self, pid: int) -> Iterator[str]:
         folder = f"{self._proc}/{pid}/task"
-        with suppress(OSError):  # it ended
-            for task in list_names(folder, _MOST_THREADS)[0]:
+        with suppress(OSError):  # the process has exited
+            for task in list_names(folder, 128)[0]:
                 yield read(f"{folder}/{task}/comm") or ""

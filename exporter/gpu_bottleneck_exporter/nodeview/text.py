@@ -1,6 +1,6 @@
-"""A node as people read it: readings first, then what to do about a GPU.
+"""Text for the displays: readings, verdicts and recommendations of a node.
 
-Unknown readings are a dash, never a zero; of advice, unknown parts are left out.
+An unknown reading is a dash, never zero; unknown parts of a recommendation are omitted.
 """
 
 from __future__ import annotations
@@ -9,8 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, VIDEO_ENGINE
-from gpu_bottleneck_exporter.nodeview.history import ENOUGH
-from gpu_bottleneck_exporter.nodeview.model import DASH, MEASURING, WORTH_NAMING, Gpu, Node, named
+from gpu_bottleneck_exporter.nodeview.history import KEPT_BUSY_RATIO
+from gpu_bottleneck_exporter.nodeview.model import (
+    DASH,
+    MEASURING,
+    MIN_SHOWN_RATIO,
+    GpuStatus,
+    Node,
+    named,
+)
 from gpu_bottleneck_exporter.prescription.model import (
     CPU_CORES,
     CPU_LIMIT,
@@ -22,42 +29,38 @@ from gpu_bottleneck_exporter.prescription.model import (
 from gpu_bottleneck_exporter.remedies import LIMITS, SETTINGS, WAITS_FOR
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 
-_MINUTE = 60
-_UNITS = {"d": 86_400, "h": 3600, "min": _MINUTE}
-"""Of rough durations, in seconds."""
-_STARVED = 0.15
-"""Idle share above which a GPU counts as starved: one that is busier is well tuned."""
-_ONE_DIGIT = 10
-"""Smaller amounts have a decimal."""
-_LEAST_BYTES = 0.05 * 2**30
-"""Less than this would be 0.0 GiB."""
-_LEAST_CORES = 0.05
-_LEAST_SPEED = 1e6
-_WORTH = 0.1
-"""Smaller shares of a line's time are not named."""
-_CORES = {
+_UNITS_SECONDS = {"d": 86_400, "h": 3600, "min": 60}
+_MIN_STARVED_RATIO = 0.15
+"""Idle share above which a GPU counts as starved: a busier one is well tuned."""
+_MIN_INTEGER_AMOUNT = 10
+"""Smallest amount that is rounded to an integer."""
+_MIN_MEMORY_BYTES = 0.05 * 2**30
+"""Less would read 0.0 GiB."""
+_MIN_CORES = 0.05
+_MIN_BYTES_PER_SECOND = 1e6
+_MIN_LINE_RATIO = 0.1
+"""Smallest share of a line's time that is named."""
+_CORE_KNOBS = {
     CPU_LIMIT: ("CPU limit of {} cores", "set by resources.limits.cpu, --cpus or CPUQuota="),
     CPU_CORES: ("{} CPU cores", "from CPU sets, fewer neighbours, or fewer threads and workers"),
 }
-"""By knob whose unit is cores: what to change, and where."""
-_GOES_WITHOUT_SAYING = frozenset({"", "no_work", "no_knob"})
-"""Reasons of refusals where the cause says it all."""
+"""Change and place by knob in cores."""
 
 
 def percent(share: float | None) -> str:
-    """12 %, under 1 %, or a dash."""
+    """`12 %`, `under 1 %`, or a dash."""
     if share is None:
         return DASH
-    return "under 1 %" if 0 < share < WORTH_NAMING else f"{share:.0%}".replace("%", " %")
+    return "under 1 %" if 0 < share < MIN_SHOWN_RATIO else f"{share:.0%}".replace("%", " %")
 
 
 def number(value: float | None) -> str:
-    """A whole number."""
+    """A rounded number, or a dash."""
     return DASH if value is None else f"{value:.0f}"
 
 
 def of(value: str, most: str, unit: str) -> str:
-    """`412 of 700 W`, or as much as is known."""
+    """`412 of 700 W`, or the known part."""
     if value == DASH:
         return DASH
     return f"{value}{unit}" if most == DASH else f"{value} of {most}{unit}"
@@ -68,16 +71,16 @@ def gibibytes(value: float | None) -> str:
     if value is None:
         return DASH
     amount = value / 2**30
-    return f"{amount:.1f}" if amount < _ONE_DIGIT else f"{amount:.0f}"
+    return f"{amount:.1f}" if amount < _MIN_INTEGER_AMOUNT else f"{amount:.0f}"
 
 
 def memory(used: float | None, total: float | None) -> str:
-    """`52 of 80 GiB`, or as much as is known."""
+    """`52 of 80 GiB`, or the known part."""
     return of(gibibytes(used), gibibytes(total), " GiB")
 
 
-def levels(gpu: Gpu) -> tuple[str, str, str, str]:
-    """Power, temperature, memory and SM clock, each with its limit if known."""
+def levels(gpu: GpuStatus) -> tuple[str, str, str, str]:
+    """Power, temperature, memory and SM clock, with known limits."""
     now, most = gpu.sm_clock_hertz, gpu.sm_clock_max_hertz
     return (
         of(number(gpu.power_watts), number(gpu.power_limit_watts), " W"),
@@ -87,7 +90,7 @@ def levels(gpu: Gpu) -> tuple[str, str, str, str]:
     )
 
 
-def _temperature(gpu: Gpu) -> str:
+def _temperature(gpu: GpuStatus) -> str:
     """`61 of 87 °C`, or `61 °C, margin 26` where the driver states no limit."""
     now, limit = number(gpu.temperature_celsius), gpu.slowdown_temperature_celsius
     margin = gpu.temperature_margin_celsius if limit is None and now != DASH else None
@@ -96,22 +99,22 @@ def _temperature(gpu: Gpu) -> str:
 
 def duration(seconds: float) -> str:
     """A rough duration, in one unit."""
-    for unit, length in _UNITS.items():
+    for unit, length in _UNITS_SECONDS.items():
         if seconds >= length:
             return f"{seconds // length:.0f} {unit}"
     return f"{seconds:.0f} s"
 
 
 def host(node: Node) -> str:
-    """Name, CPU, memory and pressure of the machine, as far as known, on one line."""
-    found = node.host
-    total, available = found.memory_total_bytes, found.memory_available_bytes
+    """Known name, CPU, memory and pressure of the machine, on one line."""
+    machine = node.host
+    total, available = machine.memory_total_bytes, machine.memory_available_bytes
     used = None if total is None or available is None else total - available
     figures = {
-        "CPU": of(percent(found.cpu_busy_ratio), number(found.cpus), ""),
+        "CPU": of(percent(machine.cpu_busy_ratio), number(machine.cpus), ""),
         "memory": memory(used, total),
-        "pressure:": parts(found.pressure_ratios or {}) or DASH,
-        "shared memory": memory(found.shm_used_bytes, found.shm_size_bytes),
+        "pressure:": parts(machine.pressure_ratios or {}) or DASH,
+        "shared memory": memory(machine.shm_used_bytes, machine.shm_size_bytes),
     }
     texts = (f"{name} {text}" for name, text in figures.items() if text != DASH)
     return "   ".join(filter(None, (node.node, *texts)))
@@ -122,14 +125,14 @@ def parts(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
 
 
-def holders(gpu: Gpu) -> str:
-    """`train.py (pid 4711)` for each process that holds it; empty if none is known."""
-    mains = [one for one in gpu.process_list if one.role == "main"]
-    return ", ".join(f"{one.name or DASH} (pid {one.pid})" for one in mains)
+def holders(gpu: GpuStatus) -> str:
+    """`train.py (pid 4711)` for each known holder."""
+    mains = [process for process in gpu.process_list if process.role == "main"]
+    return ", ".join(f"{process.name or DASH} (pid {process.pid})" for process in mains)
 
 
-def headline(gpu: Gpu) -> str:
-    """What it waits for and for how many minutes, or why nobody knows."""
+def headline(gpu: GpuStatus) -> str:
+    """The cause and its duration in minutes, or the reason why it is unknown."""
     if not gpu.up:
         return f"down: {gpu.down_reason or 'see the log'}"
     if gpu.counted_with:
@@ -137,57 +140,54 @@ def headline(gpu: Gpu) -> str:
     if not gpu.parts or gpu.verdict == MEASURING:
         return "Measuring"
     if not gpu.verdict:
-        return "What it waits for is unknown"
+        return "Cause of the wait unknown"
     seconds = gpu.verdict_seconds or 0.0
-    lasted = f" for {duration(seconds)}" if seconds >= _MINUTE else ""
+    lasted = f" for {duration(seconds)}" if seconds >= _UNITS_SECONDS["min"] else ""
     cause = gpu.cause
-    said = f"Waiting for {WAITS_FOR.get(cause, '?')} ({cause})" if cause else "Kept busy"
-    return f"{said}{lasted}"
+    state = f"Waiting for {WAITS_FOR.get(cause, '?')} ({cause})" if cause else "Kept busy"
+    return f"{state}{lasted}"
 
 
-def verdict(gpu: Gpu) -> str:
-    """The headline and what it means."""
+def verdict(gpu: GpuStatus) -> str:
+    """The headline and its meaning."""
     return f"{headline(gpu)}: {gpu.meaning}" if gpu.meaning else headline(gpu)
 
 
-def likely_cause(gpu: Gpu) -> str:
-    """One word for a cell: the cause, `busy`, `measuring`, `down`, or a dash."""
+def likely_cause(gpu: GpuStatus) -> str:
+    """The cause, `busy`, `measuring`, `down`, or a dash."""
     if not gpu.up:
         return "down"
     return gpu.verdict or (DASH if gpu.parts or gpu.counted_with else MEASURING)
 
 
-def idle(gpu: Gpu) -> float:
-    """The share that its holders lose: all of a GPU that is down, nothing of a free one.
-
-    A video engine that works is no loss.
-    """
-    worked = (gpu.busy_ratio or 0.0) + (gpu.stall_ratios or {}).get(VIDEO_ENGINE, 0.0)
-    well = gpu.up and (gpu.cause in {None, UNALLOCATED} or worked >= ENOUGH)
-    return 0.0 if well else 1 - worked
+def idle(gpu: GpuStatus) -> float:
+    """Share of capacity lost: 1 if down, 0 if unallocated. A busy video engine is no loss."""
+    busy = (gpu.busy_ratio or 0.0) + (gpu.stall_ratios or {}).get(VIDEO_ENGINE, 0.0)
+    lossless = gpu.up and (gpu.cause in {None, UNALLOCATED} or busy >= KEPT_BUSY_RATIO)
+    return 0.0 if lossless else 1 - busy
 
 
-def badness(gpu: Gpu) -> float:
-    """Down is worst, then the most idle; in steps of ten percent, so that rows stay in place."""
+def badness(gpu: GpuStatus) -> float:
+    """Sort key: down, then idle share in steps of 10 %, so that rows keep their places."""
     return round(idle(gpu), 1) if gpu.up else 2.0
 
 
-def notices(gpu: Gpu) -> list[str]:
-    """What else somebody should know, in words."""
+def notices(gpu: GpuStatus) -> list[str]:
+    """Busy video engines, throttling, XID errors and other trouble."""
     engines = (gpu.engine_ratios or {}).items()
-    found = [f"{name} {percent(share)} busy" for name, share in engines if share >= WORTH_NAMING]
-    found += [f"clocks held down: {reason}" for reason in gpu.throttle_reasons or ()]
-    found += [f"XID {code} ({count})" for code, count in (gpu.xid_errors or {}).items()]
-    return found + list(gpu.trouble or ())
+    texts = [f"{name} {percent(share)} busy" for name, share in engines if share >= MIN_SHOWN_RATIO]
+    texts += [f"clocks held down: {reason}" for reason in gpu.throttle_reasons or ()]
+    texts += [f"XID {code} ({count})" for code, count in (gpu.xid_errors or {}).items()]
+    return texts + list(gpu.trouble or ())
 
 
-def label(gpu: Gpu) -> str:
+def label(gpu: GpuStatus) -> str:
     """`0`, or `0 · MIG 3g.40gb` for an instance."""
     return f"{gpu.gpu} · MIG {gpu.mig_profile}" if gpu.mig_profile else gpu.gpu
 
 
 def owner(labels: Mapping[str, str]) -> str:
-    """The owner of a GPU: pod or container, job, user, as far as known."""
+    """Known pod or container, job and user of a GPU."""
     names = (labels.get(f"workload_{part}") for part in ("namespace", "pod", "container"))
     pod = "/".join(filter(None, names))
     if not pod and "pod_uid" in labels:
@@ -200,71 +200,70 @@ def owner(labels: Mapping[str, str]) -> str:
     return ", ".join(filter(None, (pod, job, user)))
 
 
-def owners(gpu: Gpu) -> str:
-    """The owners of all holders; a dash if unknown."""
-    found = [text for labels in gpu.owners or () if (text := owner(labels))]
-    return "; ".join(found) or ("nobody" if gpu.processes == 0 else DASH)
+def owners(gpu: GpuStatus) -> str:
+    """The owners of all holders, or a dash."""
+    names = [text for labels in gpu.owners or () if (text := owner(labels))]
+    return "; ".join(names) or ("no process" if gpu.processes == 0 else DASH)
 
 
 def summary(node: Node) -> str:
-    """`3 of 4 GPUs starved, 2.3 GPUs of capacity lost (1 unallocated)`.
-
-    A MIG instance is no GPU of its own.
-    """
+    """`3 of 4 GPUs starved, 2.3 GPUs of capacity lost (1 unallocated)`, without MIG instances."""
     gpus = [gpu for gpu in node.gpus if gpu.mig_profile is None]
     if not gpus:
         return "No GPU"
     lost = [idle(gpu) for gpu in gpus if gpu.up]
-    starved = sum(share > _STARVED for share in lost)
+    starved = sum(share > _MIN_STARVED_RATIO for share in lost)
     counts = {
         UNALLOCATED: sum(gpu.cause == UNALLOCATED for gpu in gpus),
         "down": sum(not gpu.up for gpu in gpus),
         MEASURING: sum(likely_cause(gpu) == MEASURING for gpu in gpus),
     }
-    others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    others = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     which = f"{starved} of {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}" if starved else "No GPU"
     loss = f", {sum(lost):.1f} GPUs of capacity lost" if any(lost) else ""
     return f"{which} starved{loss}{f' ({others})' if others else ''}"
 
 
-def to_have_one(node: Node) -> str:
-    """What to do if there is no GPU, as far as known from here."""
-    known = node.driver_remedy
-    return f"to fix it: {known}" if known else "run gpu-bottleneck-exporter check there to see why"
+def missing_gpu_remedy(node: Node) -> str:
+    """The remedy if there is no GPU, or the command that names it."""
+    remedy = node.driver_remedy
+    return (
+        f"to fix it: {remedy}" if remedy else "run gpu-bottleneck-exporter check there to see why"
+    )
 
 
-def in_full(change: Prescription) -> str:
+def describe_prescription(change: Prescription) -> str:
     """`DataLoader(num_workers=6): 93 % busy (88-95); now 2; uses 4 of 7 free cores; after …`."""
     name, value = SETTINGS.get(change.knob, change.knob), amount(change.value)
     together = f" for {change.processes} processes" if change.processes > 1 else ""
-    pytorch = change.pytorch and not together  # who sets it sets it for one process
+    pytorch = change.pytorch and not together  # num_workers is per process
     now = amount(change.current_value)
-    turned = f"DataLoader(num_workers={value})" if pytorch else f"{name}: {value}{together}"
+    setting = f"DataLoader(num_workers={value})" if pytorch else f"{name}: {value}{together}"
     if change.of_own_requests:
-        turned = f"{value} threads or loader workers for its own requests{together}"
+        setting = f"{value} threads or loader workers for its own requests{together}"
     where = ""
-    if change.knob in _CORES:
-        turned, where = _CORES[change.knob]
-        turned, now = f"{turned.format(value)}{together}", f"{now} cores"
+    if change.knob in _CORE_KNOBS:
+        setting, where = _CORE_KNOBS[change.knob]
+        setting, now = f"{setting.format(value)}{together}", f"{now} cores"
     if change.knob in REMOVED:
-        turned, now = f"less {name}", f"{percent(change.current_value)} of the time"
-    brought = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
+        setting, now = f"less {name}", f"{percent(change.current_value)} of the time"
+    predicted = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
     interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
     uses, limit = ", ".join(_uses(change)), LIMITS.get(change.then or "", change.then)
-    told = [f"{turned}: {brought}{interval}", f"now {now}"]
+    clauses = [f"{setting}: {predicted}{interval}", f"now {now}"]
     if change.job_busy_ratio is not None:
         job_now, job_then = percent(change.job_current_busy_ratio), percent(change.job_busy_ratio)
-        told.append(
+        clauses.append(
             f"if only this rank is changed, the job's {change.job_gpus} GPUs "
             f"go from {job_now} to {job_then}"
         )
     if where:
-        told.append(where)
+        clauses.append(where)
     if uses:
-        told.append(f"uses {uses}")
+        clauses.append(f"uses {uses}")
     if limit:
-        told.append(f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit")
-    return "; ".join(told)
+        clauses.append(f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit")
+    return "; ".join(clauses)
 
 
 def outcome(change: Score) -> str:
@@ -276,18 +275,19 @@ def outcome(change: Score) -> str:
     return f"{name} from {before} to {after}: {predicted}, measured {percent(change.busy_ratio)}"
 
 
-def recommendation(gpu: Gpu) -> str | None:
-    """What to try: a change and what it would bring; where that is not known, the usual remedy."""
+def recommendation(gpu: GpuStatus) -> str | None:
+    """The change with its prediction, or else the general remedy."""
     if gpu.prescription:
-        return in_full(gpu.prescription)
+        return describe_prescription(gpu.prescription)
     reason = gpu.prescription_refused.reason if gpu.prescription_refused else ""
-    told = reason not in _GOES_WITHOUT_SAYING
-    unknown = f" (no prediction: {REFUSALS.get(reason, reason)})" if told else ""
+    # The cause implies the last two reasons.
+    explains = reason not in {"", "no_work", "no_knob"}
+    unknown = f" (no prediction: {REFUSALS.get(reason, reason)})" if explains else ""
     return f"{gpu.remedy}{unknown}" if gpu.remedy else None
 
 
 def in_text(node: Node) -> Iterator[str]:
-    """All of it as lines, for a ticket or an e-mail."""
+    """The lines of a node, for a ticket or an e-mail."""
     yield summary(node)
     yield host(node)
     for gpu in sorted(node.gpus, key=badness, reverse=True):
@@ -297,9 +297,9 @@ def in_text(node: Node) -> Iterator[str]:
             yield f"  {'time':13} {shares}"
 
 
-def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    """Names and texts: the verdict on a GPU, what to try and what was seen."""
-    known = {
+def explained(gpu: GpuStatus) -> Iterator[tuple[str, str]]:
+    """Named texts: verdict, recommendation, lines of code, evidence, last change, runbook."""
+    texts = {
         "likely cause" if gpu.cause else "verdict": verdict(gpu),
         "try": recommendation(gpu),
         **dict(lines_of_code(gpu.idle_lines)),
@@ -307,25 +307,25 @@ def explained(gpu: Gpu) -> Iterator[tuple[str, str]]:
         "last change": gpu.last_change and outcome(gpu.last_change),
         "runbook": gpu.runbook and f"gpu-bottleneck-exporter runbook {gpu.runbook}",
     }
-    yield from ((name, text) for name, text in known.items() if text)
+    yield from ((name, text) for name, text in texts.items() if text)
 
 
-def lines_of_code(found: IdleLines | None) -> Iterator[tuple[str, str]]:
-    """`71 % of 21 s idle: train.py:142 collate (torch.stack)`, and where its main was meanwhile."""
-    if found is None:
+def lines_of_code(idle: IdleLines | None) -> Iterator[tuple[str, str]]:
+    """`71 % of 21 s idle: train.py:142 collate (torch.stack)`, and where its main waited."""
+    if idle is None:
         return
-    if found.looking and not found.lines:
-        yield "line", found.trouble or "sampling the stacks of its processes"
+    if idle.looking and not idle.lines:
+        yield "line", idle.trouble or "sampling the stacks of its processes"
         return
-    for name, line in zip(("line", "next line"), found.lines, strict=False):
-        of = f" of {found.seconds:.0f} s idle" if name == "line" else ""
+    for name, line in zip(("line", "next line"), idle.lines, strict=False):
+        of = f" of {idle.seconds:.0f} s idle" if name == "line" else ""
         yield name, f"{percent(line.ratio)}{of}: {code(line)}{_within(line)}"
-    if found.lines and found.waits and found.lines[0].role != "main":
-        yield "main waits in", code(found.waits[0])
-    if found.looks and not found.lines:
-        yield "no line", found.trouble or "no sampled thread was doing what the GPU waited for"
-    elif found.trouble:
-        yield "not all lines", found.trouble
+    if idle.lines and idle.waits and idle.lines[0].role != "main":
+        yield "main waits in", code(idle.waits[0])
+    if idle.looks and not idle.lines:
+        yield "no line", idle.trouble or "no sampled thread was doing what the GPU waited for"
+    elif idle.trouble:
+        yield "not all lines", idle.trouble
 
 
 def code(line: CodeLine) -> str:
@@ -334,16 +334,16 @@ def code(line: CodeLine) -> str:
     return f"{file}:{line.line} {function}{f' ({called})' if called else ''}"
 
 
-def short(name: str, most: int = 60) -> str:
-    """`name`, cut where it has more than `most` characters."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def short(name: str, limit: int = 60) -> str:
+    """`name`, truncated to `limit` characters."""
+    return name if len(name) <= limit else f"{name[: limit - 1]}…"
 
 
 def _within(line: CodeLine) -> str:
-    """How much of it was spent in what, if that is worth a word."""
+    """Shares of the line's time in locks and native code."""
     shares = {"waiting for a lock": line.lock_ratio, "in native code": line.native_ratio}
-    told = [f"{percent(share)} of that {what}" for what, share in shares.items() if share >= _WORTH]
-    return f", {', '.join(told)}" if told else ""
+    clauses = (f"{percent(v)} of that {k}" for k, v in shares.items() if v >= _MIN_LINE_RATIO)
+    return "".join(f", {clause}" for clause in clauses)
 
 
 def _interval(low: float, high: float) -> str:
@@ -351,17 +351,17 @@ def _interval(low: float, high: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A number with two digits, or all before the point: 0.16, 2.5, 128."""
-    return f"{value:.2g}" if value < _ONE_DIGIT else f"{value:.0f}"
+    """Two significant digits, or all integer digits: 0.16, 2.5, 128."""
+    return f"{value:.2g}" if value < _MIN_INTEGER_AMOUNT else f"{value:.0f}"
 
 
 def _uses(change: Prescription) -> Iterator[str]:
-    """Cores, memory, and data: a million bytes a second, as links and disks are sold."""
+    """Cores, memory, and throughput in MB/s, the unit of links and disks."""
     cores, free = amount(change.needs_cores), change.free_cores
-    if change.needs_cores >= _LEAST_CORES:
-        known = f"{cores} core{'' if cores == '1' else 's'}"
-        yield known if free is None else f"{cores} of {amount(free)} free cores"
-    if (change.needs_memory_bytes or 0.0) >= _LEAST_BYTES:
+    if change.needs_cores >= _MIN_CORES:
+        needed = f"{cores} core{'' if cores == '1' else 's'}"
+        yield needed if free is None else f"{cores} of {amount(free)} free cores"
+    if (change.needs_memory_bytes or 0.0) >= _MIN_MEMORY_BYTES:
         yield memory(change.needs_memory_bytes, change.free_memory_bytes)
-    if (speed := change.needs_bytes_per_second or 0.0) >= _LEAST_SPEED:
+    if (speed := change.needs_bytes_per_second or 0.0) >= _MIN_BYTES_PER_SECOND:
         yield f"{speed / 1e6:.0f} MB/s"

@@ -17,108 +17,110 @@ from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Prescription, Refusal, Score
 
-Found = TypeVar("Found")
+M = TypeVar("M")
 NODE_PATH = "/api/v1/node"
 JOBS_PATH = "/api/v1/jobs"
 STACKS_PATH = "/api/v1/stacks"
-MOST_BYTES = 16 * 2**20
-"""Sixteen GPUs are 35 kB."""
-MOST_ITEMS = 1024
-"""Of a list or a mapping: GPUs, pids, owners. The rest is left out."""
-MOST_CHARACTERS = 1024
-"""Of a text; the longest remedy has a third of it."""
+MAX_DOCUMENT_BYTES = 16 * 2**20
+"""Bound on a document; 16 GPUs take 35 kB."""
+MAX_ITEMS = 1024
+"""Bound on a list or mapping, such as GPUs, pids or owners; longer ones are truncated."""
+MAX_CHARACTERS = 1024
+"""Bound on a string, three times the longest remedy; longer ones are truncated."""
 MAX_INTEGER = 2**63
-"""Larger integers are unknown (null): no counter has more bits, and JSON of them is not read."""
+"""Bound on integers; larger ones become null, as no counter has more bits."""
 
 
-def document(found: object, digits: int | None = None) -> dict[str, object]:
-    """`found`, of the model or a mapping, as `jsontext.dumps` takes it.
+def document(source: object, digits: int | None = None) -> dict[str, object]:
+    """A dataclass or mapping as a dictionary for `jsontext.dumps`.
 
-    With `digits`, it is short: numbers are rounded to that many decimals, or to those in a field's
-    metadata (`digits`), and fields without a value are left out, unless their metadata has `null`.
+    With `digits`, numbers are rounded to that number of decimals or to `digits` in the field's
+    metadata, and None is omitted unless the metadata has `null`.
     """
-    if is_dataclass(found):
-        own = [(one.name, getattr(found, one.name), one.metadata) for one in fields(found)]
-        own += [(name, value, MappingProxyType({})) for name, value in _derived(found).items()]
-        values = ((n, _written(v, digits and m.get("digits", digits)), m) for n, v, m in own)
+    if is_dataclass(source):
+        own = [
+            (field.name, getattr(source, field.name), field.metadata) for field in fields(source)
+        ]
+        own += [(name, value, MappingProxyType({})) for name, value in _derived(source).items()]
+        values = ((n, _encoded(v, digits and m.get("digits", digits)), m) for n, v, m in own)
         return {n: v for n, v, m in values if not (v is None and digits) or m.get("null")}
-    items = islice(found.items(), MOST_ITEMS) if isinstance(found, Mapping) else ()
-    pairs = ((f"{name}"[:MOST_CHARACTERS], _written(value, digits)) for name, value in items)
+    items = islice(source.items(), MAX_ITEMS) if isinstance(source, Mapping) else ()
+    pairs = ((f"{name}"[:MAX_CHARACTERS], _encoded(value, digits)) for name, value in items)
     return {name: value for name, value in pairs if value is not None}
 
 
-def _written(found: object, digits: int | None) -> object:
-    """A value of a document, within bounds; None if it is unknown."""
-    if is_dataclass(found) or isinstance(found, Mapping):
-        return document(found, digits)
-    if isinstance(found, tuple | list):
-        items = (_written(one, digits) for one in found[:MOST_ITEMS])
-        return [one for one in items if one is not None]
-    if isinstance(found, float) and digits:
-        return round(found, digits)
-    if isinstance(found, int) and abs(found) > MAX_INTEGER:
+def _encoded(value: object, digits: int | None) -> object:
+    """A bounded value of a document; None if unknown."""
+    if is_dataclass(value) or isinstance(value, Mapping):
+        return document(value, digits)
+    if isinstance(value, tuple | list):
+        items = (_encoded(item, digits) for item in value[:MAX_ITEMS])
+        return [item for item in items if item is not None]
+    if isinstance(value, float) and digits:
+        return round(value, digits)
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
         return None
-    return found[:MOST_CHARACTERS] if isinstance(found, str) else found
+    return value[:MAX_CHARACTERS] if isinstance(value, str) else value
 
 
-def _derived(found: object) -> dict[str, object]:
-    """Members of a JSON object beside the fields of `found`."""
-    if isinstance(found, Prescription):
-        return {"text": words.in_full(found)}
-    if isinstance(found, Refusal):
-        return {"text": REFUSALS.get(found.reason, found.reason)}
-    if isinstance(found, Score):
-        return {"text": words.outcome(found), "error_ratio": found.error_ratio}
+def _derived(source: object) -> dict[str, object]:
+    """Computed members of a JSON object."""
+    if isinstance(source, Prescription):
+        return {"text": words.describe_prescription(source)}
+    if isinstance(source, Refusal):
+        return {"text": REFUSALS.get(source.reason, source.reason)}
+    if isinstance(source, Score):
+        return {"text": words.outcome(source), "error_ratio": source.error_ratio}
     return {}
 
 
 def node_in(text: bytes) -> Node:
-    """The node that `text` describes: see `read`. Raises ValueError if it is no such document."""
+    """Decode a node document. Raises ValueError as `read` does."""
     return read(Node, parsed(text))
 
 
-def read(kind: type[Found], given: object) -> Found:
-    """The `kind`, a class of a model, that JSON describes, with texts that can be printed.
+def read(model: type[M], value: object) -> M:
+    """Decode JSON into a dataclass of a model, with printable strings; skips unknown fields.
 
-    Fields that this version does not know are passed over. Raises ValueError if `given` is no such
-    document, or has a value of another type or out of range.
+    Raises ValueError for a malformed document, or a value of another type or out of range.
     """
     try:
-        return _object(kind, given)
+        return _object(model, value)
     except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{error}") from error
 
 
-def _read(kind: type[object], given: object) -> object:
-    """`given` as a `kind`: a class of the model, or the type of one of its fields."""
+def _read(kind: type[object], value: object) -> object:
+    """`value` as a dataclass of the model, or as the type of one of its fields."""
     base, arguments = get_origin(kind), get_args(kind)
     if base in (Union, types.UnionType):
-        return None if given is None else _read(arguments[0], given)
+        return None if value is None else _read(arguments[0], value)
     if base in (tuple, list):
-        return base(_read(arguments[0], one) for one in checked(list, given)[:MOST_ITEMS])
+        return base(_read(arguments[0], item) for item in checked(list, value)[:MAX_ITEMS])
     if base in (Mapping, dict):
-        pairs = islice(checked(dict, given).items(), MOST_ITEMS)
-        return {_read(str, name): _read(arguments[1], one) for name, one in pairs}
+        pairs = islice(checked(dict, value).items(), MAX_ITEMS)
+        return {_read(str, name): _read(arguments[1], item) for name, item in pairs}
     if base is Annotated:
-        return _number(float, given, *arguments[1])
+        return _number(float, value, *arguments[1])
     if kind is str:
-        return printable(checked(str, given), MOST_CHARACTERS)
-    return _number(kind, given) if issubclass(kind, int | float) else _object(kind, given)
+        return printable(checked(str, value), MAX_CHARACTERS)
+    return _number(kind, value) if issubclass(kind, int | float) else _object(kind, value)
 
 
-def _object(kind: Callable[..., Found], given: object) -> Found:
-    found = checked(dict, given)
-    return kind(**{n: _read(hint, found[n]) for n, hint in _hints(kind).items() if n in found})
+def _object(model: Callable[..., M], value: object) -> M:
+    members = checked(dict, value)
+    hints = _hints(model).items()
+    return model(**{name: _read(hint, members[name]) for name, hint in hints if name in members})
 
 
 @cache
-def _hints(kind: Callable[..., object]) -> Mapping[str, type[object]]:
-    return get_type_hints(kind, include_extras=True)
+def _hints(model: Callable[..., object]) -> Mapping[str, type[object]]:
+    return get_type_hints(model, include_extras=True)
 
 
-def _number(kind: type[float], given: object, *ends: float) -> float:
-    least, most = ends or (-math.inf, math.inf)
-    number = given if kind is float and type(given) is int else checked(kind, given)
-    if not (math.isfinite(number) and least <= number <= most):
+def _number(kind: type[float], value: object, *bounds: float) -> float:
+    low, high = bounds or (-math.inf, math.inf)
+    number = value if kind is float and type(value) is int else checked(kind, value)
+    if not (math.isfinite(number) and low <= number <= high):
         raise ValueError(f"{number} is out of range")
     return number

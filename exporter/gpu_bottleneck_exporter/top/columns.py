@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu
+from gpu_bottleneck_exporter.nodeview.model import DASH, GpuStatus
 
 BAR, OWNER, TRY = "busy and waiting", "OWNER", "TRY"
 
@@ -17,7 +17,7 @@ class Column:
 
     title: str
     width: int
-    text: Callable[[Gpu], str]
+    text: Callable[[GpuStatus], str]
     right: bool = True
     drops: int = 0
     """Rank for dropping columns, largest first; 0: never."""
@@ -33,9 +33,9 @@ def _short(level: str) -> str:
     return level.rpartition(" ")[0].replace(" of ", "/") or level
 
 
-def _setting(gpu: Gpu) -> str:
+def _setting(gpu: GpuStatus) -> str:
     change = gpu.prescription
-    return words.in_full(change).partition(" busy")[0] if change else DASH
+    return words.describe_prescription(change).partition(" busy")[0] if change else DASH
 
 
 COLUMNS = (
@@ -53,7 +53,7 @@ COLUMNS = (
 )
 
 
-def columns(gpus: Sequence[Gpu], width: int) -> list[Column]:
+def columns(gpus: Sequence[GpuStatus], width: int) -> list[Column]:
     """The columns that fit; the bar and the owner share the remaining width."""
     label_width = min(max(4, *(len(words.label(gpu)) for gpu in gpus)), 16)  # fits 0 · MIG 3g.40gb
     shown = [replace(COLUMNS[0], width=label_width), *COLUMNS[1:]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_bottleneck_exporter.nodeview.model import Gpu, Key, Node
+from gpu_bottleneck_exporter.nodeview.model import GpuStatus, Key, Node
 from gpu_bottleneck_exporter.nodeview.text import badness, likely_cause
 
 
@@ -22,7 +22,7 @@ class Choice:
     ended: bool = False
 
 
-ORDERS: Mapping[str, Callable[[Gpu], float | str | None]] = {
+ORDERS: Mapping[str, Callable[[GpuStatus], float | str | None]] = {
     "idle": badness,
     "gpu": lambda _: None,
     "watts": lambda gpu: gpu.power_watts,
@@ -65,7 +65,7 @@ def pressed(choice: Choice, key: str, node: Node | None, page: int = 10) -> Choi
     return changes.get(key, choice)
 
 
-def ordered(choice: Choice, node: Node) -> list[Gpu]:
+def ordered(choice: Choice, node: Node) -> list[GpuStatus]:
     """The rows from top to bottom."""
     by = ORDERS[choice.order]
     rows = [gpu for gpu in node.gpus if by(gpu) is not None]
@@ -77,7 +77,7 @@ def ordered(choice: Choice, node: Node) -> list[Gpu]:
     return rows + rest
 
 
-def place(choice: Choice, rows: Sequence[Gpu]) -> int:
+def place(choice: Choice, rows: Sequence[GpuStatus]) -> int:
     """Index of the selected row."""
     keys = [gpu.key for gpu in rows]
     return keys.index(choice.selected) if choice.selected in keys else 0

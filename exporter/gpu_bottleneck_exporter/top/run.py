@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.commands.watch import wait
 from gpu_bottleneck_exporter.errors import ExporterError, printable
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import Node, named
-from gpu_bottleneck_exporter.nodeview.text import owners, parts, to_have_one
+from gpu_bottleneck_exporter.nodeview.text import missing_gpu_remedy, owners, parts
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.sampling.sampler import OPENING
 from gpu_bottleneck_exporter.top.columns import BAR, COLUMNS, OWNER, Column
@@ -75,7 +75,7 @@ def write(feed: Feed, interval_seconds: float, count: int | None, *, as_json: bo
 def _empty(node: Node | None) -> str | None:
     if node is None or node.gpus:
         return None
-    return f"no GPU to show: {node.driver_status or 'none found'} ({to_have_one(node)})"
+    return f"no GPU to show: {node.driver_status or 'none found'} ({missing_gpu_remedy(node)})"
 
 
 def table(node: Node, *, heading: bool) -> Iterator[str]:

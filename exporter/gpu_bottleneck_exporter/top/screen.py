@@ -9,7 +9,7 @@ from itertools import islice
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.model import DASH, Gpu, Node, named
+from gpu_bottleneck_exporter.nodeview.model import DASH, GpuStatus, Node, named
 from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.sampling.sampler import OPENING
 from gpu_bottleneck_exporter.top import spans
@@ -67,7 +67,7 @@ def _nothing(node: Node, width: int) -> Iterator[Line]:
         return
     message = f"No GPU to show: {node.driver_status or 'none found'}."
     yield [StyledText(clipped(message, width), spans.BAD)]
-    advice = words.to_have_one(node)
+    advice = words.missing_gpu_remedy(node)
     for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
         yield [StyledText(line)]
 
@@ -108,7 +108,7 @@ def _title(column: Column, choice: Choice) -> str:
     return fitted((column.title + mark)[: column.width], column.width, right=column.right)
 
 
-def _row(gpu: Gpu, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -> Line:
+def _row(gpu: GpuStatus, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -> Line:
     style = spans.SELECTED if selected else "" if gpu.up else spans.BAD
     line: Line = []
     for column in shown:
@@ -121,7 +121,7 @@ def _row(gpu: Gpu, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -
     return line
 
 
-def _details(gpu: Gpu, width: int, glyphs: Glyphs) -> Iterator[Line]:
+def _details(gpu: GpuStatus, width: int, glyphs: Glyphs) -> Iterator[Line]:
     """A GPU in full, most important first: the screen may cut off the rest."""
     name = f"GPU {words.label(gpu)}  {gpu.name or ''}  {gpu.uuid}"
     yield [StyledText(clipped(name, width), spans.STRONG)]

@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.fetch import Server
 from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
-from gpu_bottleneck_exporter.nodeview.wire import MOST_BYTES, NODE_PATH, node_in
+from gpu_bottleneck_exporter.nodeview.wire import MAX_DOCUMENT_BYTES, NODE_PATH, node_in
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 
@@ -59,7 +59,7 @@ class Remote:
 
     def read(self) -> Node:
         """The exporter's node. Raises ExporterError."""
-        body = self._server.get(NODE_PATH, MOST_BYTES)
+        body = self._server.get(NODE_PATH, MAX_DOCUMENT_BYTES)
         try:
             return node_in(body)
         except ValueError as error:

@@ -8,17 +8,17 @@ from urllib.parse import urlencode
 from gpu_bottleneck_exporter.markup.html import Html, described, element, join, listed
 from gpu_bottleneck_exporter.markup.strip import axis, legend, strip
 from gpu_bottleneck_exporter.nodeview import text as words
-from gpu_bottleneck_exporter.nodeview.history import STEPS
-from gpu_bottleneck_exporter.nodeview.model import Gpu
+from gpu_bottleneck_exporter.nodeview.history import TREND_STEPS
+from gpu_bottleneck_exporter.nodeview.model import GpuStatus
 from gpu_bottleneck_exporter.nodeview.wire import STACKS_PATH
 
 _EXPLAINING = ("Workers", "SMs active")
 _SINCE = "5 min ago"
-"""`STEPS` of 5 s, as the exporter records them."""
+"""`TREND_STEPS` of 5 s, as the exporter records them."""
 _OTHERS = ("Power", "Temperature", "Memory", "SM clock")
 
 
-def card(gpu: Gpu, runbooks: str) -> Html:
+def card(gpu: GpuStatus, runbooks: str) -> Html:
     """A GPU in full."""
     head = element("div", element("h3", *_name(gpu)), _busy(gpu), class_="head")
     known = {"class_": f"c-{gpu.cause or 'unknown'}", "aria_label": f"GPU {words.label(gpu)}"}
@@ -27,7 +27,7 @@ def card(gpu: Gpu, runbooks: str) -> Html:
     )
 
 
-def line(gpu: Gpu) -> Html:
+def line(gpu: GpuStatus) -> Html:
     """A GPU of which there is little to say."""
     said = element("p", words.headline(gpu), class_="said")
     who = element("p", _held_by(gpu), class_="owner")
@@ -35,22 +35,22 @@ def line(gpu: Gpu) -> Html:
     return element("li", element("h3", *_name(gpu)), drawn, _busy(gpu), said, who)
 
 
-def _name(gpu: Gpu) -> tuple[str, Html]:
+def _name(gpu: GpuStatus) -> tuple[str, Html]:
     return f"GPU {words.label(gpu)} ", element("small", gpu.name or "")
 
 
-def _busy(gpu: Gpu) -> Html:
+def _busy(gpu: GpuStatus) -> Html:
     if not gpu.up:
         return element("p", element("b", "down"), class_="busy bad")
     return element("p", element("b", words.percent(gpu.busy_ratio)), " busy", class_="busy")
 
 
-def _held_by(gpu: Gpu) -> Html:
+def _held_by(gpu: GpuStatus) -> Html:
     processes = ": ".join(filter(None, (words.owners(gpu), words.holders(gpu))))
     return join("Held by ", element("bdi", processes))
 
 
-def _body(gpu: Gpu, runbooks: str) -> Iterator[Html | None]:
+def _body(gpu: GpuStatus, runbooks: str) -> Iterator[Html | None]:
     yield _verdict(gpu, runbooks)
     if gpu.up:
         if gpu.evidence:
@@ -71,7 +71,7 @@ def _body(gpu: Gpu, runbooks: str) -> Iterator[Html | None]:
         yield element("details", element("summary", "Power, memory, clocks"), others, open="")
 
 
-def _verdict(gpu: Gpu, runbooks: str) -> Html:
+def _verdict(gpu: GpuStatus, runbooks: str) -> Html:
     name, tried, book = gpu.runbook, words.recommendation(gpu), None
     if name:
         link = f"{runbooks.rstrip('/')}/{name}.md"
@@ -84,7 +84,7 @@ def _verdict(gpu: Gpu, runbooks: str) -> Html:
     return element("div", said, remedy if tried else None, last, class_="verdict")
 
 
-def _code(gpu: Gpu) -> Html | None:
+def _code(gpu: GpuStatus) -> Html | None:
     """Which lines of code it waits for; a button that has them found, if nobody looks now."""
     found = gpu.idle_lines
     if found is None or gpu.cause is None:
@@ -97,5 +97,5 @@ def _code(gpu: Gpu) -> Html | None:
     return element("div", told, button, f" {age}" if age else None, class_="stacks")
 
 
-def _trend(gpu: Gpu) -> Html | None:
-    return strip(gpu.trend[-STEPS:], STEPS, "Its last minutes")
+def _trend(gpu: GpuStatus) -> Html | None:
+    return strip(gpu.trend[-TREND_STEPS:], TREND_STEPS, "Its last minutes")
