@@ -78,7 +78,7 @@ class Page(Gate):
         self._fail()
         return self.document
 
-    def look_at_stacks(self, uuid: str) -> str | None:
+    def sample_stacks(self, uuid: str) -> str | None:
         self._fail()
         self.looked_at.append(uuid)
         return None if uuid == "GPU-a" else "There is no such GPU."
@@ -197,7 +197,7 @@ def site(tmp_path: Path) -> Site:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changed files are noticed at once."""
-    monkeypatch.setattr(reload, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(reload, "CHECK_INTERVAL_SECONDS", 0.02)
 
 
 @pytest.fixture

@@ -17,7 +17,14 @@ from support.waiting import PATIENCE_SECONDS, eventually
 
 from .conftest import GET, Page, Running, Serve
 
-PATIENT = {"head": 600, "response": 600, "rest": 600, "grace": 0, "connections": 4, "stay": 0.05}
+PATIENT = {
+    "request_timeout": 600,
+    "response_timeout": 600,
+    "keep_alive": 600,
+    "shutdown_grace": 0,
+    "connections": 4,
+    "min_lifetime": 0.05,
+}
 """Nobody is closed for being slow: what counts is who makes way."""
 
 
@@ -74,12 +81,12 @@ def test_an_answer_that_took_long_has_its_moment_too(serve: Serve, page: Page) -
     running.connect(GET)
     eventually(lambda: [one for one in running.server.connections if one.phase is Phase.SENDING])
     (one,) = running.server.connections
-    assert not one.may_go(one.ready - 0.001)
-    assert one.may_go(one.ready)
+    assert not one.is_evictable(one.ready - 0.001)
+    assert one.is_evictable(one.ready)
 
 
 def test_clients_that_ask_all_the_time_make_way_all_the_same(serve: Serve) -> None:
-    running = serve(**{**PATIENT, "stay": 600})
+    running = serve(**{**PATIENT, "min_lifetime": 600})
     others = [resting(running) for _ in range(4)]
     scrape(running.connect())
     assert drain(others[0]) == b""
@@ -87,7 +94,7 @@ def test_clients_that_ask_all_the_time_make_way_all_the_same(serve: Serve) -> No
 
 
 def test_everybody_stays_for_a_moment(serve: Serve) -> None:
-    running = serve(**{**PATIENT, "stay": 0.5})
+    running = serve(**{**PATIENT, "min_lifetime": 0.5})
     began = time.monotonic()
     for _ in range(4):
         running.connect()

@@ -122,7 +122,7 @@ def test_what_there_is_not(serve: Serve) -> None:
 
 
 LOOKS = {
-    ("POST", "gpu=GPU-a"): (202, b"Looking.\n"),
+    ("POST", "gpu=GPU-a"): (202, b"Sampling.\n"),
     ("POST", "gpu=GPU-b"): (409, b"There is no such GPU.\n"),
     ("POST", ""): (409, b"There is no such GPU.\n"),
     ("GET", "gpu=GPU-a"): (405, b"This page accepts POST only.\n"),

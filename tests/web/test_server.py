@@ -15,7 +15,7 @@ import pytest
 
 from gpu_bottleneck_exporter.web import routes
 from gpu_bottleneck_exporter.web.listen import bind
-from gpu_bottleneck_exporter.web.server import HEAD_BYTES, WebServer
+from gpu_bottleneck_exporter.web.server import MAX_HEAD_BYTES, WebServer
 from support.daemon import drain
 from support.rows import rows
 from support.waiting import PATIENCE_SECONDS, eventually
@@ -56,7 +56,7 @@ def statuses(received: bytes) -> list[bytes]:
 def test_a_client_that_sends_no_more_is_closed(
     serve: Serve, rest: float, sent: bytes, answers: list[bytes]
 ) -> None:
-    assert statuses(drain(serve(head=1, rest=rest).connect(sent))) == answers
+    assert statuses(drain(serve(request_timeout=1, keep_alive=rest).connect(sent))) == answers
 
 
 def drip(client: socket.socket) -> None:
@@ -66,7 +66,7 @@ def drip(client: socket.socket) -> None:
 
 
 def test_a_dripping_request_does_not_win_time(serve: Serve) -> None:
-    client = serve(head=1).connect(HALF)
+    client = serve(request_timeout=1).connect(HALF)
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         drip(client)
 
@@ -74,7 +74,7 @@ def test_a_dripping_request_does_not_win_time(serve: Serve) -> None:
 @pytest.mark.parametrize("how", ["kept", "closed", "TLS"])
 def test_who_does_not_read_is_closed(serve: Serve, page: Page, site: Site, how: str) -> None:
     page.body = BIG
-    running = serve(response=0.5, web_config=site.configure() if how == "TLS" else None)
+    running = serve(response_timeout=0.5, web_config=site.configure() if how == "TLS" else None)
     client = running.shake(site.client()) if how == "TLS" else running.connect()
     client.sendall(GET[:-2] + (b"Connection: close\r\n\r\n" if how == "closed" else b"\r\n"))
     eventually(lambda: len(page.accepted) == 1)
@@ -95,7 +95,7 @@ def read_on(client: socket.socket) -> None:
 
 def test_taking_a_little_now_and_then_wins_no_time(serve: Serve, page: Page) -> None:
     page.body = BIG
-    client = serve(response=1).connect(GET)
+    client = serve(response_timeout=1).connect(GET)
     taken = 0
     with suppress(ConnectionError):
         while piece := client.recv(4096):
@@ -121,7 +121,7 @@ def test_a_big_body_arrives(
 
 
 def test_a_connection_serves_many_requests(serve: Serve, page: Page) -> None:
-    running = serve(head=1)
+    running = serve(request_timeout=1)
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=PATIENCE_SECONDS)
     connection.connect()
     port = connection.sock.getsockname()
@@ -174,7 +174,7 @@ def test_nonsense_is_refused_and_nothing_after_it_is_read(
 @rows("more, answers", {"just": (0, [b"200"]), "too much": (1, [b"431"])})
 def test_how_long_a_head_may_be(serve: Serve, more: int, answers: list[bytes]) -> None:
     head, end = GET.removesuffix(b"\r\n") + b"Connection: close\r\nX: ", b"\r\n\r\n"
-    filler = b"y" * (HEAD_BYTES - len(head) - len(end) + more)
+    filler = b"y" * (MAX_HEAD_BYTES - len(head) - len(end) + more)
     assert statuses(drain(serve().connect(head + filler + end))) == answers
 
 
@@ -197,7 +197,12 @@ def test_bodies_are_not_read(serve: Serve, headers: bytes, body: bytes, answers:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_stop_waits_for_no_client(serve: Serve, site: Site, caplog: Log, *, tls: bool) -> None:
-    running = serve(web_config=site.configure() if tls else None, head=600, rest=600, grace=600)
+    running = serve(
+        web_config=site.configure() if tls else None,
+        request_timeout=600,
+        keep_alive=600,
+        shutdown_grace=600,
+    )
     silent, half = running.connect(), running.connect(b"\x16\x03\x01" if tls else HALF)
     resting = running.shake(site.client()) if tls else running.connect()
     resting.sendall(GET)
@@ -210,7 +215,7 @@ def test_stop_waits_for_no_client(serve: Serve, site: Site, caplog: Log, *, tls:
 
 
 def test_stop_waits_for_no_client_that_has_its_answer(serve: Serve, page: Page) -> None:
-    running = serve(grace=600)
+    running = serve(shutdown_grace=600)
     page.gate.clear()
     client = running.connect(GET)
     eventually(lambda: page.accepted)
@@ -226,7 +231,7 @@ def test_the_watchdog_learns_that_nobody_accepts_connections(serve: Serve) -> No
     assert running.server.standstill(PATIENCE_SECONDS) is None
     running.end()
     time.sleep(0.01)
-    assert running.server.standstill(0.01) == "nobody accepts connections"
+    assert running.server.standstill(0.01) == "the accept loop has stalled"
 
 
 def test_without_a_thread_for_it_a_client_is_closed_and_the_next_one_answered(
@@ -250,7 +255,7 @@ def test_without_a_thread_for_it_a_client_is_closed_and_the_next_one_answered(
 def test_a_page_that_is_never_ready_says_so(
     serve: Serve, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "_TURN_SECONDS", 0.05)
+    monkeypatch.setattr(routes, "_RENDER_TIMEOUT_SECONDS", 0.05)
     running = serve()
     page.gate.clear()
     first = running.connect(GET)
@@ -269,7 +274,7 @@ def test_stop_before_serve_ends_it(page: Page) -> None:
 
 
 def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:
-    running = serve(grace=60)
+    running = serve(shutdown_grace=60)
     page.gate.clear()
     with concurrent.futures.ThreadPoolExecutor() as pool:
         scrape = pool.submit(running.get, "/metrics")
@@ -287,7 +292,7 @@ def test_stop_lets_a_scrape_end(serve: Serve, page: Page) -> None:
 @pytest.mark.parametrize("hangs", [True, False])
 def test_stop_waits_for_no_scrape_and_no_client(serve: Serve, page: Page, *, hangs: bool) -> None:
     page.body = BIG
-    running = serve(grace=0.5)
+    running = serve(shutdown_grace=0.5)
     if hangs:
         page.gate.clear()
     client = running.connect(GET)

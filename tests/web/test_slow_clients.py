@@ -93,12 +93,12 @@ def test_the_time_that_a_part_takes_is_not_the_clients(serve: Serve, page: Page)
         yield b"2"
 
     page.rows = rows()
-    assert serve(response=0.5).get("/api/v1/jobs").body == b"12"
+    assert serve(response_timeout=0.5).get("/api/v1/jobs").body == b"12"
 
 
 def test_taking_parts_slowly_wins_no_time(serve: Serve, page: Page) -> None:
     page.rows = iter(lambda: PART, b"")
-    running = serve(response=1)
+    running = serve(response_timeout=1)
     client = running.connect(LIST)
     eventually(lambda: running.server.connections)
     with pytest.raises(ConnectionResetError):
@@ -198,7 +198,7 @@ FRAMED = st.builds(
 
 
 def test_no_request_ends_the_server_or_makes_it_fail(serve: Serve, caplog: Log) -> None:
-    running = serve(head=0.2, rest=0.2, response=5)
+    running = serve(request_timeout=0.2, keep_alive=0.2, response_timeout=5)
 
     @settings(
         max_examples=300,

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization as pem
 
 from gpu_bottleneck_exporter.errors import SettingsError
-from gpu_bottleneck_exporter.web.config import ALWAYS_ON, CIPHER_SUITES
+from gpu_bottleneck_exporter.web.config import CIPHER_SUITES, TLS13_SUITES
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.certificates import Authority, Pair, ask, client, refused
 from support.daemon import drain
@@ -100,8 +100,8 @@ Offers = Sequence[str | ssl.TLSVersion]
         ({"min_version": "TLS13"}, [TLS13], [TLS12]),
         ({"max_version": "TLS12"}, [TLS12], [TLS13]),
         ({"min_version": "TLS10"}, [TLS11], []),
-        ({"cipher_suites": [*ALWAYS_ON]}, [], [TLS12]),
-        ({"cipher_suites": [*ALWAYS_ON, CBC]}, [CIPHER_SUITES[CBC]], ["ECDHE+AESGCM"]),
+        ({"cipher_suites": [*TLS13_SUITES]}, [], [TLS12]),
+        ({"cipher_suites": [*TLS13_SUITES, CBC]}, [CIPHER_SUITES[CBC]], ["ECDHE+AESGCM"]),
         ({"curve_preferences": ["CurveP256"]}, ["prime256v1"], ["secp521r1"]),
         ({"curve_preferences": ["CurveP384"]}, ["secp384r1"], []),
         pytest.param({"curve_preferences": ["X25519"]}, ["X25519"], [], marks=NEEDS_311),
@@ -138,7 +138,7 @@ def test_openssl_has_every_suite(site: Site) -> None:
         context = WebConfigFile(site.configure(cipher_suites=[go])).active.context
         assert context is not None
         offered = {cipher["name"] for cipher in context.get_ciphers()}
-        assert offered - set(ALWAYS_ON) == {openssl}, go
+        assert offered - set(TLS13_SUITES) == {openssl}, go
 
 
 def test_a_client_is_answered_over_http_1_1(serve: Serve, site: Site) -> None:
@@ -181,15 +181,15 @@ def test_sessions_are_not_resumed(serve: Serve, site: Site, version: ssl.TLSVers
 # --- What a client can hold -----------------------------------------------------------------------
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\x00\x05hell"])
 def test_who_never_ends_a_handshake_is_closed(serve: Serve, site: Site, first: bytes) -> None:
-    assert drain(serve(web_config=site.configure(), head=0.3).connect(first)) == b""
+    assert drain(serve(web_config=site.configure(), request_timeout=0.3).connect(first)) == b""
 
 
 def test_a_client_that_says_nothing_after_its_handshake_is_closed(serve: Serve, site: Site) -> None:
-    assert serve(web_config=site.configure(), head=2).shake(site.client()).recv(1) == b""
+    assert serve(web_config=site.configure(), request_timeout=2).shake(site.client()).recv(1) == b""
 
 
 def test_nonsense_leaves_no_log(serve: Serve, site: Site, caplog: Log) -> None:
-    running = serve(web_config=site.configure(**ASKS), head=2)
+    running = serve(web_config=site.configure(**ASKS), request_timeout=2)
     nonsense = (b"\x16\x03\x01\x00\x05hello", b"\xff" * 600, b"\r\n\r\n", GET)
     talking = [running.connect(words) for words in nonsense]
     for _ in range(3):

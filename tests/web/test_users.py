@@ -14,7 +14,7 @@ import bcrypt
 import psutil
 import pytest
 
-from gpu_bottleneck_exporter.web.users import Logins
+from gpu_bottleneck_exporter.web.users import Authenticator
 from support.command import ANY_PORT, Server, run, serving
 from support.daemon import drain
 from support.logins import CHEAP, Word, as_bytes, basic, encoded, hashed
@@ -176,7 +176,9 @@ def request(user: str, password: str) -> bytes:
 
 
 def test_in_line_all_wait_but_who_made_way(serve: Serve, file: Path, checks: Checks) -> None:
-    running = serve(web_config=file, head=PATIENCE_SECONDS, connections=5, stay=0)
+    running = serve(
+        web_config=file, request_timeout=PATIENCE_SECONDS, connections=5, min_lifetime=0
+    )
     checks.gate.clear()
     first = [running.connect(request("alice", "wrong 0"))]
     assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
@@ -190,14 +192,14 @@ def test_in_line_all_wait_but_who_made_way(serve: Serve, file: Path, checks: Che
 
 
 def test_whoever_waits_long_for_a_check_gets_it(checks: Checks) -> None:
-    users, logins = {b"alice": hashed("right").encode()}, Logins()
+    users, authenticator = {b"alice": hashed("right").encode()}, Authenticator()
     said = basic("alice", "right")["Authorization"]
     checks.gate.clear()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(logins.right, users, said, lambda: True)
+        first = pool.submit(authenticator.check, users, said, lambda: True)
         assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
-        assert not logins.right(users, said, lambda: False), "who has gone"
-        assert logins.right(users, said, lambda: checks.gate.set() is None)  # type: ignore[func-returns-value]
+        assert not authenticator.check(users, said, lambda: False), "who has gone"
+        assert authenticator.check(users, said, lambda: checks.gate.set() is None)  # type: ignore[func-returns-value]
         assert first.result(PATIENCE_SECONDS)
 
 

@@ -63,7 +63,7 @@ def test_a_mount_that_hangs_is_told_of_at_the_start(site: Site, part: str) -> No
     (site.folder / "mount").mkdir()
     path = with_part(site, part, "mount/file")
     with hanging(site.folder / "mount"), pytest.raises(SettingsError, match="file system hang"):
-        WebConfigFile(path, patience=0.3)
+        WebConfigFile(path, timeout_seconds=0.3)
 
 
 @pytest.mark.parametrize("part", ["web.yml", "server.pem"])

@@ -85,7 +85,7 @@ class ExporterContent:
         text = self._ledger.document(name)
         return text.encode() if text else None
 
-    def look_at_stacks(self, uuid: str) -> str | None:
+    def sample_stacks(self, uuid: str) -> str | None:
         """Sample stacks for a minute. Returns the error, if any."""
         if self._sampler.lines is None:
             return "Start the exporter with --collector.stacks to sample stacks."

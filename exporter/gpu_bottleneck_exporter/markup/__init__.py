@@ -1,1 +1,1 @@
-"""HTML, drawings and style that the status page and reports have in common."""
+"""HTML, strips and style of the status page and reports."""

@@ -1,4 +1,4 @@
-"""HTML that its content cannot break: all text is escaped once, where it is inserted."""
+"""HTML builder; escapes all text on insertion."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from string import Template
 
 
 class Html(str):
-    """Text that is already HTML."""
+    """A string that is already HTML."""
 
     __slots__ = ()
 
 
 def element(tag: str, /, *content: str | None, **attributes: str | None) -> Html:
-    """One element. Content is text unless it is `Html`; None is left out.
+    """An element. None is omitted from content and attributes.
 
-    A trailing underscore avoids Python's keywords; other underscores become hyphens.
+    Attribute names lose a trailing underscore; other underscores become hyphens.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
@@ -27,22 +27,22 @@ def element(tag: str, /, *content: str | None, **attributes: str | None) -> Html
 
 
 def join(*content: str | None) -> Html:
-    """The pieces, one after another; None is left out."""
+    """Concatenate content, without None."""
     return Html("".join(_safe(piece) for piece in content if piece is not None))
 
 
 def filled(template: str, **content: str) -> Html:
-    """A template of HTML, with text unless it is `Html` in place of each $name."""
+    """Fill each $name of an HTML template."""
     return Html(Template(template).substitute({k: _safe(v) for k, v in content.items()}))
 
 
 def listed(items: Iterable[str], class_: str, label: str) -> Html:
-    """A list without order; `label` names it."""
+    """An unordered list with an accessible label."""
     return element("ul", *(element("li", item) for item in items), class_=class_, aria_label=label)
 
 
 def described(pairs: Iterable[tuple[str, str]], class_: str) -> Html:
-    """A list of names and what is known under them."""
+    """A description list."""
     items = (element("div", element("dt", name), element("dd", text)) for name, text in pairs)
     return element("dl", *items, class_=class_)
 

@@ -1,4 +1,4 @@
-"""Shares of the time as a drawing, and what its colours mean."""
+"""Time shares as an SVG strip with its legend."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from gpu_bottleneck_exporter.nodeview.model import Parts, named
 from gpu_bottleneck_exporter.nodeview.text import percent
 from gpu_bottleneck_exporter.remedies import WAITS_FOR
 
-_HIGH = 100
-"""Of a drawing, in its own units; CSS scales it."""
-
-WORDS = {
+_HEIGHT = 100
+"""Height of a strip in SVG units; CSS scales it."""
+LEGEND_TEXTS = {
     name: words for name, words in WAITS_FOR.items() if name.replace("_", " ") not in words
 } | {UNALLOCATED: "no process holds it"}
-"""What codes mean that are no words by themselves."""
+"""Explanation by code that does not explain itself."""
 
 
 def axis(start: str, end: str) -> Html:
@@ -25,9 +24,9 @@ def axis(start: str, end: str) -> Html:
 
 
 def strip(steps: Sequence[Parts], columns: int, label: str) -> Html | None:
-    """The shares over time, one column per step, the last one at the right; None without any.
+    """The shares over time, a column per step, the latest at the right; None if all are empty.
 
-    `label` is what those hear who do not see it. Unknown time is left blank.
+    `label` is for screen readers. Unknown time is blank.
     """
     if not any(steps):
         return None
@@ -35,23 +34,23 @@ def strip(steps: Sequence[Parts], columns: int, label: str) -> Html | None:
     for column, step in enumerate(steps, columns - len(steps)):
         below = 0.0
         for name, part in step.items():
-            top, high = _HIGH * (1 - below - part), _HIGH * part
+            top, height = _HEIGHT * (1 - below - part), _HEIGHT * part
             if name != UNKNOWN:
-                paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{high:.0f}h-1z")
+                paths.setdefault(name, []).append(f"M{column} {top:.0f}h1v{height:.0f}h-1z")
             below += part
-    drawn = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
-    how = {"viewBox": f"0 0 {columns} {_HIGH}", "preserveAspectRatio": "none", "role": "img"}
-    return element("svg", *drawn, class_="trend", aria_label=label, **how)
+    shapes = [element("path", d="".join(d), class_=f"c-{name}") for name, d in paths.items()]
+    view = {"viewBox": f"0 0 {columns} {_HEIGHT}", "preserveAspectRatio": "none", "role": "img"}
+    return element("svg", *shapes, class_="trend", aria_label=label, **view)
 
 
-def legend(parts: Parts, explained: Mapping[str, str] = WORDS) -> Html | None:
-    """The parts worth naming, each with its colour and in words; None without any."""
+def legend(parts: Parts, texts: Mapping[str, str] = LEGEND_TEXTS) -> Html | None:
+    """The parts with colour and explanation; None without any."""
     items = (
         join(
             element("i", class_=f"c-{name}"),
             element("span", name),
             f" {percent(part)}",
-            element("small", f" {words}") if (words := explained.get(name)) else None,
+            element("small", f" {words}") if (words := texts.get(name)) else None,
         )
         for name, part in named(parts).items()
     )

@@ -1,4 +1,4 @@
-"""The style of pages, and how a policy allows it."""
+"""The style sheet of pages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpu_bottleneck_exporter.palette import BUSY, ON_DARK, WAITING_ON
 
 
 def digest(text: str) -> str:
-    """The source expression of a policy that allows `text`."""
+    """Content-Security-Policy source that allows `text`."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _classes(colours: Mapping[str, str]) -> str:
-    """A class for each wait; `var(--c)` is its colour."""
+    """Rules that set `--c` to the colour of each wait."""
     return "".join(f".c-{name} {{ --c: {colour}; }}\n" for name, colour in colours.items())
 
 

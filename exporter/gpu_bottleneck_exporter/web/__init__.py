@@ -1,1 +1,1 @@
-"""HTTP: the pages, the listening sockets, and the server in between."""
+"""The HTTP server, its listening socket and its pages."""

@@ -1,7 +1,7 @@
 """The web configuration file, in the format of Prometheus' exporter-toolkit.
 
 https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
-Settings that Python's TLS or this server cannot honour are refused.
+Settings that Python's TLS or this server do not support are refused.
 """
 
 from __future__ import annotations
@@ -18,25 +18,12 @@ from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.files import shown
 
 Pem = Union[Path, str]  # noqa: UP007 - evaluated, by 3.10 too
-"""A file, or the PEM text itself."""
-Parse = Callable[[object], object]
-"""Makes a setting of what the file holds, or raises ValueError with what it must be."""
-Known = Mapping[str, Parse]
-"""The keys that a section may have, and how each is read."""
+"""A file, or PEM text."""
+Parser = Callable[[object], object]
+"""Converts a value of the file to a setting; raises ValueError with its requirement."""
+Schema = Mapping[str, Parser]
+"""Parser by key of a section."""
 
-TLS_VERSIONS = {
-    "TLS10": ssl.TLSVersion.TLSv1,
-    "TLS11": ssl.TLSVersion.TLSv1_1,
-    "TLS12": ssl.TLSVersion.TLSv1_2,
-    "TLS13": ssl.TLSVersion.TLSv1_3,
-}
-CURVES = {
-    "CurveP256": "prime256v1",
-    "CurveP384": "secp384r1",
-    "CurveP521": "secp521r1",
-    "X25519": "X25519",
-}
-"""Go's names, and OpenSSL's."""
 CIPHER_SUITES = {
     f"TLS_ECDHE_{key}_WITH_{go}": f"ECDHE-{key}-{openssl}"
     for go, openssl in {
@@ -48,24 +35,18 @@ CIPHER_SUITES = {
     }.items()
     for key in ("ECDSA", "RSA")
 }
-"""The suites up to TLS 1.2 that Go considers secure: its names, and OpenSSL's."""
-ALWAYS_ON = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""The suites of TLS 1.3: neither Go nor Python can choose among them."""
-REQUIRED = "RequireAndVerifyClientCert"
-CLIENT_AUTH = {
-    "NoClientCert": ssl.CERT_NONE,
-    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
-    REQUIRED: ssl.CERT_REQUIRED,
-}
-
+"""Go's secure suites up to TLS 1.2: OpenSSL's name by Go's."""
+TLS13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+"""Suites of TLS 1.3, which neither Go nor Python can disable."""
+_REQUIRE_CLIENT_CERT = "RequireAndVerifyClientCert"
 _BCRYPT = re.compile(r"\$2[aby]\$(?:0[4-9]|1[0-8])\$[./A-Za-z0-9]{53}")
-"""At a cost of 18, a login takes half a minute on a slow CPU."""
-_ABSENT = (None, "", "~", "null")
+"""A bcrypt hash of cost 4 to 18; at 18, a login takes half a minute on a slow CPU."""
+_EMPTY_VALUES = (None, "", "~", "null")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """`tls_server_config`, with its names and in OpenSSL's terms."""
+    """The section `tls_server_config`, in OpenSSL's terms."""
 
     cert: Pem
     key: Pem = field(repr=False)
@@ -79,151 +60,173 @@ class TlsConfig:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files it names."""
+        """Certificate and key files."""
         return tuple(pem for pem in (self.cert, self.key, self.client_ca) if isinstance(pem, Path))
 
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """The parsed file; users and hashes are bytes, as in HTTP."""
+    """The parsed file, with users and hashes as bytes."""
 
     tls: TlsConfig | None = None
     context: ssl.SSLContext | None = None
-    """Of `tls`, once its certificates have been read."""
+    """TLS context of `tls`; None until its certificates are read."""
     headers: Mapping[str, str] = field(default_factory=dict)
     users: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def summary(self) -> str:
-        """The configuration in a few words, for the log."""
-        wanted = " with client certificates"
-        asked = {ssl.CERT_NONE: "", ssl.CERT_OPTIONAL: f"{wanted} if given"}
-        tls = f"TLS{asked.get(self.tls.client_auth_type, wanted)}" if self.tls else "no TLS"
+        """A summary for the log."""
+        required = " with client certificates"
+        clauses = {ssl.CERT_NONE: "", ssl.CERT_OPTIONAL: f"{required} if given"}
+        tls = f"TLS{clauses.get(self.tls.client_auth_type, required)}" if self.tls else "no TLS"
         return f"{tls}, {len(self.users) or 'no'} user{'' if len(self.users) == 1 else 's'}"
 
 
 def parse(path: Path) -> WebConfig:
-    """Read the file, but not the certificates it names.
-
-    Raises:
-        SettingsError: With one sentence that names the key.
-    """
-    sections: Known = {
+    """Read the file, but not its certificates. Raises SettingsError with the key."""
+    http: Schema = {
+        "http2": _ignored_flag,  # every client falls back to HTTP/1.1
+        "headers": partial(_section, "headers", _HTTP_HEADERS),
+    }
+    sections: Schema = {
         "tls_server_config": partial(_tls, path.parent),
-        "http_server_config": partial(_section, "http_server_config", _HTTP),
+        "http_server_config": partial(_section, "http_server_config", http),
         "basic_auth_users": _users,
     }
     from gpu_bottleneck_exporter.web.yamlfile import load  # noqa: PLC0415 - takes memory
 
     try:
-        found = _section("the file", sections, load(path))
+        settings = _section("the file", sections, load(path))
     except ImportError:
         raise SettingsError(
             "bcrypt is missing: pip install 'gpu-bottleneck-exporter[web-config]'"
         ) from None
     return WebConfig(
-        tls=found.get("tls_server_config"),
-        headers=found.get("http_server_config", {}).get("headers", {}),
-        users=found.get("basic_auth_users", {}),
+        tls=settings.get("tls_server_config"),
+        headers=settings.get("http_server_config", {}).get("headers", {}),
+        users=settings.get("basic_auth_users", {}),
     )
 
 
-def _mapping(name: str, given: object) -> Mapping[str, object]:
-    if given in _ABSENT:
+def _mapping(name: str, value: object) -> Mapping[str, object]:
+    if value in _EMPTY_VALUES:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise SettingsError(f"{name} must be a mapping")
-    return given
+    return value
 
 
-def _section(name: str, known: Known, given: object) -> dict[str, Any]:
-    """The settings of a section by their keys; what is left empty is left out."""
+def _section(name: str, schema: Schema, content: object) -> dict[str, Any]:
+    """Non-empty settings of a section by key."""
     settings = {}
-    for key, value in _mapping(name, given).items():
-        if key not in known:
+    for key, value in _mapping(name, content).items():
+        if key not in schema:
             raise SettingsError(f"unknown key {shown(key)} in {name}")
         if value == "":
             continue
         try:
-            settings[key] = known[key](value)
+            settings[key] = schema[key](value)
         except ValueError as error:
             raise SettingsError(f"{name}: {key} {error}") from None
     return settings
 
 
-def _text(given: object) -> str:
-    if not isinstance(given, str):
+def _text(value: object) -> str:
+    if not isinstance(value, str):
         raise ValueError("must be a string")  # noqa: TRY004 - of the file's content
-    return given
+    return value
 
 
-def _list(of: Parse, given: object) -> list[object]:
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+def _list(parser: Parser, value: object) -> list[object]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError("must be a list of strings")
-    return [of(one) for one in given]
+    return [parser(item) for item in value]
 
 
-def _one_of(choices: Mapping[str, object], given: object) -> object:
-    if (text := _text(given)) not in choices:
+def _choice(choices: Mapping[str, object], value: object) -> object:
+    if (text := _text(value)) not in choices:
         raise ValueError(f"must be one of {', '.join(choices)}, not {shown(text)}")
     return choices[text]
 
 
-def _ignored_flag(given: object) -> None:
-    if _text(given).lower() not in ("true", "false", "yes", "no", "on", "off"):
-        raise ValueError(f"must be true or false, not {shown(_text(given))}")
+def _ignored_flag(value: object) -> None:
+    if _text(value).lower() not in ("true", "false", "yes", "no", "on", "off"):
+        raise ValueError(f"must be true or false, not {shown(_text(value))}")
 
 
-def _header(given: object) -> str:
-    text = _text(given)
+def _header(value: object) -> str:
+    text = _text(value)
     if not (text.isascii() and text.isprintable()):
         raise ValueError("must be plain ASCII on one line")
     return text
 
 
-_TLS: Known = {
-    **dict.fromkeys(("cert", "cert_file", "key", "key_file", "client_ca", "client_ca_file"), _text),
-    "client_auth_type": partial(_one_of, CLIENT_AUTH),
-    "client_allowed_sans": partial(_list, _text),
-    "min_version": partial(_one_of, TLS_VERSIONS),
-    "max_version": partial(_one_of, TLS_VERSIONS),
-    "cipher_suites": partial(_list, partial(_one_of, CIPHER_SUITES | dict.fromkeys(ALWAYS_ON))),
-    "curve_preferences": partial(_list, partial(_one_of, CURVES)),
-    "prefer_server_cipher_suites": _ignored_flag,  # the server's order counts, as with Go
+_TLS_VERSIONS = {
+    "TLS10": ssl.TLSVersion.TLSv1,
+    "TLS11": ssl.TLSVersion.TLSv1_1,
+    "TLS12": ssl.TLSVersion.TLSv1_2,
+    "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-_HEADERS: Known = {
+_TLS_SCHEMA: Schema = {
+    **dict.fromkeys(("cert", "cert_file", "key", "key_file", "client_ca", "client_ca_file"), _text),
+    "client_auth_type": partial(
+        _choice,
+        {
+            "NoClientCert": ssl.CERT_NONE,
+            "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+            _REQUIRE_CLIENT_CERT: ssl.CERT_REQUIRED,
+        },
+    ),
+    "client_allowed_sans": partial(_list, _text),
+    "min_version": partial(_choice, _TLS_VERSIONS),
+    "max_version": partial(_choice, _TLS_VERSIONS),
+    "cipher_suites": partial(_list, partial(_choice, CIPHER_SUITES | dict.fromkeys(TLS13_SUITES))),
+    "curve_preferences": partial(
+        _list,
+        partial(
+            _choice,
+            {  # OpenSSL's name by Go's
+                "CurveP256": "prime256v1",
+                "CurveP384": "secp384r1",
+                "CurveP521": "secp521r1",
+                "X25519": "X25519",
+            },
+        ),
+    ),
+    "prefer_server_cipher_suites": _ignored_flag,  # the server's order is used, as in Go
+}
+_HTTP_HEADERS: Schema = {
     **dict.fromkeys(("Content-Security-Policy", "Strict-Transport-Security"), _header),
-    "X-Content-Type-Options": partial(_one_of, {"nosniff": "nosniff"}),
-    "X-Frame-Options": partial(_one_of, {"deny": "deny", "sameorigin": "sameorigin"}),
+    "X-Content-Type-Options": partial(_choice, {"nosniff": "nosniff"}),
+    "X-Frame-Options": partial(_choice, {"deny": "deny", "sameorigin": "sameorigin"}),
     "X-XSS-Protection": _header,
 }
-# We speak HTTP/1.1, whatever http2 says: every client falls back to it.
-_HTTP: Known = {"http2": _ignored_flag, "headers": partial(_section, "headers", _HEADERS)}
 
 
-def _tls(folder: Path, given: object) -> TlsConfig | None:
-    if given in (*_ABSENT, {}):
+def _tls(folder: Path, content: object) -> TlsConfig | None:
+    if content in (*_EMPTY_VALUES, {}):
         return None
     section = "tls_server_config"
-    found = _section(section, _TLS, given)
-    found.pop("prefer_server_cipher_suites", None)
+    settings = _section(section, _TLS_SCHEMA, content)
+    settings.pop("prefer_server_cipher_suites", None)
     for name in ("cert", "key", "client_ca"):
-        inline, file = found.pop(name, None), found.pop(f"{name}_file", None)
+        inline, file = settings.pop(name, None), settings.pop(f"{name}_file", None)
         if inline and file:
             raise SettingsError(f"{section}: give {name} or {name}_file, not both")
-        found[name] = folder / file if file else inline
-    config = TlsConfig(**found)
-    for problem, is_so in _problems(config).items():
-        if is_so:
+        settings[name] = folder / file if file else inline
+    config = TlsConfig(**settings)
+    for problem, applies in _problems(config).items():
+        if applies:
             raise SettingsError(f"{section}: {problem}")
     return config
 
 
 def _problems(config: TlsConfig) -> Mapping[str, bool]:
-    """What does not go together, and whether it is so."""
+    """Invalid combinations of settings, and whether each applies."""
     auth, sans = config.client_auth_type, config.client_allowed_sans
     curves = config.curve_preferences
-    required = f"needs client_auth_type {REQUIRED}"
+    required = f"needs client_auth_type {_REQUIRE_CLIENT_CERT}"
     return {
         "cert_file (or cert) is missing": not config.cert,
         "key_file (or key) is missing": not config.key,
@@ -236,17 +239,17 @@ def _problems(config: TlsConfig) -> Mapping[str, bool]:
     }
 
 
-def _users(given: object) -> dict[bytes, bytes]:
-    """The users with their hashes; the error does not quote the hash."""
-    users = _mapping("basic_auth_users", given)
+def _users(content: object) -> dict[bytes, bytes]:
+    """Hashes by user; errors do not quote hashes."""
+    users = _mapping("basic_auth_users", content)
     if users:
         import bcrypt  # noqa: F401, PLC0415 - comes with an extra, and is used later
-    found = {}
+    hashes = {}
     for user, hashed in users.items():
         if ":" in user or not isinstance(hashed, str) or not _BCRYPT.fullmatch(hashed):
             raise SettingsError(
                 f"basic_auth_users: {shown(user)} must be a name without a colon, and its value a "
                 "bcrypt hash of cost 4 to 18"
             )
-        found[user.encode(errors="replace")] = hashed.encode()
-    return found
+        hashes[user.encode(errors="replace")] = hashed.encode()
+    return hashes

@@ -1,4 +1,4 @@
-"""Files named by users, which may be pipes, endless, or devices."""
+"""Files named by the user, which may be pipes, devices or endless."""
 
 from __future__ import annotations
 
@@ -9,31 +9,27 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import SettingsError
 
-_SHOWN_CHARACTERS = 60
-"""Of a text in an error, which is one line."""
 
+def read(subject: str, path: Path, max_bytes: int) -> bytes:
+    """Read a regular file.
 
-def read(what: str, path: Path, most: int) -> bytes:
-    """A regular file of at most `most` bytes.
-
-    Raises:
-        SettingsError: That `what` cannot be read, is larger, or is a pipe, a socket or a device,
-            where nobody may be at the other end.
+    Raises SettingsError, which begins with `subject`, if the file cannot be read, is larger, or is
+    a pipe, socket or device, which may block forever.
     """
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file")  # noqa: TRY301
-            data = file.read(most + 1)
-    except (OSError, ValueError) as error:  # no file can have such a name
+            data = file.read(max_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: an invalid file name
         reason = getattr(error, "strerror", None) or error
-        raise SettingsError(f"{what} cannot be read: {reason}") from error
-    if len(data) > most:
-        raise SettingsError(f"{what} is larger than {most >> 10} KiB")
+        raise SettingsError(f"{subject} cannot be read: {reason}") from error
+    if len(data) > max_bytes:
+        raise SettingsError(f"{subject} is larger than {max_bytes >> 10} KiB")
     return data
 
 
-def shown(text: str) -> str:
-    """A text from a file, quoted, on one line and shortened."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")
+def shown(text: str, max_characters: int = 60) -> str:
+    """Quote text from a file on one line, truncated."""
+    return repr(text if len(text) <= max_characters else f"{text[:max_characters]}…")

@@ -1,4 +1,4 @@
-"""The web configuration in force, reread when one of its files changes."""
+"""The active web configuration, reread when one of its files changes."""
 
 from __future__ import annotations
 
@@ -17,64 +17,60 @@ from gpu_bottleneck_exporter.web.tls import build
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 10.0
-"""For reading the files, which takes milliseconds unless a file system hangs."""
-CHECK_SECONDS = 1.0
-"""Between two checks whether a file has changed; each costs one stat per file."""
-_STAYS = "the last good web configuration stays in force"
+CHECK_INTERVAL_SECONDS = 1.0
+"""Interval of checks for changed files, each of one stat per file."""
+_CONFIG_RETAINED = "the last good web configuration stays in force"
 
 
 class WebConfigFile:
-    """A web configuration file. Nobody waits for its file system but a thread of its own.
+    """The active web configuration. A thread reads its files, as their file system may hang.
 
-    It rereads the files whenever one has changed, until `close`: files that were replaced, and a
-    symbolic link that now leads to a folder of new ones. If the new ones do not work, the old ones
-    stay in force, and the log gets one line.
+    The thread rereads changed files until `close`, also files that were replaced or that a symbolic
+    link now leads to. A faulty configuration is logged once and does not replace the active one.
     """
 
-    def __init__(self, path: Path, patience: float = PATIENCE_SECONDS) -> None:
-        """Read the file and the certificates it names.
+    def __init__(self, path: Path, timeout_seconds: float = 10.0) -> None:
+        """Read the file and its certificates.
 
-        Raises:
-            SettingsError: With one sentence that begins with the flag and the file's name.
+        Raises SettingsError, which begins with the flag and the file's name.
         """
         self._path = path
-        self._patience = patience
-        self._seen: dict[Path, object] = {}
-        self._asked = threading.Event()
+        self._timeout_seconds = timeout_seconds
+        self._file_stamps: dict[Path, object] = {}
+        self._reload_requested = threading.Event()
         self._closed = False
         self._reading_since: float | None = None
         first: SimpleQueue[WebConfig | Exception] = SimpleQueue()
         threading.Thread(target=self._watch, args=(first,), name="web-config", daemon=True).start()
         try:
-            found = first.get(timeout=patience)
+            result = first.get(timeout=timeout_seconds)
         except Empty:
             raise self._fault(
-                f"it, or a file that it names, was not read within {patience:g} s; is a file "
-                "system hanging?"
+                f"it, or a file that it names, was not read within {timeout_seconds:g} s; is a "
+                "file system hanging?"
             ) from None
-        if isinstance(found, Exception):
-            raise found
-        self._active = found
+        if isinstance(result, Exception):
+            raise result
+        self._active = result
 
     @property
     def active(self) -> WebConfig:
-        """The newest configuration that worked; returns at once."""
-        since = self._reading_since
-        if since is not None and time.monotonic() - since > self._patience:
-            self._reading_since = None  # told once
-            found = f"its files were not read within {self._patience:g} s; is their file system "
-            log.error(_STAYS, {"err": f"{found}hanging?"})
+        """The newest valid configuration; never blocks."""
+        since, limit = self._reading_since, self._timeout_seconds
+        if since is not None and time.monotonic() - since > limit:
+            self._reading_since = None  # logged once
+            reason = f"its files were not read within {limit:g} s; is their file system hanging?"
+            log.error(_CONFIG_RETAINED, {"err": reason})
         return self._active
 
     def reload(self) -> None:
-        """Reread everything now, changed or not; the log reports the outcome."""
-        self._asked.set()
+        """Request a reread of all files; the log reports the outcome."""
+        self._reload_requested.set()
 
     def close(self) -> None:
-        """End the thread once its current check returns."""
+        """End the thread after its current check."""
         self._closed = True
-        self._asked.set()
+        self._reload_requested.set()
 
     def _watch(self, first: SimpleQueue[WebConfig | Exception]) -> None:
         try:
@@ -83,33 +79,33 @@ class WebConfigFile:
             first.put(error)
             return
         while not self._closed:
-            self._asked.wait(CHECK_SECONDS)
+            self._reload_requested.wait(CHECK_INTERVAL_SECONDS)
             self._reading_since = time.monotonic()
-            self._refresh(asked=self._asked.is_set())
+            self._refresh(forced=self._reload_requested.is_set())
             self._reading_since = None
 
-    def _refresh(self, *, asked: bool) -> None:
-        if not asked and _stamps(self._seen) == self._seen:
+    def _refresh(self, *, forced: bool) -> None:
+        if not forced and _stamps(self._file_stamps) == self._file_stamps:
             return
-        self._asked.clear()
+        self._reload_requested.clear()
         try:
             active = self._read()
             if (active.tls is None) != (self._active.tls is None):
                 raise self._fault("switching TLS on or off needs a restart")  # noqa: TRY301
-        except Exception as error:  # noqa: BLE001 - whatever it is, checks go on
-            if _stamps(self._seen) == self._seen:  # else it changed meanwhile: retried next time
-                log.error(_STAYS, {"err": error})  # noqa: TRY400 - the sentence says it all
+        except Exception as error:  # noqa: BLE001 - checks go on
+            if _stamps(self._file_stamps) == self._file_stamps:  # else changed: retried next time
+                log.error(_CONFIG_RETAINED, {"err": error})  # noqa: TRY400 - no traceback needed
             return
         self._active = active
         log.info("reloaded the web configuration", {"now": active.summary})
 
     def _read(self) -> WebConfig:
-        # Stamped before reading: a file that changes meanwhile is reread next time.
-        self._seen = _stamps([self._path])
+        # Stamped before reading, so that a concurrent change is read next time.
+        self._file_stamps = _stamps([self._path])
         try:
             config = parse(self._path)
             if config.tls is not None:
-                self._seen |= _stamps(config.tls.files)
+                self._file_stamps |= _stamps(config.tls.files)
                 config = replace(config, context=build(config.tls))
         except SettingsError as error:
             raise self._fault(f"{error}") from error
@@ -120,13 +116,13 @@ class WebConfigFile:
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, object]:
-    """Values that change when a file does; None if there is no file."""
+    """Identity, size and times by file; None if it does not exist."""
     return {path: _stamp(path) for path in paths}
 
 
 def _stamp(path: Path) -> object:
     try:
-        found = os.stat(path)  # noqa: PTH116 - half the cost
+        stat = os.stat(path)  # noqa: PTH116 - half the cost
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Which path shows what, independent of how it is served."""
+"""The pages by path, independent of the server."""
 
 from __future__ import annotations
 
@@ -21,159 +21,132 @@ HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 PLAIN = "text/plain; charset=utf-8"
 
-_VARY = {"Vary": "Accept-Encoding"}
-_TURN_SECONDS = 10.0
-"""To wait for another client's rendering of the same page: as long as Prometheus waits."""
-_GZIP_LEVEL = 1
-"""On exposition text, a seventh larger than level 9 for a fifth of the CPU time."""
-_SMALL_BYTES = 1024
-"""Not worth compressing: it fits into one packet."""
+_VARY_BY_ENCODING = {"Vary": "Accept-Encoding"}
+_RENDER_TIMEOUT_SECONDS = 10.0
+"""Time limit on another client's rendering of the same page; Prometheus' scrape timeout."""
+_MIN_GZIP_BYTES = 1024
+"""Smallest body to compress; a smaller one fits into one packet."""
 
 
 class Content(Protocol):
-    """The content of the pages; every method may be called from any thread."""
+    """The content of the pages. Thread-safe; pages are rendered for one client at a time."""
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Render one scrape; called for one client at a time.
+        """Render a scrape: body and content type for an Accept header, "" if absent.
 
-        Returning the same bytes object as before saves the server compressing it again.
-
-        Args:
-            accept: The request's Accept header, "" if it had none.
-
-        Returns:
-            The body and its content type, as negotiated by `accept`.
+        An unchanged bytes object is not compressed again.
         """
 
     def status_page(self) -> bytes:
-        """Render the page for people; called for one client at a time.
+        """Render the status page as UTF-8 HTML; must not share a lock with `metrics`.
 
-        The page answers while a scrape hangs, provided that the two share no lock.
-
-        Returns:
-            UTF-8 HTML. The page may contain the style and the script of `web.status` and
-            `data:` images; the server's Content-Security-Policy blocks everything else.
+        The Content-Security-Policy allows the style and script of `web.status` and `data:` images.
         """
 
     def node(self) -> bytes:
-        """Render the node document, as JSON; called for one client at a time."""
+        """Render the node document as JSON."""
 
     def jobs(self, since: float) -> Iterator[bytes]:
-        """Parts of a JSON document of jobs that ended after Unix time `since`.
+        """Parts of the JSON of jobs that ended after Unix time `since`.
 
-        Each is made when the client has taken those before it; the first for one client at a time.
+        Each part is rendered once the client has received the previous one.
         """
 
     def job(self, name: str) -> bytes | None:
-        """Render one job, as JSON; None if it is unknown."""
+        """Render a job as JSON; None if unknown."""
 
-    def look_at_stacks(self, uuid: str) -> str | None:
-        """Look for a while which lines of code a GPU waits for; returns why not, if so."""
+    def sample_stacks(self, uuid: str) -> str | None:
+        """Start to sample the stacks of a GPU's processes; returns the reason for a refusal."""
 
     def healthy(self) -> tuple[bool, str]:
-        """Check liveness; must not block.
-
-        Returns:
-            Whether the process is worth keeping, and one plain sentence.
-        """
+        """Liveness and a sentence; must not block."""
 
     def ready(self) -> tuple[bool, str]:
-        """Check readiness; must not block.
-
-        Returns:
-            Whether a scrape would return data now, and one plain sentence.
-        """
+        """Whether a scrape would return data, and a sentence; must not block."""
 
 
 class Answer(NamedTuple):
-    """A response before it is sent."""
+    """A response."""
 
     status: int
     content_type: str
     body: bytes | Iterator[bytes]
-    """Parts, if it is too large to be kept while a slow client takes it."""
+    """Parts if the whole is too large to buffer for a slow client."""
     headers: Mapping[str, str] = {}
 
 
 Page = Callable[[bool, str, str], Answer]
-"""Answers a request by whether it allows gzip, its Accept header and its query."""
-_UNIX_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{0,9})?")
+"""Responds to a request: whether it accepts gzip, its Accept header and its query."""
 
 
 class Routes:
-    """The table of pages for a content and a path of the metrics; thread-safe."""
+    """The pages by path. Thread-safe."""
 
     def __init__(self, content: Content, telemetry_path: str) -> None:
         self._pages: Mapping[str, Page] = {
-            "/": _in_turn(lambda *_: Answer(200, HTML, content.status_page(), page_headers())),
-            NODE_PATH: _in_turn(lambda *_: Answer(200, JSON, content.node(), _VARY)),
-            JOBS_PATH: _in_turn(lambda _, query: _jobs(content, query)),
-            "/-/healthy": lambda *_: _verdict(content.healthy()),
-            "/-/ready": lambda *_: _verdict(content.ready()),
-            telemetry_path: _in_turn(lambda accept, _: _metrics(content, accept)),
+            "/": _serialized(lambda *_: Answer(200, HTML, content.status_page(), page_headers())),
+            NODE_PATH: _serialized(lambda *_: Answer(200, JSON, content.node(), _VARY_BY_ENCODING)),
+            JOBS_PATH: _serialized(lambda _, query: _jobs(content, query)),
+            "/-/healthy": lambda *_: _probe(content.healthy()),
+            "/-/ready": lambda *_: _probe(content.ready()),
+            telemetry_path: _serialized(lambda accept, _: _metrics(content, accept)),
         }
-        self._posted: Mapping[str, Page] = {STACKS_PATH: lambda *asked: _look(content, asked[-1])}
-        self._job = _in_turn(lambda *asked: _of_job(content, asked[-1]))
+        self._post_pages: Mapping[str, Page] = {
+            STACKS_PATH: lambda *request: _sample_stacks(content, request[-1])
+        }
+        self._job = _serialized(lambda *request: _job(content, request[-1]))
 
     def answer(
         self, method: str, path: str, accept: str, accept_encoding: str, query: str = ""
     ) -> Answer:
-        """The answer to a request; HEAD gets the body, too.
+        """The response to a request, with the body also for HEAD.
 
-        Args:
-            method: The request's method.
-            path: Its path, without the query.
-            accept: Its Accept header, "" if there was none.
-            accept_encoding: Its Accept-Encoding header, "" if there was none.
-            query: What follows the question mark.
+        Absent headers are "". `path` is without the query, and `query` without the question mark.
         """
         page = self._pages.get(path)
         if page is None and path.startswith(f"{JOBS_PATH}/"):
             page, query = self._job, path.removeprefix(f"{JOBS_PATH}/")
         methods: tuple[str, ...] = ("GET", "HEAD")
-        if path in self._posted:
-            page, methods = self._posted[path], ("POST",)
+        if path in self._post_pages:
+            page, methods = self._post_pages[path], ("POST",)
         if page is None:
             return plain(404, "No such page; see / for a list.")
         if method not in methods:
-            told = f"This page accepts {' and '.join(methods)} only."
-            return plain(405, told, {"Allow": ", ".join(methods)})
+            sentence = f"This page accepts {' and '.join(methods)} only."
+            return plain(405, sentence, {"Allow": ", ".join(methods)})
         try:
             return page(allows_gzip(accept_encoding), accept, query)
         except Exception:
-            # One page that fails must not affect the others.
             log.exception("page failed", {"path": path})
             return plain(500, "This page failed; see the exporter's log.")
 
 
 def plain(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Answer:
-    """A plain-text answer of one sentence."""
+    """A plain-text response of one sentence."""
     return Answer(status, PLAIN, f"{sentence}\n".encode(), headers or {})
 
 
 def page_headers() -> Mapping[str, str]:
-    """Headers for a page with names of processes and users: none may run as script or leak."""
-    # Imported late: the page takes a megabyte, and most exporters are never asked for it.
+    """Headers that keep names of processes and users from running as script or leaking."""
+    # The page takes a megabyte, and most exporters never serve it.
     from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY  # noqa: PLC0415
 
     policy = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Referrer-Policy": "no-referrer"}
-    return policy | _VARY
+    return policy | _VARY_BY_ENCODING
 
 
 def allows_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding header allows gzip: named, or covered by "*", above zero."""
-    weighed = weights(accept_encoding)
-    named = [weighed[coding] for coding in ("gzip", "x-gzip") if coding in weighed]
-    return min(named, default=weighed.get("*", 0.0)) > 0
+    """Whether an Accept-Encoding header gives gzip, or else "*", a weight above zero."""
+    weight = weights(accept_encoding)
+    gzip_weights = [weight[coding] for coding in ("gzip", "x-gzip") if coding in weight]
+    return min(gzip_weights, default=weight.get("*", 0.0)) > 0
 
 
 @lru_cache(maxsize=4)
 def _gzipped(body: bytes) -> bytes:
-    """Two scrapers of one snapshot get the same bytes object, which is compressed once.
-
-    Four are kept, for the metrics, the page, the node document and the jobs.
-    """
-    return gzip.compress(body, _GZIP_LEVEL, mtime=0)
+    """Compress the body; cached for the metrics, the page, the node document and the jobs."""
+    # Level 1 takes a fifth of the CPU time of level 9, and exposition text a seventh more bytes.
+    return gzip.compress(body, 1, mtime=0)
 
 
 def _metrics(content: Content, accept: str) -> Answer:
@@ -183,45 +156,44 @@ def _metrics(content: Content, accept: str) -> Answer:
 
 def _jobs(content: Content, query: str) -> Answer:
     since = parse_qs(query).get("since", ["0"])[-1]
-    if not _UNIX_TIME.fullmatch(since):
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{0,9})?", since):
         return plain(400, "since must be Unix time in seconds.")
-    return Answer(200, JSON, content.jobs(float(since)), _VARY)
+    return Answer(200, JSON, content.jobs(float(since)), _VARY_BY_ENCODING)
 
 
-def _look(content: Content, query: str) -> Answer:
-    refused = content.look_at_stacks(parse_qs(query).get("gpu", [""])[-1])
-    return plain(409, refused) if refused else plain(202, "Looking.")
+def _sample_stacks(content: Content, query: str) -> Answer:
+    refusal = content.sample_stacks(parse_qs(query).get("gpu", [""])[-1])
+    return plain(409, refusal) if refusal else plain(202, "Sampling.")
 
 
-def _of_job(content: Content, name: str) -> Answer:
-    found = content.job(name)
-    return Answer(200, JSON, found, _VARY) if found else plain(404, "No such job is known.")
+def _job(content: Content, name: str) -> Answer:
+    body = content.job(name)
+    if not body:
+        return plain(404, "No such job is known.")
+    return Answer(200, JSON, body, _VARY_BY_ENCODING)
 
 
-def _verdict(verdict: tuple[bool, str]) -> Answer:
-    good, sentence = verdict
-    return plain(200 if good else 503, sentence)
+def _probe(result: tuple[bool, str]) -> Answer:
+    healthy, sentence = result
+    return plain(200 if healthy else 503, sentence)
 
 
-def _in_turn(page: Callable[[str, str], Answer]) -> Page:
-    """`page`, made and compressed for one client at a time: the others wait, but not for ever.
+def _serialized(page: Callable[[str, str], Answer]) -> Page:
+    """`page` for one client at a time, compressed; of an iterator, the first part is rendered."""
+    lock = threading.Lock()
 
-    Of a body in parts this is the first one, and none is compressed.
-    """
-    turn = threading.Lock()
-
-    def answer(packs: bool, *request: str) -> Answer:  # noqa: FBT001 - as `Page`
-        if not turn.acquire(timeout=_TURN_SECONDS):
-            return plain(503, f"This page has not been ready for {_TURN_SECONDS:g} s.")
+    def answer(accepts_gzip: bool, *request: str) -> Answer:  # noqa: FBT001 - as `Page`
+        if not lock.acquire(timeout=_RENDER_TIMEOUT_SECONDS):
+            return plain(503, f"This page has not been ready for {_RENDER_TIMEOUT_SECONDS:g} s.")
         try:
-            made = page(*request)
-            if not isinstance(made.body, bytes):
-                return made._replace(body=chain([next(made.body)], made.body))
-            if len(made.body) < _SMALL_BYTES or not packs:
-                return made
-            headers = {**made.headers, "Content-Encoding": "gzip"}
-            return made._replace(body=_gzipped(made.body), headers=headers)
+            response = page(*request)
+            if not isinstance(response.body, bytes):
+                return response._replace(body=chain([next(response.body)], response.body))
+            if len(response.body) < _MIN_GZIP_BYTES or not accepts_gzip:
+                return response
+            headers = {**response.headers, "Content-Encoding": "gzip"}
+            return response._replace(body=_gzipped(response.body), headers=headers)
         finally:
-            turn.release()
+            lock.release()
 
     return answer

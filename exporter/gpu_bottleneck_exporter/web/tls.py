@@ -1,4 +1,4 @@
-"""TLS contexts for the web configuration file."""
+"""TLS contexts from the web configuration."""
 
 from __future__ import annotations
 
@@ -13,20 +13,16 @@ from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.config import CIPHER_SUITES, Pem, TlsConfig
 from gpu_bottleneck_exporter.web.files import read, shown
 
-_MAX_PEM_BYTES = 4 * 2**20
-"""All certificate authorities of a Linux distribution take a quarter of a MiB."""
-
 
 def build(config: TlsConfig) -> ssl.SSLContext:
-    """Read the certificates and make a context.
+    """Read the certificates into a context.
 
-    Raises:
-        SettingsError: If a file cannot be read or does not contain what it should, or OpenSSL
-            has no such suite or curve.
+    Raises SettingsError for an unreadable or malformed file, or a cipher or curve that OpenSSL
+    lacks.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
-    # Without tickets, a client presents its certificate on every connection.
+    # No tickets, so that a client presents its certificate on every connection.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     context.minimum_version, context.maximum_version = config.min_version, config.max_version
@@ -44,7 +40,7 @@ def build(config: TlsConfig) -> ssl.SSLContext:
 
 
 def admits(allowed_sans: Collection[str] | None, connection: ssl.SSLSocket) -> bool:
-    """Whether the client's certificate has one of these names; None: any will do."""
+    """Whether the client's certificate has an allowed name; None allows any."""
     if allowed_sans is None:
         return True
     certificate = connection.getpeercert() or {}
@@ -56,7 +52,7 @@ def _set_ciphers(context: ssl.SSLContext, config: TlsConfig) -> None:
     if config.cipher_suites and not ciphers:  # only those of TLS 1.3, as in Go
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     if config.min_version < ssl.TLSVersion.TLSv1_2:
-        # Since 3.0, OpenSSL considers their hashes broken and requires this consent.
+        # Since 3.0, OpenSSL requires this for their broken hashes.
         ciphers = [*(ciphers or CIPHER_SUITES.values()), "@SECLEVEL=0"]
     if ciphers:
         context.set_ciphers(":".join(ciphers))
@@ -84,19 +80,20 @@ def _load_ca(context: ssl.SSLContext, client_ca: Pem) -> None:
         context.load_verify_locations(cadata=authorities)
     except (ssl.SSLError, ValueError) as error:
         raise SettingsError("client_ca_file contains no PEM certificate") from error
-    # As in Go, an intermediate certificate can be trusted by itself.
+    # As in Go, an intermediate certificate can be a trust anchor.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 def _read(key: str, pem: Pem) -> bytes:
     if isinstance(pem, str):
         return pem.encode(errors="replace")
-    return read(f"{key}_file {shown(str(pem))}", pem, _MAX_PEM_BYTES)
+    # 16 times all certificate authorities of a Linux distribution.
+    return read(f"{key}_file {shown(str(pem))}", pem, 4 * 2**20)
 
 
 @contextmanager
 def _file(key: str, pem: Pem) -> Iterator[Path]:
-    """A file with the text, as OpenSSL reads chains from files only; never on a disk."""
+    """An in-memory file, as OpenSSL reads chains from files only."""
     with os.fdopen(os.memfd_create("pem"), "wb") as file:
         file.write(_read(key, pem))
         file.flush()
@@ -104,7 +101,7 @@ def _file(key: str, pem: Pem) -> Iterator[Path]:
 
 
 def _name(kind: str, value: str) -> str:
-    """A name as Go writes it: IP addresses in short form."""
+    """Name in Go's form, with IP addresses shortened."""
     if kind == "IP Address":
         with suppress(ValueError):
             return str(ipaddress.ip_address(value.strip()))

@@ -1,4 +1,4 @@
-"""A small YAML file as plain mappings, lists and strings; every fault is one sentence.
+"""Small YAML files as plain mappings, lists and strings.
 
 PyYAML takes a MiB of memory: import this module only where a file is read.
 """
@@ -14,15 +14,11 @@ import yaml
 from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.files import read, shown
 
-MAX_BYTES = 256 * 1024
-"""More than three thousand users."""
-
-
 _Section = dict[Hashable, object]
 
 
 class _Loader(yaml.BaseLoader):
-    """Leaves scalars text, so that a user may be called 007 or yes, and refuses duplicate keys."""
+    """Reads scalars as text, such as the user names 007 and yes, and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> _Section:  # noqa: FBT001, FBT002 - PyYAML's
         mapping = super().construct_mapping(node, deep)
@@ -34,12 +30,8 @@ class _Loader(yaml.BaseLoader):
 
 
 def load(path: Path) -> object:
-    """What the file holds; None if it is empty.
-
-    Raises:
-        SettingsError: If the file cannot be read or is not such YAML.
-    """
-    text = read("it", path, MAX_BYTES)
+    """Parse the file; None if it is empty. Raises SettingsError with one sentence."""
+    text = read("it", path, 256 * 1024)  # room for 3000 users
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - as safe as SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:

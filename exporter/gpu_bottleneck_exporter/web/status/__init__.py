@@ -1,1 +1,1 @@
-"""The status page at `/`. It works without a script, and allows only its own."""
+"""The status page at `/`, which works without its script."""

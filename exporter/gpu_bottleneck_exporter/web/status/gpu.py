@@ -1,4 +1,4 @@
-"""One GPU or MIG instance on the page."""
+"""A GPU or MIG instance on the page."""
 
 from __future__ import annotations
 
@@ -12,27 +12,22 @@ from gpu_bottleneck_exporter.nodeview.history import TREND_STEPS
 from gpu_bottleneck_exporter.nodeview.model import GpuStatus
 from gpu_bottleneck_exporter.nodeview.wire import STACKS_PATH
 
-_EXPLAINING = ("Workers", "SMs active")
-_SINCE = "5 min ago"
-"""`TREND_STEPS` of 5 s, as the exporter records them."""
-_OTHERS = ("Power", "Temperature", "Memory", "SM clock")
-
 
 def card(gpu: GpuStatus, runbooks: str) -> Html:
-    """A GPU in full."""
+    """All details of a GPU."""
     head = element("div", element("h3", *_name(gpu)), _busy(gpu), class_="head")
-    known = {"class_": f"c-{gpu.cause or 'unknown'}", "aria_label": f"GPU {words.label(gpu)}"}
+    attributes = {"class_": f"c-{gpu.cause or 'unknown'}", "aria_label": f"GPU {words.label(gpu)}"}
     return element(
-        "li", element("article", head, *_body(gpu, runbooks), **known), data_key=gpu.uuid
+        "li", element("article", head, *_body(gpu, runbooks), **attributes), data_key=gpu.uuid
     )
 
 
 def line(gpu: GpuStatus) -> Html:
-    """A GPU of which there is little to say."""
-    said = element("p", words.headline(gpu), class_="said")
-    who = element("p", _held_by(gpu), class_="owner")
-    drawn = _trend(gpu) or element("div", class_="trend")
-    return element("li", element("h3", *_name(gpu)), drawn, _busy(gpu), said, who)
+    """A one-line summary of a GPU."""
+    headline = element("p", words.headline(gpu), class_="said")
+    holders = element("p", _held_by(gpu), class_="owner")
+    trend = _trend(gpu) or element("div", class_="trend")
+    return element("li", element("h3", *_name(gpu)), trend, _busy(gpu), headline, holders)
 
 
 def _name(gpu: GpuStatus) -> tuple[str, Html]:
@@ -56,45 +51,46 @@ def _body(gpu: GpuStatus, runbooks: str) -> Iterator[Html | None]:
         if gpu.evidence:
             yield listed((element("bdi", text) for text in gpu.evidence), "seen", "Evidence")
         yield _code(gpu)
-        if drawn := _trend(gpu):
-            yield drawn
-            yield axis(_SINCE, "now")
+        if trend := _trend(gpu):
+            yield trend
+            yield axis("5 min ago", "now")
         yield legend(gpu.parts)
         yield element("p", _held_by(gpu), class_="owner")
         facts = words.number(gpu.workers), words.percent(gpu.sm_active_ratio)
-        yield described(zip(_EXPLAINING, facts, strict=True), "facts")
-    if found := words.notices(gpu):
-        yield listed(found, "chips", "Notices")
+        yield described(zip(("Workers", "SMs active"), facts, strict=True), "facts")
+    if notices := words.notices(gpu):
+        yield listed(notices, "chips", "Notices")
     if gpu.up:
-        others = described(zip(_OTHERS, words.levels(gpu), strict=True), "facts")
+        names = "Power", "Temperature", "Memory", "SM clock"
+        levels = described(zip(names, words.levels(gpu), strict=True), "facts")
         # The script closes it.
-        yield element("details", element("summary", "Power, memory, clocks"), others, open="")
+        yield element("details", element("summary", "Power, memory, clocks"), levels, open="")
 
 
 def _verdict(gpu: GpuStatus, runbooks: str) -> Html:
-    name, tried, book = gpu.runbook, words.recommendation(gpu), None
+    name, recommendation, runbook = gpu.runbook, words.recommendation(gpu), None
     if name:
         link = f"{runbooks.rstrip('/')}/{name}.md"
-        book = element("a", f"Runbook {name}", href=link, rel="noopener")
+        runbook = element("a", f"Runbook {name}", href=link, rel="noopener")
     meaning = f": {gpu.meaning}." if gpu.meaning else "."
-    said = element("p", element("strong", words.headline(gpu)), meaning)
-    remedy = element("p", element("b", "Try "), element("bdi", tried), ". ", book)
+    verdict = element("p", element("strong", words.headline(gpu)), meaning)
+    remedy = element("p", element("b", "Try "), element("bdi", recommendation), ". ", runbook)
     change = gpu.last_change and f"Last change: {words.outcome(gpu.last_change)}."
     last = element("p", change, class_="last") if change else None
-    return element("div", said, remedy if tried else None, last, class_="verdict")
+    return element("div", verdict, remedy if recommendation else None, last, class_="verdict")
 
 
 def _code(gpu: GpuStatus) -> Html | None:
-    """Which lines of code it waits for; a button that has them found, if nobody looks now."""
-    found = gpu.idle_lines
-    if found is None or gpu.cause is None:
+    """The awaited lines of code, and a button that starts sampling unless it runs."""
+    idle = gpu.idle_lines
+    if idle is None or gpu.cause is None:
         return None
-    told = described(words.lines_of_code(found), "code") if found.looks else None
-    age = f"{words.duration(found.age_seconds)} ago" if found.looks and not found.looking else None
+    lines = described(words.lines_of_code(idle), "code") if idle.looks else None
+    age = f"{words.duration(idle.age_seconds)} ago" if idle.looks and not idle.looking else None
     path = f"{STACKS_PATH}?{urlencode({'gpu': gpu.uuid})}"
-    again = "Look again" if found.looks else "Find the line of code"
-    button = None if found.looking else element("button", again, type="button", data_post=path)
-    return element("div", told, button, f" {age}" if age else None, class_="stacks")
+    label = "Sample again" if idle.looks else "Find the line of code"
+    button = None if idle.looking else element("button", label, type="button", data_post=path)
+    return element("div", lines, button, f" {age}" if age else None, class_="stacks")
 
 
 def _trend(gpu: GpuStatus) -> Html | None:

@@ -1,4 +1,4 @@
-"""The whole page, around the GPUs."""
+"""The status page."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from gpu_bottleneck_exporter.nodeview.wire import NODE_PATH
 from gpu_bottleneck_exporter.web.status.assets import BUILD, PAGE, SCRIPT
 from gpu_bottleneck_exporter.web.status.gpu import card, line
 
-_SIMULATED = Html(
-    '<p class="notice">These GPUs are <strong>simulated</strong>; '
-    "the processes that use them are real. On a busy machine they wait for CPUs, not for what they "
-    "are meant to show.</p>"
-)
-
 
 def status_page(node: Node, *, telemetry_path: str, runbooks: str) -> str:
-    """The page as HTML. `runbooks`: the base URL of the runbooks."""
+    """The page as HTML, with runbooks under the URL `runbooks`."""
     driver = f", driver {node.driver_version}" if node.driver_version else ""
+    simulated = Html(
+        '<p class="notice">These GPUs are <strong>simulated</strong>; the processes that use them '
+        "are real. On a busy machine they wait for CPUs instead of the demonstrated causes.</p>"
+    )
     return filled(
         PAGE,
         build=BUILD,
@@ -30,7 +28,7 @@ def status_page(node: Node, *, telemetry_path: str, runbooks: str) -> str:
         telemetry_path=telemetry_path,
         node_path=NODE_PATH,
         main=join(
-            _SIMULATED if node.simulated else None,
+            simulated if node.simulated else None,
             *_gpus(node, runbooks),
             _signals(node),
             _collectors(node),
@@ -44,13 +42,13 @@ def _gpus(node: Node, runbooks: str) -> tuple[Html | None, ...]:
     if not node.gpus:
         return (_none(node),)
     worst = sorted(node.gpus, key=words.badness, reverse=True)
-    bad = [gpu for gpu in worst if words.idle(gpu)]
-    cards = element("ul", *(card(gpu, runbooks) for gpu in bad), class_="gpus")
+    idle = [gpu for gpu in worst if words.idle(gpu)]
+    cards = element("ul", *(card(gpu, runbooks) for gpu in idle), class_="gpus")
     lines = element("ul", *(line(gpu) for gpu in worst if not words.idle(gpu)), class_="lines")
     span = f"Numbers are of the last {words.duration(node.window_seconds)}, "
     return (
-        _section("GPUs that wait, the most idle first", cards) if bad else None,
-        _section("Other GPUs", lines) if len(bad) < len(worst) else None,
+        _section("GPUs that wait, the most idle first", cards) if idle else None,
+        _section("Other GPUs", lines) if len(idle) < len(worst) else None,
         element("p", span, "strips of the last 5 min.", class_="span"),
     )
 
@@ -67,15 +65,16 @@ def _section(title: str, *content: Html) -> Html:
 
 
 def _signals(node: Node) -> Html | None:
-    """What is lost without each of the missing signals, and how to get it."""
-    missing = sorted(name for name, given in node.signals.items() if not given)
-    told = described(((name, node.signal_remedies.get(name, DASH)) for name in missing), "signals")
-    return _section("Missing signals", told) if missing else None
+    """The missing signals, with consequence and remedy."""
+    missing = sorted(name for name, available in node.signals.items() if not available)
+    remedies = ((name, node.signal_remedies.get(name, DASH)) for name in missing)
+    return _section("Missing signals", described(remedies, "signals")) if missing else None
 
 
 def _collectors(node: Node) -> Html | None:
-    failed = [one for one in node.collectors if not one.success]
-    told = "; ".join(f"{one.collector} fails: {one.error or 'see the log'}" for one in failed)
-    all_work = told or f"all {len(node.collectors)} work"
-    said = element("p", f"Collectors: {all_work}.", class_="span bad" if failed else "span")
-    return said if node.collectors else None
+    if not node.collectors:
+        return None
+    failed = [health for health in node.collectors if not health.success]
+    errors = "; ".join(f"{it.collector} fails: {it.error or 'see the log'}" for it in failed)
+    state = errors or f"all {len(node.collectors)} work"
+    return element("p", f"Collectors: {state}.", class_="span bad" if failed else "span")
