@@ -1,4 +1,4 @@
-"""One training loop on one virtual GPU; `demo` starts one per GPU."""
+"""A training loop on virtual GPUs, as a process of the demo."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.demo.orphans import die_with_parent, name_process
 
 
 def leave_terminal() -> None:
-    """Give up the controlling terminal: a process that has one counts as interactive."""
+    """Detach from the controlling terminal, which would mark the process as interactive."""
     with suppress(OSError), open("/dev/tty", "rb") as terminal:
         fcntl.ioctl(terminal, termios.TIOCNOTTY)
 
@@ -23,7 +23,9 @@ if __name__ == "__main__":
     path, name, parent = sys.argv[1:]
     die_with_parent(int(parent))
     leave_terminal()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the exporter, which stops us
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C stops the exporter, which kills this process
     job = next(job for job in JOBS if job.name == name)
     name_process(job.name)
     board = Board(Path(path))

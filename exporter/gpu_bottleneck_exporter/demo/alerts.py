@@ -1,4 +1,4 @@
-"""The rule pack at work in the demo: Prometheus, Alertmanager, and alerts in the terminal."""
+"""The demo's rule pack: Prometheus, Alertmanager, and alerts in the terminal."""
 
 from __future__ import annotations
 
@@ -18,40 +18,38 @@ from gpu_bottleneck_exporter.fetch import Server
 from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 
-SCALE = 20
-"""Rules run so many times as fast: ten minutes become half a minute."""
-PACKAGES = "apt-get install prometheus prometheus-alertmanager"
-_LOCAL = "127.0.0.1"
-_POLL_SECONDS = 1.0
-_SETTLING_POLLS = 15
-"""Polls from the rules' first heartbeat until alerts are shown: at first, windows are empty."""
-_PENDING_POLLS = 3
-"""Polls for which an alert must have been pending to be shown: a scrape may fail when busy."""
-_MOST_BYTES = 16 * 2**20
-Tell = Callable[[str], None]
+_SPEED_UP = 20
+"""Factor by which rule durations shrink: ten minutes become half a minute."""
+_LOCALHOST = "127.0.0.1"
+_MIN_HEARTBEATS = 15
+"""Polls after the rules' first heartbeat before alerts are printed: at first, windows are empty."""
+_MIN_PENDING_POLLS = 3
+"""Polls before a pending alert is printed: a scrape may fail on a busy machine."""
+Print = Callable[[str], None]
 Alerts = Mapping[str, tuple[str, str]]
 """State and description by alert."""
 
 
 @contextmanager
-def alerting(exporter: str, tell: Tell) -> Iterator[None]:
-    """Prometheus, which scrapes `exporter` (host:port); `tell` gets alerts as they come and go."""
+def alerting(exporter: str, tell: Print) -> Iterator[None]:
+    """Run Prometheus on `exporter` (host:port), and `tell` changes of alerts."""
     prometheus = shutil.which("prometheus")
     # Debian's package has the longer name.
     alertmanager = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
     if not prometheus or not alertmanager:
         missing = "alertmanager" if prometheus else "prometheus"
-        tell(f"no alerts: {missing} is not installed ({PACKAGES})")
+        install = "apt-get install prometheus prometheus-alertmanager"
+        tell(f"no alerts: {missing} is not installed ({install})")
         yield
         return
     with ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(TemporaryDirectory(prefix="gpu-demo-")))
-        address, router = (f"{_LOCAL}:{_free_port()}" for _ in range(2))
+        address, router = (f"{_LOCALHOST}:{_free_port()}" for _ in range(2))
         _configure(folder, exporter, router)
         storage = f"--storage.tsdb.path={folder}/prometheus"
         _run(cleanup, prometheus, folder / "prometheus.json", address, storage)
-        tell(f"alerts, {SCALE} times as fast as usual: http://{address}/alerts")
-        # No cluster, hence no port for its peers.
+        tell(f"alerts, {_SPEED_UP} times as fast as usual: http://{address}/alerts")
+        # No cluster, hence no port for peers.
         flags = f"--storage.path={folder}/alertmanager", "--cluster.listen-address="
         _run(cleanup, alertmanager, folder / "alertmanager.json", router, *flags)
         tell(f"grouped and routed: http://{router}/")
@@ -62,13 +60,13 @@ def alerting(exporter: str, tell: Tell) -> Iterator[None]:
 
 
 def _free_port() -> int:
-    with socket.create_server((_LOCAL, 0)) as server:
+    with socket.create_server((_LOCALHOST, 0)) as server:
         return int(server.getsockname()[1])
 
 
 def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
-    """Write the rules and both configurations. JSON will do, as it is YAML too."""
-    for name, text in adapted(files(), Changes(scale=SCALE)).items():
+    """Write the rules and both configurations, as JSON, which is YAML too."""
+    for name, text in adapted(files(), Changes(scale=_SPEED_UP)).items():
         (folder / name).write_text(text)
     prometheus = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
@@ -76,7 +74,7 @@ def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
         "scrape_configs": [{"job_name": "gpu", "static_configs": [{"targets": [exporter]}]}],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
     }
-    # It groups by alert and instance, and sends nothing.
+    # Groups by alert and instance, and sends nothing.
     route = {"receiver": "nobody", "group_by": ["alertname", "instance"], "group_wait": "5s"}
     routes = {"route": route, "receivers": [{"name": "nobody"}]}
     for program, settings in (("prometheus", prometheus), ("alertmanager", routes)):
@@ -84,9 +82,9 @@ def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
 
 
 def _run(cleanup: ExitStack, program: str, file: Path, address: str, *flags: str) -> None:
-    """Start a program, configured by `file` and serving on `address`, that ends with `cleanup`."""
+    """Start a program with configuration and listen address; `cleanup` kills it."""
     command = [program, f"--config.file={file}", f"--web.listen-address={address}", *flags]
-    # However this process ends, the kernel kills the child too.
+    # The kernel kills the child with this process.
     guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     quiet = subprocess.DEVNULL
     process = subprocess.Popen([*guard, *command], stdout=quiet, stderr=quiet)  # noqa: S603
@@ -94,34 +92,34 @@ def _run(cleanup: ExitStack, program: str, file: Path, address: str, *flags: str
     cleanup.callback(process.kill)
 
 
-def _watch(prometheus: str, tell: Tell, stop: threading.Event) -> None:
-    began = time.monotonic()
-    known: Alerts = {}
+def _watch(prometheus: str, tell: Print, stop: threading.Event) -> None:
+    start = time.monotonic()
+    previous: Alerts = {}
     polls: dict[str, int] = {}
-    beats = 0
-    while not stop.wait(_POLL_SECONDS):
+    heartbeats = 0
+    while not stop.wait(1.0):
         with suppress(ExporterError, ValueError, LookupError):
-            # Before rules have seen the first scrapes, all that is measured seems to be missing.
-            beats += beats > 0 or _rules_work(prometheus)
-            now = _alerts(prometheus) if beats > _SETTLING_POLLS else {}
+            # Before the first evaluations, all metrics seem to be absent.
+            heartbeats += heartbeats > 0 or _rules_work(prometheus)
+            now = _alerts(prometheus) if heartbeats > _MIN_HEARTBEATS else {}
             polls = {alert: polls.get(alert, 0) + 1 for alert in now}
             now = lasting(now, polls)
-            for line in changes(known, now):
-                tell(f"[{time.monotonic() - began:4.0f} s] {line}")
-            known = now
+            for line in changes(previous, now):
+                tell(f"[{time.monotonic() - start:4.0f} s] {line}")
+            previous = now
 
 
 def lasting(alerts: Alerts, polls: Mapping[str, int]) -> Alerts:
-    """Those that fire, or have been there for `_PENDING_POLLS` in a row; `polls`: for how many."""
+    """Alerts that fire, or were present in `_MIN_PENDING_POLLS` consecutive polls."""
     return {
         alert: (state, description)
         for alert, (state, description) in alerts.items()
-        if state == "firing" or polls[alert] >= _PENDING_POLLS
+        if state == "firing" or polls[alert] >= _MIN_PENDING_POLLS
     }
 
 
 def changes(before: Alerts, now: Alerts) -> list[str]:
-    """What to tell of each alert that changed its state or is over."""
+    """A line for each alert that changed its state or is over."""
     lines = []
     for alert, (state, description) in sorted(now.items()):
         if alert not in before or before[alert][0] != state:
@@ -130,26 +128,25 @@ def changes(before: Alerts, now: Alerts) -> list[str]:
     return lines + [f"{'over':8} {alert}" for alert in sorted(before.keys() - now.keys())]
 
 
-def _asked(prometheus: str, what: str) -> dict[str, object]:
-    """The data of an answer of its API."""
-    body = Server(f"http://{prometheus}").get(f"/api/v1/{what}", _MOST_BYTES)
+def _query(prometheus: str, path: str) -> dict[str, object]:
+    """Data from the API. Raises ExporterError while Prometheus does not answer."""
+    body = Server(f"http://{prometheus}").get(f"/api/v1/{path}", 16 * 2**20)
     return checked(dict, parsed(body)["data"])
 
 
 def _rules_work(prometheus: str) -> bool:
-    """Whether all rules have run. Raises ExporterError while Prometheus does not answer."""
-    return bool(_asked(prometheus, "query?query=gpu:rules:heartbeat_timestamp")["result"])
+    """Whether all rules have run."""
+    return bool(_query(prometheus, "query?query=gpu:rules:heartbeat_timestamp")["result"])
 
 
 def _alerts(prometheus: str) -> Alerts:
-    """All alerts. Raises ExporterError while Prometheus does not answer."""
-    found = checked(list, _asked(prometheus, "alerts")["alerts"])
+    alerts = checked(list, _query(prometheus, "alerts")["alerts"])
     return {
-        _named(one["labels"]): (one["state"], one["annotations"].get("description", ""))
-        for one in found
+        _title(alert["labels"]): (alert["state"], alert["annotations"].get("description", ""))
+        for alert in alerts
     }
 
 
-def _named(labels: Mapping[str, str]) -> str:
+def _title(labels: Mapping[str, str]) -> str:
     gpu, name, severity = (labels.get(key) or "-" for key in ("gpu", "alertname", "severity"))
     return f"GPU {gpu}  {name} ({severity})"

@@ -1,11 +1,11 @@
-"""Small training loops, one for each way in which a GPU is, or is not, kept busy.
+"""Small training loops, one for each cause that the demo shows.
 
-All of them are real processes: a main process that drives a virtual GPU and, where a data loader
-would have them, workers that feed it through a multiprocessing queue.
+They are real processes: a main that drives a virtual GPU and, in some, a worker that feeds it
+through a multiprocessing queue.
 
-They are light enough for two cores along with Prometheus and other work, so that none starves
-another, and recommendations hold. Those that burn CPU do so for a third of the time at most, and
-only while their GPU waits.
+Two cores are enough for all of them along with Prometheus, so that none starves another and
+recommendations are valid: each uses a CPU for a third of the time at most, and only while its GPU
+waits.
 """
 
 from __future__ import annotations
@@ -22,25 +22,22 @@ from gpu_bottleneck_exporter.demo.board.board import VirtualGpu
 from gpu_bottleneck_exporter.demo.board.work import TRAINING, Work
 from gpu_bottleneck_exporter.demo.orphans import die_with_parent, name_process
 
-INPUT = Work(pcie_receive_bytes_per_second=6e9)
-SMALL_KERNELS = Work(memory=0.15, sm_active=0.2, sm_occupancy=0.1, tensor=0.03, watts=90)
-_STEP_SECONDS, _BURN_SECONDS, _LOG_SECONDS = 0.042, 0.03, 0.02
-"""46 % busy: a GPU below 50 % counts as underused (gpu:threshold:underused)."""
-_FETCH_SECONDS, _DECODE_SECONDS = 0.06, 0.03
-"""Together as long as the three above. Fetching overlaps with the GPU's step, so that it waits for
-the decoding; and two cores have room for a second worker."""
-_FIRST_WORK_SECONDS = 12.0
-"""Long enough for a Prometheus that starts at the same time to see it."""
+_TRAINING_WITH_INPUT = Work(pcie_receive_bytes_per_second=6e9)
+_GPU_STEP_SECONDS = 0.042
+"""46 % of a loop of 92 ms: a GPU below 50 % counts as underused (gpu:threshold:underused)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One loop: what it demonstrates, namespace and pod, memory on each GPU, code, GPUs."""
+    """A loop with its pod and GPUs."""
 
     name: str
     shows: str
+    """The demonstrated cause."""
     pod: tuple[str, str]
+    """Namespace and name."""
     memory_gib: int
+    """Memory on each GPU."""
     loop: Callable[..., None]
     """Takes the GPUs and never returns."""
     gpus: tuple[int, ...]
@@ -57,32 +54,37 @@ def healthy(gpu: VirtualGpu) -> None:
 
 
 def slow_worker(gpu: VirtualGpu) -> None:
-    """A loop whose only worker fetches and decodes batches, too slowly for the GPU."""
-    batches = _loader(_DECODE_SECONDS, ahead=1, wait=_FETCH_SECONDS)
+    """A loop with a single worker that fetches and decodes batches too slowly.
+
+    Fetching overlaps with the GPU's step, so that the GPU waits for the decoding; and two cores
+    have room for a second worker.
+    """
+    batches = _loader(0.03, ahead=1, wait=0.06)
     while True:
         batches.get()
-        gpu.run(_STEP_SECONDS, INPUT)
+        gpu.run(_GPU_STEP_SECONDS, _TRAINING_WITH_INPUT)
 
 
 def python_loop(gpu: VirtualGpu) -> None:
     """A loop that computes metrics in Python between short kernels, and logs them."""
+    kernels = Work(memory=0.15, sm_active=0.2, sm_occupancy=0.1, tensor=0.03, watts=90)
     while True:
-        burn(_BURN_SECONDS)
-        gpu.run(_STEP_SECONDS, SMALL_KERNELS)
-        time.sleep(_LOG_SECONDS)
+        burn(0.03)
+        gpu.run(_GPU_STEP_SECONDS, kernels)
+        time.sleep(0.02)
 
 
 def inline_loading(gpu: VirtualGpu) -> None:
-    """A loop that has no workers: it reads and decodes its batches itself."""
+    """A loop without workers, which reads and decodes its batches itself."""
     with Path("/dev/zero").open("rb", buffering=0) as samples:
         while True:
-            samples.read(500_000)  # without any disk, whatever that does
+            samples.read(500_000)  # independent of the disk
             burn(0.02)
-            gpu.run(0.06, INPUT)
+            gpu.run(0.06, _TRAINING_WITH_INPUT)
 
 
 def data_parallel(fast: VirtualGpu, slow: VirtualGpu) -> None:
-    """A loop whose GPUs wait for each other after each step, with more work for one of them."""
+    """A loop on two GPUs with uneven work that meet after each step."""
     while True:
         end = slow.launch(0.12, TRAINING)
         fast.run(0.07, TRAINING)
@@ -90,11 +92,11 @@ def data_parallel(fast: VirtualGpu, slow: VirtualGpu) -> None:
 
 
 def held_idle(gpu: VirtualGpu) -> None:
-    """A loop that worked a little and was then left idle.
+    """A loop that works for 12 s and then sleeps.
 
-    More work would make it a stalled job, and less a job that never started.
+    More work would make it a stalled job; less would escape a Prometheus that starts with it.
     """
-    end = time.monotonic() + _FIRST_WORK_SECONDS
+    end = time.monotonic() + 12.0
     while time.monotonic() < end:
         gpu.run(0.03, TRAINING)
         time.sleep(0.17)
@@ -111,20 +113,20 @@ JOBS = (
     DemoJob("data-parallel", "uneven work", ("search", "bert"), 61, data_parallel, (5, 6)),
 )
 GPUS = 8
-"""No job has the last one."""
+"""Number of GPUs; the last one is unallocated."""
 
 
 def burn(seconds: float) -> None:
-    """Use `seconds` of CPU time in this thread."""
+    """Use CPU time in this thread."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         sum(range(500))
 
 
 def _loader(burn_seconds: float, ahead: int, wait: float = 0.0) -> Queue[bytes]:
-    """The batches of one worker, which is up to `ahead` of them ahead.
+    """The queue of a worker that prefetches `ahead` batches.
 
-    Each batch takes it `wait` seconds without a CPU and then `burn_seconds` with one.
+    A batch takes `wait` seconds without a CPU and then `burn_seconds` of CPU time.
     """
     context = multiprocessing.get_context("fork")
     batches: Queue[bytes] = context.Queue(ahead)

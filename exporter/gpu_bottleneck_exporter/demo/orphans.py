@@ -1,23 +1,23 @@
-"""Processes that end with the process that started them, however it ends, and their names."""
+"""Lifetime and name of child processes."""
 
 import ctypes
 import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends (PR_SET_PDEATHSIG).
+    """Have the kernel kill this process when the thread that started it ends.
 
-    `parent` is the pid of that thread's process, which may have ended already.
+    `parent`: pid of that thread's process, which may have exited already.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the call
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
         sys.exit(1)
 
 
 def name_process(name: str) -> None:
-    """Give this process `name`, of which the kernel keeps 15 characters."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+    """Set this process's name, truncated by the kernel to 15 characters."""
+    pr_set_name = 15
+    ctypes.CDLL(None).prctl(pr_set_name, name.encode())

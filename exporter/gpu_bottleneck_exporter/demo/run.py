@@ -1,4 +1,4 @@
-"""Starting the demo: a board, and one process tree per GPU."""
+"""Starts the demo: a board and its jobs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.jobs import GPUS, JOBS
 from gpu_bottleneck_exporter.driver.readings import Pod
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the board is shared on purpose
-_PATIENCE_SECONDS = 10.0
-"""For jobs to start: ten times what they take on a busy laptop. Without one, the demo goes on."""
-_TITLE = "SIMULATED GPUs: a virtual board; the processes that feed it are real."
-_ROWS = (f"  GPU {index}  {job.name:15} {job.shows}" for job in JOBS for index in job.gpus)
-BANNER = "\n".join((_TITLE, *_ROWS))
+BANNER = "\n".join(
+    (
+        "SIMULATED GPUs: a virtual board; the processes that feed it are real.",
+        *(f"  GPU {index}  {job.name:15} {job.shows}" for job in JOBS for index in job.gpus),
+    )
+)
 
 
 @contextmanager
 def running() -> Iterator[Board]:
-    """The demo's board, until the end of the block: then its processes end and it is removed."""
+    """Run the demo's jobs on a board, which is removed at the end."""
     with ExitStack() as cleanup:
-        folder = TemporaryDirectory(prefix="gpu-board-", dir=_SHARED_MEMORY)
+        folder = TemporaryDirectory(prefix="gpu-board-", dir="/dev/shm")
         path = Path(cleanup.enter_context(folder)) / "board"
         board = cleanup.enter_context(create(path, gpus=[H100] * GPUS))
         board.follows_load = True
@@ -44,7 +44,8 @@ def running() -> Iterator[Board]:
 
 
 def _wait_until_held(board: Board) -> None:
-    held = [board.gpus[index].record for job in JOBS for index in job.gpus]
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline and not all(one.processes[0].pid for one in held):
+    records = [board.gpus[index].record for job in JOBS for index in job.gpus]
+    # Ten times the start on a busy laptop. A job that fails does not stop the demo.
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline and not all(gpu.processes[0].pid for gpu in records):
         time.sleep(0.05)

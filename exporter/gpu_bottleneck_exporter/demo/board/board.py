@@ -1,4 +1,4 @@
-"""Opening a board, and running work on its GPUs."""
+"""Opens a board and runs work on its GPUs."""
 
 from __future__ import annotations
 
@@ -25,38 +25,33 @@ from gpu_bottleneck_exporter.demo.board.work import TRAINING, Work
 from gpu_bottleneck_exporter.driver.readings import Pod
 
 _ROW = struct.Struct(f"={len(LANES)}Q")
-_TRIES, _TRY_SECONDS = 2000, 50e-6
-"""Readers wait 0.1 s for a writer: longer than any takes, unless it has died inside."""
 
 
 class Board(AbstractContextManager["Board"]):
-    """An open board file. Close it, or use it as a context manager."""
+    """An open board file."""
 
     def __init__(self, path: Path) -> None:
-        """Map the board at `path`, which `create` has made."""
+        """Map a file that `create` has made."""
         self.path = path
         self.file = path.open("r+b")
         self.memory = mmap.mmap(self.file.fileno(), 0)
         self.header = Header.from_buffer(self.memory)
         self.gpus = tuple(VirtualGpu(self, index) for index in range(self.header.gpu_count))
         self.pods: dict[int, Pod] = {}
-        """By GPU; only in the process that sets them."""
+        """Pod by GPU, local to this process."""
         self.follows_load = False
-        """Whether its GPUs get warm and slow with their load; only in the process that sets it."""
+        """Whether load affects temperatures and clocks, local to this process."""
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the file; the memory stays mapped as long as a record of it is in use."""
+        """Close the file; the memory remains mapped while records are in use."""
         self.file.close()
 
 
 class VirtualGpu:
-    """One GPU of a board: run work on it, hold it, read what it did.
-
-    The tests' C library computes the same figures from the same memory.
-    """
+    """A GPU of a board. The tests' C library computes the same figures from the same memory."""
 
     def __init__(self, board: Board, index: int) -> None:
         self.index = index
@@ -65,11 +60,11 @@ class VirtualGpu:
         self._board = board
 
     def run(self, seconds: float, work: Work = TRAINING) -> None:
-        """Launch work and wait until it is done."""
+        """Launch work and synchronize."""
         self.synchronize(self.launch(seconds, work))
 
     def launch(self, seconds: float, work: Work = TRAINING) -> int:
-        """Queue `seconds` of work; returns its end, in nanoseconds of monotonic time.
+        """Queue `seconds` of work and return its end, in monotonic nanoseconds.
 
         Blocks while more than 8 s are queued, as a full launch queue does.
         """
@@ -86,43 +81,44 @@ class VirtualGpu:
     @staticmethod
     def synchronize(end_ns: int) -> None:
         """Sleep until the monotonic time `end_ns`, as a blocking CUDA synchronize does."""
-        while (left := end_ns - time.monotonic_ns()) > 0:
-            time.sleep(left / 1e9)
+        while (remaining := end_ns - time.monotonic_ns()) > 0:
+            time.sleep(remaining / 1e9)
 
     def hold(self, pid: int, used_bytes: int) -> None:
-        """Give process `pid` a context with `used_bytes` of memory; there is room for 64."""
+        """Give process `pid` a context with `used_bytes` of memory."""
         with self._locked():
-            entry = next(one for one in self.record.processes if one.pid in {0, pid})
+            entry = next(entry for entry in self.record.processes if entry.pid in {0, pid})
             entry.pid, entry.used_bytes = pid, used_bytes
 
     def done(self, at_ns: int) -> list[int]:
-        """Sums up to the last slot that ended before `at_ns`, one for each of `LANES`."""
-        # A sequence lock: odd while a writer is inside, and different after each write.
-        for _ in range(_TRIES):
+        """Sums by lane, up to the last slot that ended before `at_ns`."""
+        # A sequence lock: odd during a write, and different after each. 0.1 s of retries outlast
+        # any writer that has not died.
+        for _ in range(2000):
             before = self.record.sequence
             sums = self._done_now(at_ns // SLOT_NS)
             if before % 2 == 0 and self.record.sequence == before:
                 break
-            time.sleep(_TRY_SECONDS)
+            time.sleep(50e-6)
         return sums
 
     def sum_of(self, lane: str, first_slot: int, slots: int) -> int:
-        """Sum of lane `lane` over `slots` slots from `first_slot` on."""
+        """Sum of a lane over `slots` slots from `first_slot` on."""
         rows = [self._row(index) for index in range(first_slot, first_slot + slots)]
         return sum(row[LANE[lane]] for row in rows if row)
 
     def percent(self, lane: str, window: int) -> int:
-        """Share of utilization window number `window` in lane `lane`, in whole percent."""
+        """Share of a utilization window in a lane, in whole percent."""
         slots = self.record.period_slots
         return round(100 * self.sum_of(lane, window * slots, slots) / int(slots * SLOT_NS))
 
     def _row(self, slot: int) -> tuple[int, ...] | None:
-        """The sums of slot `slot`; None if its row holds another one."""
+        """Sums of a slot; None if its row is of another one."""
         row = _ROW.unpack_from(self.record, _offset(slot))
         return row if row[0] == slot else None
 
     def _done_now(self, slot: int) -> list[int]:
-        # A launch adds all of its work to `submitted`: take off what lies in slots still to come.
+        # `submitted` includes future slots, which are subtracted.
         sums = list(self.record.submitted)
         for index in range(slot, self.record.free_at_ns // SLOT_NS + 1):
             if row := self._row(index):
@@ -135,7 +131,7 @@ class VirtualGpu:
         for slot in range(start // SLOT_NS, (end - 1) // SLOT_NS + 1):
             overlap = min(end, (slot + 1) * SLOT_NS) - max(start, slot * SLOT_NS)
             amounts = [0, *(int(overlap * rate) for rate in rates)]
-            # Without a row of its own, it takes that of the slot of 20 s ago.
+            # A new slot overwrites the row of 20 s ago.
             row = self._row(slot) or (slot, *[0] * len(rates))
             _ROW.pack_into(self.record, _offset(slot), *map(add, row, amounts))
             for lane, amount in enumerate(amounts):
@@ -143,9 +139,9 @@ class VirtualGpu:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # A lock of the process on one byte: it is not inherited by those that it forks.
+        # A POSIX lock on one byte, which forked processes do not inherit.
         fcntl.lockf(self._board.file, fcntl.LOCK_EX, 1, self.index)
-        # Odd while a writer is inside; `|=` also mends what a writer that died inside left behind.
+        # `|=` also repairs the sequence after a writer that died.
         self.record.sequence |= 1
         try:
             yield
@@ -155,5 +151,5 @@ class VirtualGpu:
 
 
 def _offset(slot: int) -> int:
-    """The place of a slot's row in the record."""
+    """Offset of a slot's row in the record, in bytes."""
     return GpuRecord.slots.offset + (slot % SLOTS) * _ROW.size

@@ -1,4 +1,4 @@
-"""Creating a board."""
+"""Creates a board."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from uuid import uuid4
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.layout import MAGIC, GpuRecord, Header
 
-_CLOCKS_MHZ = (1980, 1980, 2619, 1545)
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The fields of `GpuRecord` in which all GPUs of a model are alike; by default an H100's.
-
-    From its data sheet or the driver.
-    """
+    """The fields of `GpuRecord` that depend on the model; by default an H100's data sheet."""
 
     name: bytes = b"NVIDIA H100 80GB HBM3"
     slices: int = 7
@@ -27,9 +22,9 @@ class Model:
     gpm_supported: bool = True
     no_power_average: bool = False
     period_slots: int = 17
-    """As on real GPUs: utilization windows of 1/6 s."""
+    """Slots per utilization window of 1/6 s, as on real GPUs."""
     ring_samples: int = 60
-    """About 10 s."""
+    """Windows in the ring, about 10 s."""
     idle_mw: int = 72_000
     power_limit_mw: int = 700_000
     power_default_limit_mw: int = 700_000
@@ -38,23 +33,23 @@ class Model:
     max_operating_temperature: int = 85
     slowdown_temperature: int = 87
     shutdown_temperature: int = 92
-    clock_mhz: Sequence[int] = _CLOCKS_MHZ
-    clock_max_mhz: Sequence[int] = _CLOCKS_MHZ
+    clock_mhz: Sequence[int] = (1980, 1980, 2619, 1545)
+    clock_max_mhz: Sequence[int] = clock_mhz
     pcie_generation: int = 5
     pcie_generation_max: int = 5
     pcie_width: int = 16
     pcie_width_max: int = 16
     c2c_links: int = 0
     engines: int = 0b1110
-    """Bits of the video engines that it has, in the order of `ENGINES`: an H100 has no encoder."""
+    """Bits of video engines in the order of `ENGINES`; an H100 has no encoder."""
     no_engine_rings: bool = False
-    """Whether the driver gives readings of its video engines, but no samples."""
+    """Whether the driver has readings of video engines, but no samples."""
     module_limit_mw: int = 0
-    """Power limit of a superchip's module; 0: a GPU without a CPU beside it."""
+    """Power limit of a superchip's module; 0 without a CPU on the module."""
     module_cpu_mw: int = 0
-    """Power that the CPU of the module draws."""
+    """Power draw of the module's CPU."""
     process_list_version: int = 0
-    """The only version of process lists that the driver answers; 0: all that the library has."""
+    """The only supported version of process lists; 0 for all."""
     memory_total: int = 85_520_809_984
     memory_reserved: int = 564_133_888
 
@@ -65,7 +60,7 @@ H100 = Model()
 def create(
     path: Path, gpus: Sequence[Model] = (H100,), *, driver_version: str = "580.95.05"
 ) -> Board:
-    """A new board file with GPUs of these models, opened."""
+    """Create and open a board file with GPUs of these models."""
     now = time.monotonic_ns()
     header = Header(
         magic=MAGIC,

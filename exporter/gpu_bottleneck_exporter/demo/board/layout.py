@@ -5,22 +5,21 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = 0x4952414F42555047
-"""`GPUBOARI`; another one for each layout."""
+"""`GPUBOARI`; differs in each layout."""
 SLOT_NS = 10_000_000
-"""10 ms: a utilization window has 17 of them."""
+"""Slot of 10 ms; a utilization window has 17."""
 SLOTS = 2048
-"""Slots kept per GPU: 20 s, enough for the sample ring of 10 s and for queued work."""
+"""Slots per GPU: 20 s, enough for the sample ring of 10 s and for queued work."""
 MAX_QUEUED_NS = 8_000_000_000
 MAX_PROCESSES = MAX_EVENTS = 64
-"""More than the demo and the tests have at once."""
+"""Capacity for processes per GPU and for events, beyond the needs of demo and tests."""
 
 ENGINES = ("encoder", "decoder", "jpeg", "ofa")
-"""The video engines."""
 SHARES = (
     *("memory", "sm_active", "sm_occupancy", "tensor", "fp64", "fp32", "fp16", "int", "dram"),
     *ENGINES,
 )
-"""The parts of a GPU of which work takes a share."""
+"""Units of a GPU that work uses a share of."""
 _LINKS = ("pcie", "nvlink", "c2c")
 TRAFFIC = tuple(f"{link}_{way}" for link in _LINKS for way in ("receive", "transmit"))
 LANES = (
@@ -30,15 +29,11 @@ LANES = (
     *(f"{way}_bytes" for way in TRAFFIC),
     "energy_uj",
 )
-"""The sums of a slot. `index` is the slot's number, which shows whether it was overwritten."""
+"""Sums of a slot; `index` is the slot's number, by which an overwritten row is detected."""
 LANE = {name: position for position, name in enumerate(LANES)}
 
 CLOCKS = ("graphics", "sm", "memory", "video")
-"""In the order of NVML's clock types."""
-
-MAX_CALLS, MAX_REASONS = 64, 8
-"""Room for calls that fail and for reasons to throttle: tests alone have them, and name them in
-`tests/support/board.py`."""
+"""Clocks in the order of NVML's types."""
 
 
 def _each(kind: type, *names: str) -> list[tuple[str, type]]:
@@ -46,36 +41,33 @@ def _each(kind: type, *names: str) -> list[tuple[str, type]]:
 
 
 class ProcessRecord(ctypes.Structure):
-    """A process that holds a context; `pid` 0 marks a free entry. Dead pids do not count.
-
-    `kind` is 1 for graphics, else 0.
-    """
+    """A context's process, dead or alive; `pid` is 0 in a free entry, `kind` 1 for graphics."""
 
     _fields_ = [*_each(ctypes.c_uint32, "pid", "kind"), ("used_bytes", ctypes.c_uint64)]
 
 
 class Event(ctypes.Structure):
-    """One XID: what NVML calls event type 8."""
+    """An XID error, NVML's event type 8."""
 
     _fields_ = [("gpu", ctypes.c_uint32), ("xid", ctypes.c_uint64)]
 
 
 class GpuRecord(ctypes.Structure):
-    """One virtual GPU or MIG instance: identity, gauges, faults, and its slots."""
+    """A virtual GPU or MIG instance."""
 
     _fields_ = [
         *_each(ctypes.c_char * 96, "uuid", "name", "pci_bus_id"),
         *_each(ctypes.c_uint32, "architecture", "gpm_supported", "no_power_average", "c2c_links"),
         *_each(ctypes.c_uint32, "process_list_version", "module_limit_mw", "module_cpu_mw"),
         *_each(ctypes.c_uint32, "engines", "no_engine_rings"),
-        # MIG, which only the stand-in for NVML knows; `kind` is 1 for an instance
+        # MIG, in the stand-in for NVML only; `kind` is 1 for an instance
         *_each(ctypes.c_uint32, "kind", "parent", "gpu_instance", "compute_instance"),
         *_each(ctypes.c_uint32, "slices", "mig_enabled"),
-        # Faults, which only tests set
+        # Faults, set by tests only; `tests/support/board.py` names the calls
         ("device_result", ctypes.c_int32),
         ("hang", ctypes.c_uint32),
-        ("call_result", ctypes.c_int32 * MAX_CALLS),
-        ("call_delay_us", ctypes.c_uint32 * MAX_CALLS),
+        ("call_result", ctypes.c_int32 * 64),
+        ("call_delay_us", ctypes.c_uint32 * 64),
         # The utilization ring
         *_each(ctypes.c_uint32, "period_slots", "ring_samples", "ring_empty_when_idle"),
         *_each(ctypes.c_uint32, "memory_always_zero", "stuck_utilization"),
@@ -88,18 +80,18 @@ class GpuRecord(ctypes.Structure):
         *_each(ctypes.c_uint32, "pcie_width", "pcie_width_max", "pcie_replays"),
         *_each(ctypes.c_uint32, "remapped_corrected", "remapped_uncorrected"),
         *_each(ctypes.c_uint32, "remap_pending", "remap_failed"),
-        # What the driver says of the GPU as a whole, which only tests set
+        # Health, set by tests only
         *_each(ctypes.c_uint32, "recovery_action", "fabric_state", "fabric_status"),
         *_each(ctypes.c_uint32, "nvlinks", "nvlinks_active", "nvlink_replays", "nvlink_recoveries"),
         *_each(ctypes.c_uint32, "unrepairable_memory", "repairs_pending", "hottest_above"),
         *_each(ctypes.c_uint64, "ecc_corrected", "ecc_uncorrected", "event_reasons"),
         *_each(ctypes.c_uint64, "memory_total", "memory_reserved"),
-        # Throttling by reason, which only tests set and read
+        # Throttling by reason, set and read by tests only
         ("throttle_since_ns", ctypes.c_uint64),
-        ("throttle_base_ns", ctypes.c_uint64 * MAX_REASONS),
-        ("throttle_ppm", ctypes.c_uint32 * MAX_REASONS),
+        ("throttle_base_ns", ctypes.c_uint64 * 8),
+        ("throttle_ppm", ctypes.c_uint32 * 8),
         ("processes", ProcessRecord * MAX_PROCESSES),
-        # Work: `sequence` is odd while a writer is inside
+        # Work; `sequence` is odd during a write
         *_each(ctypes.c_uint64, "sequence", "free_at_ns"),
         ("submitted", ctypes.c_uint64 * len(LANES)),
         ("slots", ctypes.c_uint64 * (SLOTS * len(LANES))),
@@ -107,7 +99,7 @@ class GpuRecord(ctypes.Structure):
 
 
 class Header(ctypes.Structure):
-    """The board as a whole: the system, in NVML's terms."""
+    """The header of a board file: the system."""
 
     _fields_ = [
         ("magic", ctypes.c_uint64),

@@ -6,20 +6,16 @@ from dataclasses import astuple, dataclass
 
 from gpu_bottleneck_exporter.demo.board.layout import SHARES, TRAFFIC
 
-_PER_NANOSECOND = (*[1.0] * (1 + len(SHARES)), *[1e-9] * len(TRAFFIC), 1e-3)
-"""What makes amounts per nanosecond of the values of `Work`: ratios, bytes, microjoules."""
-
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The load of a kernel on the GPU while it runs.
+    """The load of a kernel, in the order of `LANES`.
 
-    Ratios are 0-1 of its run time, byte rates are bytes per second, and `watts` adds to the idle
-    power. In the order of `LANES`.
+    Ratios are shares of its run time, 0-1; `watts` adds to the idle power.
     """
 
     kernel: float = 1.0
-    """Less than 1: a video engine works in the rest of the time."""
+    """Share of kernels; a video engine works in the rest."""
     memory: float = 0.4
     sm_active: float = 0.85
     sm_occupancy: float = 0.5
@@ -42,9 +38,9 @@ class Work:
     watts: float = 420.0
 
     def per_nanosecond(self) -> tuple[float, ...]:
-        """Amounts added per nanosecond of run time, one for each of `LANES` except `index`."""
-        values = zip(astuple(self), _PER_NANOSECOND, strict=True)
-        return tuple(value * unit for value, unit in values)
+        """Amounts per nanosecond of run time, by lane except `index`."""
+        units = (*[1.0] * (1 + len(SHARES)), *[1e-9] * len(TRAFFIC), 1e-3)
+        return tuple(value * unit for value, unit in zip(astuple(self), units, strict=True))
 
 
 TRAINING = Work()

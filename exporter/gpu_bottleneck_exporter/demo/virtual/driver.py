@@ -1,4 +1,4 @@
-"""The virtual board as a driver in pure Python, for `demo`."""
+"""A driver in pure Python for a virtual board."""
 
 from __future__ import annotations
 
@@ -14,21 +14,12 @@ from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS, HW_SLOWDOWN
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 
-_PIPES = ("tensor", "fp64", "fp32", "fp16", "int")
-_TRAFFIC = ("pcie_receive", "pcie_transmit", "nvlink_receive", "nvlink_transmit")
-_WARMS_SECONDS, _DEGREES_PER_WATT = 10, 0.07
-"""An H100 at 490 W is 30 degrees warmer than at rest."""
-_RESTING_CLOCK, _SLOWER_PER_WATT = 345 / 1980, 0.0003
-"""Of the SMs, in parts of the maximum."""
-_LIMITS = {name: name for name in ("slowdown", "shutdown", "max_operating")}
-_LIMITS |= {"memory_max_operating": "max_operating"}
-"""Field of the record by limit."""
-_LAST_WITH_LIMITS = 7
-"""Ampere in NVML's numbers; later models state a margin instead."""
+_LAST_ARCHITECTURE_WITH_LIMITS = 7
+"""Ampere, in NVML's numbers; later models report a margin instead of limits."""
 
 
 class VirtualDevice(Device):
-    """One virtual GPU."""
+    """A virtual GPU."""
 
     def __init__(self, board: Board, index: int) -> None:
         self._created_ns = board.header.created_ns
@@ -48,7 +39,7 @@ class VirtualDevice(Device):
         )
 
     def utilization(self) -> readings.Utilization:
-        """Utilization in percent: the windows that ended since the last call, and the last one."""
+        """Utilization in percent: windows that ended since the last call, and the last window."""
         record = self._record
         period_ns = record.period_slots * SLOT_NS
         end = time.monotonic_ns() // period_ns
@@ -63,7 +54,7 @@ class VirtualDevice(Device):
         )
 
     def video(self) -> readings.Video:
-        """Utilization of its video engines in percent, in the last window."""
+        """Utilization of video engines in percent, in the last window."""
         window = time.monotonic_ns() // (self._record.period_slots * SLOT_NS) - 1
         engines = (name for at, name in enumerate(ENGINES) if self._record.engines >> at & 1)
         percents = {name: self._gpu.percent(f"{name}_ns", window) for name in engines}
@@ -90,7 +81,7 @@ class VirtualDevice(Device):
         return _activity(done, now - before_ns)
 
     def power(self) -> readings.Power:
-        """Mean power of the last second and limits in watts, energy since the board was created."""
+        """Mean power of the last second and limits in watts; energy since creation in joules."""
         now = time.monotonic_ns()
         record = self._record
         idle_joules = record.idle_mw / 1000 * (now - self._created_ns) / 1e9
@@ -103,7 +94,7 @@ class VirtualDevice(Device):
         )
 
     def _work_watts(self, seconds: int) -> float:
-        """Mean power of the last `seconds`, beyond that of an idle GPU."""
+        """Mean power of the last `seconds` above idle power, in watts."""
         slots = seconds * 1_000_000_000 // SLOT_NS
         first = time.monotonic_ns() // SLOT_NS - slots
         return self._gpu.sum_of("energy_uj", first, slots) / 1e6 / seconds
@@ -111,25 +102,32 @@ class VirtualDevice(Device):
     def thermal(self) -> readings.Thermal:
         """Temperatures, and limits or the margin, in degrees Celsius."""
         record = self._record
-        watts = self._work_watts(_WARMS_SECONDS) if self._follows_load else 0.0
-        warmth = round(watts * _DEGREES_PER_WATT)
-        now = {"gpu": record.temperature, "memory": record.memory_temperature}
-        sensors = {sensor: degrees + warmth for sensor, degrees in now.items()}
-        if record.architecture > _LAST_WITH_LIMITS:
+        watts = self._work_watts(10) if self._follows_load else 0.0
+        warming = round(watts * 0.07)  # an H100 at 490 W is 30 degrees warmer than at rest
+        sensors = {
+            "gpu": record.temperature + warming,
+            "memory": record.memory_temperature + warming,
+        }
+        if record.architecture > _LAST_ARCHITECTURE_WITH_LIMITS:
             margin = record.max_operating_temperature - sensors["gpu"]
             return readings.Thermal(sensors, margin=margin)
-        limits = {limit: getattr(record, f"{of}_temperature") for limit, of in _LIMITS.items()}
+        limits = {
+            "slowdown": record.slowdown_temperature,
+            "shutdown": record.shutdown_temperature,
+            "max_operating": record.max_operating_temperature,
+            "memory_max_operating": record.max_operating_temperature,
+        }
         return readings.Thermal(sensors, limits)
 
     def clocks(self) -> readings.Clocks:
         """Clocks and their maxima, in hertz."""
-        record, part = self._record, 1.0
+        record, ratio = self._record, 1.0
         if self._follows_load:
             watts = self._work_watts(1)
-            part = 1 - _SLOWER_PER_WATT * watts if watts else _RESTING_CLOCK
+            ratio = 1 - 0.0003 * watts if watts else 345 / 1980
         now = {clock: record.clock_mhz[at] * 1e6 for at, clock in enumerate(CLOCKS)}
         return readings.Clocks(
-            now=now | {clock: part * now[clock] for clock in ("graphics", "sm")},
+            now=now | {clock: ratio * now[clock] for clock in ("graphics", "sm")},
             maximum={clock: record.clock_max_mhz[at] * 1e6 for at, clock in enumerate(CLOCKS)},
         )
 
@@ -139,7 +137,7 @@ class VirtualDevice(Device):
         return readings.Throttle(none, dict.fromkeys((*none, HW_SLOWDOWN), False))
 
     def memory(self) -> readings.Memory:
-        """Memory in bytes: total, used by living processes, reserved."""
+        """Memory in bytes: total, used by live processes, reserved."""
         used = sum(process.used_bytes or 0 for process in self.processes().processes)
         return readings.Memory(self._record.memory_total, used, self._record.memory_reserved)
 
@@ -154,14 +152,17 @@ class VirtualDevice(Device):
         return readings.Link(*(getattr(self._record, f"pcie_{part}") for part in parts))
 
     def processes(self) -> readings.Processes:
-        """Living processes with a context: the driver forgets those of dead ones."""
-        held = (readings.Process(one.pid, one.used_bytes) for one in self._record.processes)
-        living = (one for one in held if one.pid and Path(f"/proc/{one.pid}").exists())
-        return readings.Processes(tuple(living), pod=self._pod)
+        """Live processes with a context."""
+        live = (
+            readings.Process(entry.pid, entry.used_bytes)
+            for entry in self._record.processes
+            if entry.pid and Path(f"/proc/{entry.pid}").exists()
+        )
+        return readings.Processes(tuple(live), pod=self._pod)
 
 
 class VirtualDriver(Driver):
-    """A board as a driver, without MIG; the board must stay open while the driver is used."""
+    """A driver for a board, which must remain open; no MIG."""
 
     name = "virtual"
     calls = 0
@@ -184,7 +185,7 @@ class VirtualDriver(Driver):
         return [VirtualDevice(self.board, index)]
 
     def wait_error(self, timeout_seconds: float) -> readings.ErrorEvent | None:
-        """None after `timeout_seconds`: its GPUs have no errors."""
+        """None after `timeout_seconds`, as there are no errors."""
         time.sleep(timeout_seconds)
         return None
 
@@ -199,6 +200,9 @@ def _activity(amounts: list[int], interval_ns: int) -> readings.Activity:
         sm_active=ratio("sm_active"),
         sm_occupancy=ratio("sm_occupancy"),
         dram_active=ratio("dram"),
-        pipes={pipe: ratio(pipe) for pipe in _PIPES},
-        traffic_bytes={name: amounts[LANE[f"{name}_bytes"]] for name in _TRAFFIC},
+        pipes={pipe: ratio(pipe) for pipe in ("tensor", "fp64", "fp32", "fp16", "int")},
+        traffic_bytes={
+            name: amounts[LANE[f"{name}_bytes"]]
+            for name in ("pcie_receive", "pcie_transmit", "nvlink_receive", "nvlink_transmit")
+        },
     )
