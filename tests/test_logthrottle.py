@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gpu_bottleneck_exporter.logthrottle import MOST_LINES, QUIET_SECONDS, LogThrottle
+from gpu_bottleneck_exporter.logthrottle import MAX_LINES, THROTTLE_SECONDS, LogThrottle
 from support.logged import logged
 
 
@@ -31,7 +31,7 @@ def test_what_comes_and_goes_is_told_a_few_times() -> None:
     for tick in range(1000):
         throttle.now += 0.1
         told += throttle.is_new("light", tick % 2)
-    assert told <= MOST_LINES * (100 / QUIET_SECONDS + 1)
+    assert told <= MAX_LINES * (100 / THROTTLE_SECONDS + 1)
 
 
 def test_what_has_stayed_is_told_in_the_end() -> None:
@@ -39,7 +39,7 @@ def test_what_has_stayed_is_told_in_the_end() -> None:
     for tick in range(99):
         throttle.is_new("light", tick)
     assert not throttle.is_new("light", "off")
-    throttle.now += QUIET_SECONDS
+    throttle.now += THROTTLE_SECONDS
     assert throttle.is_new("light", "off")
 
 

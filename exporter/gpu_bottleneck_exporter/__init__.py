@@ -1,6 +1,6 @@
-"""Prometheus exporter that says why a GPU is idle.
+"""Prometheus exporter that explains why a GPU is idle.
 
-`__all__` is for Python programs, and follows the version; the rest is internal and may change.
+`__all__` is the public API, which follows the version; the rest is internal and may change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpu_bottleneck_exporter.nodeview.model import Node
 
 __version__ = "0.1.0"
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library prints nothing
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # libraries do not print
 __all__ = ["ExporterError", "Job", "Node", "SettingsError", "diagnose"]
 _HOMES = {
     "ExporterError": "errors",
@@ -25,7 +25,7 @@ _HOMES = {
     "SettingsError": "errors",
     "diagnose": "api",
 }
-"""The modules of the public names, which are loaded when they are first used (PEP 562)."""
+"""Module by public name, imported on first use (PEP 562)."""
 
 
 def __getattr__(name: str) -> object:

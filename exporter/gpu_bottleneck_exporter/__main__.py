@@ -1,6 +1,6 @@
 """The `gpu-bottleneck-exporter` command, also as `python -m gpu_bottleneck_exporter`.
 
-What it takes is imported only here, which takes half a second: until then, Ctrl-C ends it, too.
+Imports take half a second, during which Ctrl-C must work, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Entry point."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of what is being imported
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback from imports
     from gpu_bottleneck_exporter.cli import main as run  # noqa: PLC0415
 
     run()

@@ -1,6 +1,6 @@
-"""The command line: each command, what it accepts, and what carries it out.
+"""The commands and their options.
 
-What carries a command out is imported when it runs: no command needs what the others do.
+Implementations are imported on use, as no command needs those of the others.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ from gpu_bottleneck_exporter.flags import (
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.shipped import completion, dashboards, rules, runbook
 
-_ENDING = (signal.SIGTERM, signal.SIGINT)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_WATCHED = Seconds(1, 3600)
-_settings = partial(settings_flags, {one.name: one.on for one in ALL})
+_duration = Seconds(1, 3600)
+_settings = partial(settings_flags, {collector.name: collector.on for collector in ALL})
 _stacks = flag(
     "stacks", is_flag=True, help="Also name the lines of Python code that the GPUs wait for."
 )
@@ -59,13 +57,13 @@ _ca_file = flag(
 def commands(ctx: click.Context) -> None:
     """Prometheus exporter that reports why a GPU is idle.
 
-    It counts how long each GPU is busy, charges the idle time to what the processes that feed the
-    GPU wait for, and serves both as metrics. Each command has its own --help. Settings can also be
-    made with the variable shown next to them; an option on the command line wins. Where seconds
-    are asked for, 90, 90s and 1m30s are the same.
+    It measures the busy time of each GPU, attributes the idle time to the waits of the processes
+    that feed it, and serves both as metrics. Each command has its own --help. Settings can also be
+    made with the variable shown next to them; an option on the command line takes precedence.
+    Times in seconds can be written as 90, 90s or 1m30s.
 
     \b
-    What works here, what is missing and how to fix it:
+    List available and missing signals, with remedies:
       $ gpu-bottleneck-exporter check
     Serve metrics on http://localhost:10170/metrics:
       $ gpu-bottleneck-exporter serve
@@ -76,8 +74,8 @@ def commands(ctx: click.Context) -> None:
 
     \b
     Exit status of all commands:
-      0  all is well
-      1  what was asked for has failed, or there are problems
+      0  success
+      1  failure, or problems found
       2  a command, an option, a setting or a name is wrong
     """
     if ctx.invoked_subcommand is None:
@@ -90,7 +88,7 @@ def serve(settings: Settings) -> None:
     """Serve this machine's GPU metrics to Prometheus.
 
     Serves /metrics, a status page at / and the probes /-/healthy and /-/ready. Without a driver
-    it serves what is available, reports what is missing and keeps trying.
+    it serves the available metrics, reports the missing ones and retries.
 
     \b
     Serve on port 10170 of all addresses:
@@ -99,7 +97,7 @@ def serve(settings: Settings) -> None:
       $ gpu-bottleneck-exporter serve --web.listen-address 127.0.0.1:9400 --log.format json
     With TLS and passwords:
       $ gpu-bottleneck-exporter serve --web.config.file /etc/gpu-exporter/web.yml
-    With fewer rights:
+    With fewer privileges:
       $ gpu-bottleneck-exporter serve --without=kubelet,host_pids --no-collector.link
 
     \b
@@ -118,7 +116,7 @@ def serve(settings: Settings) -> None:
 @flag(
     "diagnose SECONDS",
     "seconds",
-    type=_WATCHED,
+    type=_duration,
     help="The same as the command diagnose.",
 )
 @_stacks
@@ -128,9 +126,9 @@ def serve(settings: Settings) -> None:
 def check(
     settings: Settings, seconds: float | None, *, stacks: bool, verbose: bool, as_json: bool
 ) -> None:
-    """Report what works, what is missing and how to fix it.
+    """Report available and missing signals, with remedies.
 
-    Give it the options and variables of the exporter that you check.
+    Use the options and variables of the exporter to check.
 
     \b
     Check drivers, GPUs, signals and permissions:
@@ -164,22 +162,22 @@ def check(
 
 
 @commands.command
-@click.argument("seconds", type=_WATCHED, default=30.0)
+@click.argument("seconds", type=_duration, default=30.0)
 @_stacks
 @as_json
 @_settings()
 def diagnose(settings: Settings, seconds: float, *, stacks: bool, as_json: bool) -> None:
     """Watch for a while, then report why each GPU is idle.
 
-    Watches for SECONDS, 30 if omitted. Reports for each GPU what it waited for, the processes most
-    to blame, what to try first and, from about 30 s on, what that would bring.
+    Watches for SECONDS, 30 if omitted. Reports for each GPU its waits, the processes that cause
+    most of them, the first remedy to try and, from about 30 s on, the predicted gain.
 
     \b
     Watch for 30 s:
       $ gpu-bottleneck-exporter diagnose
     For longer, where GPUs idle now and then:
       $ gpu-bottleneck-exporter diagnose 5m
-    With the lines of Python code that they wait for:
+    With the awaited lines of Python code:
       $ gpu-bottleneck-exporter diagnose --stacks
     For a script:
       $ gpu-bottleneck-exporter diagnose 10 --json | jq '.gpus[] | {gpu, cause, remedy}'
@@ -238,9 +236,9 @@ def top(  # noqa: PLR0913 - one for each option
     order: str,
     as_json: bool,
 ) -> None:
-    """Show live what each GPU does and waits for.
+    """Show the activity and waits of each GPU live.
 
-    Shows this machine, or another one with --url, and for the selected GPU what to try first.
+    Shows this machine, or another one with --url, and the remedy for the selected GPU.
     Press ? for the keys, q to quit.
 
     \b
@@ -270,13 +268,13 @@ def top(  # noqa: PLR0913 - one for each option
 def once(settings: Settings, *, as_json: bool) -> None:
     """Print the metrics once.
 
-    Samples for two ticks, then prints what a scrape would return. Counters start at zero. With
-    --json it prints what each GPU did in two ticks, like /api/v1/node.
+    Samples for two ticks, then prints the response of a scrape. Counters start at zero. With
+    --json it prints the node document, like /api/v1/node.
 
     \b
     The power of each GPU:
       $ gpu-bottleneck-exporter once | grep gpu_power_watts
-    What each GPU did meanwhile:
+    The activity of each GPU:
       $ gpu-bottleneck-exporter once --json | jq '.gpus[] | {gpu, busy_ratio, cause}'
 
     \b
@@ -287,38 +285,38 @@ def once(settings: Settings, *, as_json: bool) -> None:
     """
     from gpu_bottleneck_exporter.commands.watch import documented, scraped  # noqa: PLC0415
 
-    made = documented if as_json else scraped
-    text, trouble = made(settings, _driver(settings))
+    render = documented if as_json else scraped
+    text, trouble = render(settings, _driver(settings))
     click.echo(text, nl=False)
     if trouble:
         raise ExporterError(f"no GPU metrics: {trouble}")
 
 
 def _addresses(file: Path) -> tuple[list[str], list[str]]:
-    """The addresses in a file, one per line, and a sentence about each line that is none.
+    """The addresses in a file, one per line without # comments, and an error per malformed line.
 
-    # begins a comment. Raises SettingsError if there is no address.
+    Raises SettingsError if there is no address.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig", errors="replace").split("\n")
     except OSError as error:
         raise SettingsError(f"--nodes: cannot read {file}: {error.strerror}") from error
-    found, wrong = [], []
+    addresses, errors = [], []
     for number, line in enumerate(lines, 1):
         if word := line.partition("#")[0].strip():
             try:
-                found.append(url_of(word))
+                addresses.append(url_of(word))
             except click.BadParameter as error:
-                wrong.append(f"{file}:{number}: {error.message}")
-    if not found:
-        raise SettingsError(f"--nodes: {wrong[0] if wrong else f'There is no address in {file}'}")
-    return found, wrong
+                errors.append(f"{file}:{number}: {error.message}")
+    if not addresses:
+        raise SettingsError(f"--nodes: {errors[0] if errors else f'There is no address in {file}'}")
+    return addresses, errors
 
 
 @commands.command
 @flag("job ID", help="Report this job: its Slurm number, or in ledgers its id.")
 @flag("pod NAMESPACE/NAME", help="Report the jobs of this pod.")
-@flag("gpu NAME", help="Report what jobs did with this GPU: node7/3, its index or its uuid.")
+@flag("gpu NAME", help="Report the jobs on this GPU: node7/3, its index or its uuid.")
 @flag(
     "owner NAME",
     help="Report the jobs of this user or namespace, or with --prometheus of the owner that rules "
@@ -381,12 +379,12 @@ def report(
     urls: tuple[str, ...],
     nodes: Path | None,
     prometheus: str | None,
-    **wanted: Any,
+    **query: Any,
 ) -> None:
-    """Report what jobs lost, to what, and what would have helped.
+    """Report the losses of jobs, their causes and the remedies.
 
-    Reads the ledgers that exporters keep of finished and running jobs, or what rules have recorded
-    in a Prometheus. What cannot be read is named on stderr, and the rest is reported.
+    Reads the ledgers in which exporters record finished and running jobs, or the metrics that
+    rules have recorded in a Prometheus. Missing parts are listed on stderr.
 
     \b
     One Slurm job, on the nodes in a file:
@@ -401,21 +399,21 @@ def report(
     \b
     Exit status:
       0  reported
-      1  a node, or a part of what it knows, is missing
+      1  a node, or a part of its data, is missing
       2  an option is wrong, or there is no such job, owner or GPU
     """
     from gpu_bottleneck_exporter.commands import report as reporting  # noqa: PLC0415
     from gpu_bottleneck_exporter.report.bill import ReportQuery  # noqa: PLC0415
 
-    named = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
-    if prometheus and named:
+    explicit = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
+    if prometheus and explicit:
         raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
-    addresses, wrong = _addresses(nodes) if nodes else ([], [])
-    sys.exit(reporting.report(ReportQuery(**wanted), [*urls, *addresses], prometheus, wrong))
+    addresses, errors = _addresses(nodes) if nodes else ([], [])
+    sys.exit(reporting.report(ReportQuery(**query), [*urls, *addresses], prometheus, errors))
 
 
 @commands.command
-@click.argument("seconds", type=_WATCHED, default=60.0)
+@click.argument("seconds", type=_duration, default=60.0)
 @flag(
     "output FILE",
     "-o",
@@ -427,7 +425,7 @@ def report(
 @flag("unmasked", is_flag=True, help="Keep UUIDs and bus addresses as they are.")
 @_settings()
 def capture(settings: Settings, seconds: float, path: Path, *, unmasked: bool) -> None:
-    """Write what the driver answers to a file, for tests of the exporter.
+    """Write the driver's responses to a file, for tests of the exporter.
 
     Reads for SECONDS, 60 if omitted, without root; changes nothing and sends nothing. The file has
     at most 5 MiB. Attach it to an issue: replayed, it becomes a test.
@@ -447,13 +445,13 @@ def capture(settings: Settings, seconds: float, path: Path, *, unmasked: bool) -
     from gpu_bottleneck_exporter.commands import capture as capturing  # noqa: PLC0415
     from gpu_bottleneck_exporter.driver.open import open_recording  # noqa: PLC0415
 
-    opened = partial(
+    open_driver = partial(
         open_recording,
         settings.sysfs,
         wake_suspended=settings.wake_suspended,
         masked=not unmasked,
     )
-    capturing.capture(opened, seconds, path)
+    capturing.capture(open_driver, seconds, path)
 
 
 @commands.command(context_settings={"default_map": {"listen_address": "127.0.0.1:10170"}})
@@ -466,7 +464,7 @@ def capture(settings: Settings, seconds: float, path: Path, *, unmasked: bool) -
 def demo(settings: Settings, *, alerts: bool) -> None:
     """Serve simulated GPUs: the exporter without a GPU.
 
-    Small training loops, real processes, feed the simulated GPUs, each with its own bottleneck.
+    Small training loops, which are real processes, feed simulated GPUs, each with a bottleneck.
 
     \b
     Simulated GPUs on http://localhost:10170:
@@ -508,10 +506,10 @@ def _driver(settings: Settings) -> Callable[[], Driver]:
 
 
 def main() -> NoReturn:
-    """Entry point: errors that a user can put right are one line on stderr."""
-    # Until something better takes them over: a signal at any moment is a clean end.
-    for number in _ENDING:
-        signal.signal(number, _end_once)
+    """Run the command line; errors that the user can fix are one line on stderr."""
+    # A signal at any time is a clean end, until a command installs its own handlers.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _exit_once)
     status = 0
     try:
         commands.main(prog_name=PROGRAM, standalone_mode=False)
@@ -522,23 +520,23 @@ def main() -> NoReturn:
         status = error.exit_code
         click.echo(f"{PROGRAM}: {error.format_message()}", err=True)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         status = 1
         click.echo(f"{PROGRAM}: {error.strerror}", err=True)
-        # What could not be written is still buffered, and would fail again when Python ends.
+        # The output is still buffered, and its flush at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
-        # The interpreter puts handlers back to "kill" before it ends; this one it leaves.
+        # At exit, the interpreter resets handlers to "kill", but not SIG_IGN.
         _ignore_signals()
     sys.exit(status)
 
 
-def _end_once(*_: object) -> NoReturn:
-    _ignore_signals()  # a second one would end the cleaning up
+def _exit_once(*_: object) -> NoReturn:
+    _ignore_signals()  # a second one would interrupt the cleanup
     sys.exit(0)
 
 
 def _ignore_signals() -> None:
-    for number in _ENDING:
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

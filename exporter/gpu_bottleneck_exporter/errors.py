@@ -1,22 +1,22 @@
-"""Errors that a user can fix, each in one plain sentence."""
+"""Errors that the user can fix, each in one sentence."""
 
 
-def printable(text: str, most: int | None = None) -> str:
-    """`text`, without characters that move a cursor or hide text, cut to `most` characters.
+def printable(text: str, max_characters: int | None = None) -> str:
+    """Replace characters that move a cursor or hide text, and truncate.
 
-    A job may mount where it likes, and name a FUSE file system's type as it likes.
+    Jobs choose their mount points and the names of FUSE file systems.
     """
-    cut = text[:most]
+    cut = text[:max_characters]
     return cut if cut.isprintable() else "".join(c if c.isprintable() else "?" for c in cut)
 
 
 class ExporterError(Exception):
-    """Ends a command: its message goes to stderr as one line, and the exit status is `status`."""
+    """An error that ends a command with `status`, and its message as one line on stderr."""
 
     status = 1
 
 
 class SettingsError(ExporterError):
-    """A setting is invalid: restarting with the same ones cannot help."""
+    """An invalid setting, which a restart cannot fix."""
 
     status = 2

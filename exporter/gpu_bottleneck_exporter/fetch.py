@@ -1,7 +1,4 @@
-"""Other servers' answers over HTTP: bounded in time and bytes, no proxy, no redirect.
-
-Several are asked at once, with a deadline for all.
-"""
+"""HTTP client with bounds on time and bytes, for many servers at once; no proxies or redirects."""
 
 from __future__ import annotations
 
@@ -27,30 +24,25 @@ import click
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
 
 Answer = TypeVar("Answer")
-TIMEOUT_SECONDS = 5.0
-"""Deadline of an exchange, from the name's look-up to the last byte; it takes milliseconds."""
-_ADDRESSES = 3
-"""Addresses of a name that are tried before the deadline, should none of them answer."""
-_FRAMING_BYTES = 2**20
-"""Bound on status line, headers, chunk sizes and trailers together; 256 MiB in chunks of 4 KiB
-have half of it."""
-_MOST_SAID = 200
-"""Characters of a server's own words in an error."""
+_MAX_FRAMING_BYTES = 2**20
+"""Bound on status line, headers, chunk sizes and trailers; 256 MiB in 4 KiB chunks have half."""
+_MAX_REASON_CHARACTERS = 200
+"""Bound on a server's text in an error."""
 
 
 class Server:
-    """A server at a URL of http or https, which may hold user:password."""
+    """A server at an HTTP or HTTPS URL, which may contain user:password."""
 
     def __init__(
         self,
         url: str,
         ca_file: Path | None = None,
         known_paths: Iterable[str] = (),
-        timeout_seconds: float = TIMEOUT_SECONDS,
+        timeout_seconds: float = 5.0,
     ) -> None:
-        """`known_paths`: what `url` may end with, as people have it at hand.
+        """`timeout_seconds` covers an exchange, from name resolution to the last byte.
 
-        Raises SettingsError for `ca_file`.
+        `known_paths` are removed from the end of `url`. Raises SettingsError for `ca_file`.
         """
         parts = urlsplit(url)
         self.name = parts.netloc.rpartition("@")[2]
@@ -63,43 +55,41 @@ class Server:
         connection: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
         if parts.scheme == "https":
             connection = partial(http.client.HTTPSConnection, context=_trust(ca_file))
-        self._connect = partial(connection, self.name, timeout=timeout_seconds / _ADDRESSES)
+        # Leaves time for three addresses of a name.
+        self._connect = partial(connection, self.name, timeout=timeout_seconds / 3)
 
-    def get(self, path: str, most_bytes: int, refused: tuple[int, ...] = ()) -> bytes:
-        """The body of `path`, also of an answer whose status is `refused`.
-
-        Raises ExporterError, in one sentence.
-        """
+    def get(self, path: str, max_bytes: int, accept_status: tuple[int, ...] = ()) -> bytes:
+        """Body of `path`, if the status is 200 or in `accept_status`. Raises ExporterError."""
         url = self.address(path.partition("?")[0])
-        deadline, most = time.monotonic() + self._timeout, most_bytes + _FRAMING_BYTES
+        deadline, limit = time.monotonic() + self._timeout, max_bytes + _MAX_FRAMING_BYTES
 
         def exchange() -> bytes:
             try:
                 with closing(self._connect()) as connection:
                     connection.request("GET", self._prefix + path, headers=self._headers)
-                    channel: Any = _Channel(connection.sock, deadline, most)
+                    channel: Any = _BoundedSocket(connection.sock, deadline, limit)
                     with http.client.HTTPResponse(channel, method="GET") as reply:
                         reply.begin()
-                        body = reply.read(most_bytes + 1)
-                        if reply.length and len(body) <= most_bytes:
+                        body = reply.read(max_bytes + 1)
+                        if reply.length and len(body) <= max_bytes:
                             raise http.client.IncompleteRead(body, reply.length)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 raise ExporterError(f"cannot read {url}: {self._reason(error)}") from error
-            if reply.status not in (HTTPStatus.OK, *refused):
-                said = printable(reply.reason, _MOST_SAID)
-                raise ExporterError(f"{url} answers {reply.status} {said}")
-            if len(body) > most_bytes:
-                raise ExporterError(f"{url} answers with more than {most_bytes >> 20} MiB")
+            if reply.status not in (HTTPStatus.OK, *accept_status):
+                reason = printable(reply.reason, _MAX_REASON_CHARACTERS)
+                raise ExporterError(f"{url} answers {reply.status} {reason}")
+            if len(body) > max_bytes:
+                raise ExporterError(f"{url} answers with more than {max_bytes >> 20} MiB")
             return body
 
-        # In a thread: the look-up of a name has no timeout, and each of its addresses has one.
+        # In a thread, as name resolution has no timeout, and each address its own.
         answers, missing = gather({f"cannot read {url}": exchange}, self._timeout)
         if missing:
             raise ExporterError(missing[0])
         return answers.popitem()[1]
 
     def address(self, path: str) -> str:
-        """The URL of `path`, without a password."""
+        """URL of `path` without the password."""
         return f"{self._scheme}://{self.name}{self._prefix}{path}"
 
     def _reason(self, error: Exception) -> str:
@@ -111,18 +101,18 @@ class Server:
             return "the answer ends too early, or is no HTTP"
         if isinstance(error, OSError) and error.strerror:
             return error.strerror.lower()
-        return printable(f"{error}" or type(error).__name__, _MOST_SAID)
+        return printable(f"{error}" or type(error).__name__, _MAX_REASON_CHARACTERS)
 
 
-class _Channel(socket.SocketIO):
-    """The receiving side of a socket for `http.client`, bounded in time and bytes.
+class _BoundedSocket(socket.SocketIO):
+    """The receiving side of a socket for `http.client`, with a deadline and a bound on bytes.
 
-    The timeout of a socket bounds a single `recv`: an answer of a byte now and then never ends.
+    A socket's own timeout applies to a single `recv`, so that a slow response never ends.
     """
 
-    def __init__(self, line: socket.socket, deadline: float, most_bytes: int) -> None:
-        super().__init__(line, "r")
-        self._line, self._deadline, self._bytes_left = line, deadline, most_bytes
+    def __init__(self, sock: socket.socket, deadline: float, max_bytes: int) -> None:
+        super().__init__(sock, "r")
+        self._socket, self._deadline, self._bytes_left = sock, deadline, max_bytes
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -130,7 +120,7 @@ class _Channel(socket.SocketIO):
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - Python 3.10 has no type for it
         if (seconds := self._deadline - time.monotonic()) <= 0:
             raise TimeoutError
-        self._line.settimeout(seconds)
+        self._socket.settimeout(seconds)
         self._bytes_left -= (count := super().readinto(buffer) or 0)
         if self._bytes_left < 0:
             raise http.client.HTTPException("the answer is too long")
@@ -154,21 +144,24 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def gather(
-    calls: Mapping[str, Callable[[], Answer]], deadline: float, at_once: int = 64, server: str = ""
+    calls: Mapping[str, Callable[[], Answer]],
+    deadline: float,
+    concurrency: int = 64,
+    server: str = "",
 ) -> tuple[dict[str, Answer], list[str]]:
-    """Answers by name within `deadline` seconds, and why others are missing; tells how far it is.
+    """Results by name within `deadline` seconds, and a reason per missing one; prints progress.
 
-    A call that raises ExporterError is missing. `server`: which one is asked, if the names are not
-    those of servers.
+    A call is missing if it raises ExporterError or is late; `server` replaces its name in the
+    reason for the latter.
     """
     answers: dict[str, Answer] = {}
     errors: dict[str, str] = {}
     done = threading.Semaphore(0)
-    waiting = takewhile(lambda _: time.monotonic() < end, [*calls.items()])
-    end, left = time.monotonic() + deadline, len(calls)
+    pending = takewhile(lambda _: time.monotonic() < end, [*calls.items()])
+    end, remaining = time.monotonic() + deadline, len(calls)
 
     def work() -> None:
-        for name, call in waiting:  # each thread takes what the others have not taken
+        for name, call in pending:  # shared by the threads
             try:
                 answers[name] = call()
             except ExporterError as error:  # noqa: PERF203 - each call counts
@@ -176,14 +169,14 @@ def gather(
             finally:
                 done.release()
 
-    for _ in range(min(at_once, len(calls))):
-        # Daemons, as a server that hangs must not keep the program from ending.
+    for _ in range(min(concurrency, len(calls))):
+        # Daemons, as a hung server must not block the exit.
         threading.Thread(target=work, daemon=True).start()
-    while left and (now := time.monotonic()) < end:
+    while remaining and (now := time.monotonic()) < end:
         if done.acquire(timeout=min(end - now, 1.0)):
-            left -= 1
+            remaining -= 1
         elif len(calls) > 1 and sys.stderr.isatty():
-            click.echo(f"{len(calls) - left} of {len(calls)} answers", err=True)
-    found, late = {**answers}, f"no answer within {deadline:.0f} s"
-    missing = [name for name in calls if name not in found]
-    return found, [errors.get(name, f"{server or name}: {late}") for name in missing]
+            click.echo(f"{len(calls) - remaining} of {len(calls)} answers", err=True)
+    results, late = {**answers}, f"no answer within {deadline:.0f} s"
+    missing = [name for name in calls if name not in results]
+    return results, [errors.get(name, f"{server or name}: {late}") for name in missing]

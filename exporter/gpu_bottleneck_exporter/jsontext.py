@@ -1,4 +1,4 @@
-"""JSON as this program prints it, one document on one line of ASCII, and as it reads it."""
+"""JSON as single-line ASCII, and its parser."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import TypeVar
 
-Found = TypeVar("Found")
+J = TypeVar("J")
 Document = Mapping[str, object]
-"""Of text, numbers, booleans, None (unknown), and lists and mappings of these."""
+"""A mapping of text, numbers, booleans, None (unknown), and lists and mappings of these."""
 
 
 def dumps(document: Document) -> str:
-    """`document` on one line; NaN and infinities, which JSON lacks, are null.
+    """Encode on one line, with null for NaN and infinities.
 
-    Whatever a job may have put into a name arrives escaped: nothing moves a cursor, hides text or
-    ends the line, and half a surrogate pair, on which strict parsers fail, becomes a question mark.
+    Names may be malicious: characters that move a cursor, hide text or end the line are escaped,
+    and a lone surrogate, which strict parsers reject, becomes a question mark.
     """
     text = json.dumps(document, ensure_ascii=False, default=dict).encode(errors="replace")
     plain = json.loads(text, parse_constant=lambda _: None)
@@ -23,15 +23,15 @@ def dumps(document: Document) -> str:
 
 
 def parsed(text: bytes) -> dict[str, object]:
-    """The JSON object in `text`. Raises ValueError if it is none."""
+    """Parse a JSON object. Raises ValueError."""
     try:
         return checked(dict, json.loads(text))
     except RecursionError as error:
         raise ValueError(f"{error}") from error
 
 
-def checked(kind: type[Found], given: object) -> Found:
-    """`given`, whose type is `kind` itself. Raises ValueError if it is another."""
-    if not isinstance(given, kind) or type(given) is not kind:
-        raise ValueError(f"{type(given).__name__} in place of {kind.__name__}")
-    return given
+def checked(kind: type[J], value: object) -> J:
+    """`value`, if its type is `kind` and no subclass. Raises ValueError otherwise."""
+    if not isinstance(value, kind) or type(value) is not kind:
+        raise ValueError(f"{type(value).__name__} in place of {kind.__name__}")
+    return value

@@ -1,7 +1,7 @@
-"""Log lines: logfmt as Prometheus writes it, or JSON.
+"""Log lines in Prometheus' logfmt, or JSON.
 
-A message is a constant text; its values are pairs of their own, whatever is in them:
-`log.warning("GPU is down", {"gpu": 3, "err": error})`. A pair of None is left out.
+Messages are constant; values are separate pairs, and None is omitted:
+`log.warning("GPU is down", {"gpu": 3, "err": error})`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 
 FORMATS = ("logfmt", "json")
 LEVELS = ("debug", "info", "warning", "error")
-MAX_NUMBER = 2**63
-"""Larger ones are text in JSON, as is infinity."""
+_MAX_JSON_NUMBER = 2**63
+"""Bound on numbers in JSON; larger ones are text, as is infinity."""
 
 
 def configure(level: str, layout: str) -> None:
-    """Send all logs to stderr, from `level` on, in format `layout` (one of `FORMATS`)."""
+    """Send logs from `level` on to stderr; `layout` is one of `FORMATS`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(layout))
     root = logging.getLogger()
@@ -28,7 +28,7 @@ def configure(level: str, layout: str) -> None:
 
 
 def pairs(record: logging.LogRecord) -> dict[str, object]:
-    """The values of `record`, by name."""
+    """Values of `record` by name."""
     values = record.args if isinstance(record.args, Mapping) else {}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -49,7 +49,7 @@ class _Formatter(logging.Formatter):
             "source": record.name.rpartition(".")[2],
             "msg": record.getMessage(),
         }
-        # Whatever another library calls its values, these four are ours.
+        # Another library's values do not replace these four.
         entries = {**entries, **pairs(record), **entries}
         if record.exc_info:
             entries["traceback"] = self.formatException(record.exc_info)
@@ -59,21 +59,21 @@ class _Formatter(logging.Formatter):
 
 
 def _plain(value: object) -> object:
-    """What JSON has for a value: a number where it has such a one, else text."""
-    is_number = isinstance(value, int | float) and abs(value) < MAX_NUMBER
+    """`value` if it is a JSON number, else text."""
+    is_number = isinstance(value, int | float) and abs(value) < _MAX_JSON_NUMBER
     return value if is_number else _text(value)
 
 
 def _text(value: object) -> str:
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001 - a line must not be lost for one value
+    except Exception as error:  # noqa: BLE001 - log the line regardless
         return f"{type(value).__name__} ({type(error).__name__})"
 
 
 def _quoted(value: str) -> str:
     if value and value.isprintable() and not set(value) & set(' "='):
         return value
-    # Non-printable text is escaped, as it could break or colour the line.
+    # Non-printable characters could break or colour the line.
     quoted = json.dumps(value, ensure_ascii=not value.isprintable())
     return quoted.replace("\x7f", r"\u007f")

@@ -1,4 +1,4 @@
-"""Limiting log lines: changes are logged, but not each time if they keep coming back."""
+"""A rate limit for log lines about recurring changes."""
 
 from __future__ import annotations
 
@@ -7,40 +7,39 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-MOST_LINES = 5
-QUIET_SECONDS = 60.0
+MAX_LINES = 5
+THROTTLE_SECONDS = 60.0
 
 
 class LogThrottle:
-    """Remembers what was logged: for one subject, at most `MOST_LINES` in `QUIET_SECONDS`.
+    """Limits log lines to `MAX_LINES` per subject in `THROTTLE_SECONDS`, as jobs can cause faults.
 
-    A job may make a fault come and go as often as it likes. A change beyond the limit is logged
-    later, if it has lasted until then.
+    A change beyond the limit is logged later if it lasts.
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds."""
         self._log = log
         self._clock = clock
-        self._known: dict[str, tuple[object, deque[float]]] = {}
-        """By subject: the state that was logged last, and when the last ones were."""
+        self._logged: dict[str, tuple[object, deque[float]]] = {}
+        """Last logged state and times of the last lines, by subject."""
 
     def is_new(self, subject: str, state: object, usual: object = None) -> bool:
-        """Whether to log that `subject` is in `state`; it starts in state `usual`."""
-        known = self._known.get(subject)
-        if (known[0] if known else usual) == state:
+        """Whether to log `state` of `subject`, which is `usual` at first."""
+        logged = self._logged.get(subject)
+        if (logged[0] if logged else usual) == state:
             return False
-        when = known[1] if known else deque[float](maxlen=MOST_LINES)
+        times = logged[1] if logged else deque[float](maxlen=MAX_LINES)
         now = self._clock()
-        if len(when) == MOST_LINES and now - when[0] < QUIET_SECONDS:
+        if len(times) == MAX_LINES and now - times[0] < THROTTLE_SECONDS:
             return False
-        when.append(now)
-        self._known[subject] = state, when
+        times.append(now)
+        self._logged[subject] = state, times
         return True
 
-    def forget(self, name: str) -> None:
-        """Drop all subjects that contain `name`: what it names is gone."""
-        self._known = {about: told for about, told in self._known.items() if name not in about}
+    def evict(self, name: str) -> None:
+        """Drop all subjects that contain `name`."""
+        self._logged = {k: entry for k, entry in self._logged.items() if name not in k}
 
     def log_change(
         self,
@@ -55,12 +54,12 @@ class LogThrottle:
         """Log a change of `trouble`.
 
         Args:
-            level: The level while there is `trouble`; INFO once there is none.
-            subject: What the limit of lines is for.
-            trouble: The state; None: all is well.
-            texts: The message while there is trouble, and the one once there is none.
-            err: What went wrong.
-            values: More pairs of the line.
+            level: Level while there is `trouble`; INFO once there is none.
+            subject: Subject of the limit.
+            trouble: The state; None without trouble.
+            texts: Message with trouble, and without.
+            err: The error.
+            values: Other pairs of the line.
         """
         if self.is_new(subject, trouble):
             self._log.log(
@@ -68,8 +67,8 @@ class LogThrottle:
             )
 
     def log_fault(self, step: str, error: Exception | None, **values: object) -> None:
-        """Log that `step` fails, with the traceback; without `error`, that it works again."""
-        if error is None and not self._known:
+        """Log a failure of `step` with the traceback, or its recovery without `error`."""
+        if error is None and not self._logged:
             return  # nothing has ever failed
         if not self.is_new(" ".join((step, *map(str, values.values()))), _place(error)):
             return
@@ -78,12 +77,12 @@ class LogThrottle:
         self._log.log(level, text, {**values, "err": error}, exc_info=error)
 
     def guarded(self, step: str, **values: object) -> Guard:
-        """Swallow whatever fails inside and log it as a fault of `step`, a constant text."""
+        """Suppress errors and log them as faults of `step`, a constant text."""
         return Guard(lambda error: self.log_fault(step, error, **values))
 
 
 class Guard:
-    """A context that swallows exceptions: a class, as a generator takes four times as long."""
+    """A context that suppresses errors: a class, as a generator takes four times as long."""
 
     __slots__ = ("_report",)
 
@@ -95,7 +94,7 @@ class Guard:
         """Begin the guarded block."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool | None:
-        """Report how the block ended; whether to swallow what it raised."""
+        """Report the end of the block; whether to suppress its error."""
         if error is not None and not isinstance(error, Exception):
             return False
         self._report(error)
@@ -103,7 +102,7 @@ class Guard:
 
 
 def _place(error: Exception | None) -> object:
-    """Type and place of the error: its text may differ each time."""
+    """Type and place of an error, as its text may vary."""
     if error is None:
         return None
     trace = error.__traceback__

@@ -1,4 +1,4 @@
-"""A thread that does one thing again and again, until it is told to stop."""
+"""A thread that repeats a step until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from contextlib import suppress
 
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 
-STOP_SECONDS = 2.0
-"""For a step to end that is no longer wanted; one that hangs is left alone."""
-
 
 class Loop:
-    """Takes a step, rests, and so on; what a step raises is logged, and costs only that step."""
+    """Repeats a step with pauses in a thread; errors of a step are logged."""
 
     def __init__(
         self,
@@ -30,11 +27,11 @@ class Loop:
         """Nothing runs before `start`.
 
         Args:
-            name: Of the thread, and of what the log says to fail.
-            step: Returns the seconds until the next one (`math.inf`: until `wake`), None: as many
-                as usual. SystemExit ends it, for a thread that was replaced.
-            pause_seconds: The usual pause, also after a step that fails.
-            log: For what a step raises.
+            name: Name of the thread, also in the log.
+            step: Returns the seconds until the next step: `math.inf` until `wake`, None for
+                `pause_seconds`. SystemExit ends the step, for a replaced thread.
+            pause_seconds: The default pause, also after a failed step.
+            log: Logger for errors.
             last: Called at the end, in the thread.
         """
         self._name = name
@@ -43,40 +40,40 @@ class Loop:
         self._last = last
         self._faults = LogThrottle(log)
         self._stopping = threading.Event()
-        self._wanted = threading.Event()
+        self._wake = threading.Event()
         self._ended_ns: int | None = None
-        """When the last step ended, monotonic; None before `start`."""
+        """Monotonic end of the last step; None before `start`."""
         self.thread = self._new_thread()
 
     def start(self) -> None:
-        """Start the thread; returns at once."""
+        """Start the thread."""
         self._ended_ns = time.monotonic_ns()
         self.thread.start()
 
     def wake(self) -> None:
-        """End the pause, or leave out the next one. For any thread."""
-        self._wanted.set()
+        """End the pause, or skip the next one; from any thread."""
+        self._wake.set()
 
-    def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
-        """End the thread after its step; whether it has ended. A timeout of 0 does not wait."""
+    def stop(self, timeout_seconds: float = 2.0) -> bool:
+        """End the thread after its step and return whether it has ended within the timeout."""
         self._stopping.set()
-        self._wanted.set()
+        self._wake.set()
         if timeout_seconds and self.thread.is_alive():
             self.thread.join(timeout_seconds)
         return not self.thread.is_alive()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the thread is alive."""
         return self.thread.is_alive()
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called: a step that takes long must end."""
+        """Whether `stop` was called, upon which a long step must end."""
         return self._stopping.is_set()
 
     def rest(self, seconds: float) -> bool:
-        """Rest within a step, whoever calls `wake`; whether to go on."""
+        """Pause within a step, regardless of `wake`; returns whether to go on."""
         return not self._stopping.wait(max(seconds, 0.0))
 
     def silent_seconds(self, now_ns: int) -> float:
@@ -84,7 +81,7 @@ class Loop:
         return (now_ns - (now_ns if self._ended_ns is None else self._ended_ns)) / 1e9
 
     def replace(self) -> None:
-        """Go on in another thread, as this one hangs; it ends once its step does."""
+        """Continue in a new thread, as this one hangs; it ends after its step."""
         self.thread = self._new_thread()
         self.thread.start()
 
@@ -93,14 +90,14 @@ class Loop:
 
     def _run(self) -> None:
         while not self._stopping.is_set() and self._goes_on():
-            self._wanted.clear()
+            self._wake.clear()
             pause = None
             with suppress(SystemExit), self._faults.guarded("step", thread=self._name):
                 pause = self._step()
             self._ended_ns = time.monotonic_ns()
             pause = self._pause_seconds if pause is None else pause
             if pause > 0 and not self._stopping.is_set():
-                self._wanted.wait(None if pause == math.inf else pause)
+                self._wake.wait(None if pause == math.inf else pause)
         if self._last and self._goes_on():
             with self._faults.guarded("step", thread=self._name):
                 self._last()

@@ -1,9 +1,8 @@
-"""Colours: each wait has the same colour wherever people see it.
+"""Colours of the waits in dashboards, the status page and the terminal.
 
-Dashboards, the status page and the terminal use these. They are the colours of Okabe and Ito, with
-a few in between. Tests keep any two apart in normal, red-blind and green-blind vision by 16 (CIE
-L*a*b*). A name always accompanies a colour. On Grafana's dark panels each colour has a contrast of
-at least 3, which thin lines need.
+They are Okabe and Ito's, with intermediate ones. Any two differ by at least 16 (CIE L*a*b*) in
+normal, red-blind and green-blind vision, which tests check. On Grafana's dark panels each has a
+contrast of at least 3, which thin lines need. A name always accompanies a colour.
 """
 
 from __future__ import annotations
@@ -27,4 +26,4 @@ WAITING_ON: dict[str, str] = {
 }
 
 ON_DARK = {"peer": "#C7C16B", "asleep": "#A39958"}
-"""Instead of the two that are brightest, on large areas of a dark page."""
+"""Replacements for the two brightest colours, on large areas of a dark page."""

@@ -1,13 +1,10 @@
-"""Whether we run in a pod: remedies differ there."""
+"""Detects a Kubernetes pod, in which remedies differ."""
 
 from __future__ import annotations
 
 import os
 
-_VARIABLE = "KUBERNETES_SERVICE_HOST"
-"""Set by the kubelet in every container."""
-
 
 def in_a_pod() -> bool:
-    """Whether a kubelet started us."""
-    return _VARIABLE in os.environ
+    """Whether a kubelet started this process; it sets the variable in every container."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ

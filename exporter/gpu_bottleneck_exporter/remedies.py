@@ -1,4 +1,4 @@
-"""What each `waiting_on` means, and what to do about it and about missing signals of the host."""
+"""Meanings, remedies and runbooks by `waiting_on`, and remedies for missing host signals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAITS_FOR: dict[str, str] = {
     stall.ASLEEP: "a sleeping job",
     stall.UNKNOWN: "an unknown cause",
 }
-"""By `waiting_on`, as the end of a sentence that begins with "Waiting for"."""
+"""Awaited resource by `waiting_on`, to follow "Waiting for"."""
 MEANINGS: dict[str, str] = {
     stall.UNALLOCATED: "no process holds the GPU",
     stall.HOST_CODE: "the main process computes while the GPU has no work",
@@ -43,13 +43,13 @@ MEANINGS: dict[str, str] = {
     stall.ASLEEP: "nothing runs: a notebook left open, a pause between phases, or a deadlock",
     stall.UNKNOWN: "the signals could not be read, or the GPU's driver holds the job up",
 }
-"""By `waiting_on`, as a sentence that explains it."""
+"""Explanation by `waiting_on`."""
 MIN_WORKING_RATIO = 0.05
-"""Busy share from which a job that sleeps is one that sleeps between its steps."""
+"""Busy share from which a sleeping job is one that sleeps between steps."""
 MEANINGS_AT_WORK = {stall.ASLEEP: "the loop sleeps between its steps"}
-"""The same of a GPU that works at times."""
+"""Overrides for a GPU of at least `MIN_WORKING_RATIO`."""
 LIMITS = WAITS_FOR | {stall.ASLEEP: "its own sleep", stall.PEER: "the wait for other GPUs"}
-"""By `waiting_on`, as what limits a job next."""
+"""Next bottleneck of a job by `waiting_on`."""
 SETTINGS = {
     NUM_WORKERS: "loader workers",
     CPU_LIMIT: "CPU limit",
@@ -57,9 +57,9 @@ SETTINGS = {
     HOST_CODE: "Python code",
     CHECKPOINTS: "checkpoint time",
 }
-"""What a recommendation changes, by knob."""
+"""Name of the recommended setting by knob."""
 REMEDIES: dict[str, str] = {
-    stall.UNALLOCATED: "give it to a job, or tell the scheduler that it is free",
+    stall.UNALLOCATED: "allocate it to a job, or report it to the scheduler as free",
     stall.HOST_CODE: "find the line with `diagnose --stacks`; load data in workers, call .item() "
     "less often, use torch.compile",
     stall.WORKER_CPU: "more workers if cores are free; else preprocess offline or on the GPU "
@@ -78,24 +78,24 @@ REMEDIES: dict[str, str] = {
     stall.ASLEEP: "ask the owner; `diagnose --stacks` names the line in which it sleeps",
     stall.UNKNOWN: "run `check`: it names the missing permission",
 }
-"""The first thing to try, by `waiting_on`."""
+"""First remedy to try, by `waiting_on`."""
 REMEDIES_AT_WORK = {
-    stall.ASLEEP: "find the line with `diagnose --stacks`: what it waits for may be done in the "
-    "background, or less often",
+    stall.ASLEEP: "find the line with `diagnose --stacks`, and do its work in the background or "
+    "less often",
 }
-"""The same of a GPU that works at times."""
+"""Overrides for a GPU of at least `MIN_WORKING_RATIO`."""
 REMEDIES_OF_MAIN = {
     stall.NETWORK: "the main process waits for its own requests: make them in the background (a "
-    "thread, loader workers) or less often, or prefetch what they bring",
+    "thread, loader workers) or less often, or prefetch the data",
 }
-"""The same where the main process itself waits, and no worker."""
+"""Overrides if the main itself waits, and no worker."""
 REMEDIES_BY_REFUSAL = {
     "churn": "keep the workers between epochs: persistent_workers=True, or longer epochs",
     "pinned": "let the workers run on all CPUs of the job: find what sets their affinity "
     "(OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY, sched_setaffinity, taskset), or undo it in "
     "worker_init_fn",
 }
-"""The first thing to try where a prescription is refused for this reason, whatever it waits for."""
+"""Overrides by reason of a refused prescription, for any cause."""
 RUNBOOKS: dict[str, str] = {
     stall.HOST_CODE: "GpuStarved-host_loop_bound",
     stall.WORKER_CPU: "GpuStarved-cpu_preprocessing_bound",
@@ -110,9 +110,9 @@ RUNBOOKS: dict[str, str] = {
     stall.ASLEEP: "GpuIdle-allocated_idle",
     stall.UNKNOWN: "GpuUnexplainedLowUtilization",
 }
-"""By `waiting_on`; an unallocated GPU needs none."""
+"""Runbook by `waiting_on`; an unallocated GPU needs none."""
 RUNBOOKS_AT_WORK = {stall.ASLEEP: "GpuUnexplainedLowUtilization"}
-"""The same of a GPU that works at times."""
+"""Overrides for a GPU of at least `MIN_WORKING_RATIO`."""
 RUNBOOKS_BY_REFUSAL = {"churn": "GpuStarved-worker_churn"}
 RUNBOOK_OF_DOWN = "GpuTelemetryLost"
 
@@ -125,26 +125,26 @@ SIGNAL_REMEDIES: dict[str, str] = {
     "mount the host's /sys read-only and name it with --path.sysfs",
     "schedstat": "the kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO): run queue delay is "
     "unknown, and contention shows as host_code or worker_cpu",
-    "wait_channel": "the kernel hides what processes sleep in, so network, queue, requests and "
-    "asleep become unknown: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it "
-    "as root",
+    "wait_channel": "the kernel hides the wait channels of processes, so network, queue, requests "
+    "and asleep become unknown: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run "
+    "it as root",
     "connections": "requests pending on connections cannot be seen, so only blocking reads of "
     "remote data count as network, and servers count as asleep: give the exporter CAP_SYS_PTRACE "
     "and CAP_DAC_READ_SEARCH in the host's PID namespace, on Linux 5.6 or later with a seccomp "
     "profile that allows pidfd_getfd",
     "all_threads": "a process has more threads than the exporter watches (128): it watches active "
-    "ones first and may miss what the others wait for",
+    "ones first and may miss the waits of the others",
     "own_cpu": "the exporter itself gets no CPU for a quarter of the time or more, so it reads "
-    "late, and what it missed is absent or unobserved: give it more CPU (resources.requests.cpu "
+    "late, and missed values are absent or unobserved: give it more CPU (resources.requests.cpu "
     "in the chart, CPUWeight= in a unit), remove its CPU limit, or leave the machine a core",
     "all_sockets": "a process has more sockets than the exporter checks (64 at a time, in turn): "
     "it may miss requests that are answered soon",
     "all_processes": "a GPU has more workers than the exporter reads every two seconds (512 a "
     "second over all GPUs): their counters come later, and beyond 8192 not at all; see "
     "gpu_exporter_feeder_processes",
-    "process_io": "what processes read and wrote, their /dev/shm and their environment cannot be "
-    "read, so memory shows as storage, copying as host_code or worker_cpu, and peer only within "
-    "one process: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",
+    "process_io": "the I/O counters, /dev/shm and environment of processes cannot be read, so "
+    "memory shows as storage, copying as host_code or worker_cpu, and peer only within one "
+    "process: give the exporter CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or run it as root",
     "host_pids": "some processes cannot be seen, so GPUs seem free or wait for an unknown cause: "
     "set hostPID: true in the pod (docker: --pid=host); where /proc is mounted with hidepid, add "
     "the exporter to the group of its gid= or run it as root",
@@ -154,4 +154,4 @@ SIGNAL_REMEDIES: dict[str, str] = {
     "cgroup_memory": "no cgroup memory controller is mounted, so limits, use and refaults cannot "
     "be seen: mount the host's /sys/fs/cgroup read-only, see --path.sysfs",
 }
-"""What a missing signal costs, and how to get it; those of GPUs have their driver's."""
+"""Consequence and remedy by missing signal; drivers have those of GPUs."""

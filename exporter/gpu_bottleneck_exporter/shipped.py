@@ -1,6 +1,6 @@
-"""Commands that print what comes with the package: rules, dashboards, runbooks, shell completion.
+"""Commands that print packaged files: rules, dashboards, runbooks, shell completion.
 
-What carries them out is imported when they run, as in `cli`.
+Implementations are imported on use, as in `cli`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.flags import PROGRAM, Command, Decorator, flag
 
 
 def _writing(text: str) -> Decorator:
-    """`--output`, with `text` as its help, and `--force`."""
+    """Decorator that adds `--output`, with `text` as its help, and `--force`."""
     folder = click.Path(file_okay=False, path_type=Path)
     output = flag("output DIR", "folder", type=folder, help=text)
     force = flag("force", is_flag=True, help="Let --output overwrite files that differ.")
@@ -28,7 +28,7 @@ def _writing(text: str) -> Decorator:
     "dialect",
     type=click.Choice(["exporter", "dcgm", "both"]),
     default="exporter",
-    help="Whose metrics the rules read: this exporter's, dcgm-exporter's, or both side by side.",
+    help="Source of the metrics: this exporter, dcgm-exporter, or both side by side.",
 )
 @flag(
     "jobstats",
@@ -37,8 +37,8 @@ def _writing(text: str) -> Decorator:
 )
 @flag(
     "owner-label LABEL",
-    help="Bill what jobs lost to the value of this label of kube_pod_labels, else of "
-    "kube_namespace_labels, such as label_team; without one to namespaces and users.",
+    help="Attribute losses of jobs to the value of this label of kube_pod_labels, or else of "
+    "kube_namespace_labels, such as label_team; by default to namespaces and users.",
 )
 @flag(
     "budget OWNER=HOURS",
@@ -51,7 +51,7 @@ def _writing(text: str) -> Decorator:
     "alert NAME=SEVERITY",
     "alerts",
     multiple=True,
-    help="Severity of an alert: critical, warning or info; off leaves it out. Repeatable.",
+    help="Severity of an alert: critical, warning or info; off omits it. Repeatable.",
 )
 @flag(
     "group-size N",
@@ -95,7 +95,7 @@ def _writing(text: str) -> Decorator:
 @flag("name", help="Name of the objects; gpu-bottleneck-exporter if omitted.")
 @flag("namespace", help="Namespace of the objects.")
 @flag("label K=V", "labels", multiple=True, help="Label of the objects; repeatable.")
-def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
+def rules(folder: Path | None, *, force: bool, **options: Any) -> None:
     """Print or write the recording and alerting rules.
 
     Prints all groups as one file. With --output it writes rule files and, in alertmanager/, an
@@ -121,23 +121,23 @@ def rules(folder: Path | None, *, force: bool, **wanted: Any) -> None:
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
     from gpu_bottleneck_exporter.commands import rules as output  # noqa: PLC0415
 
-    wanted["severities"] = output.severities(wanted.pop("alerts"))
-    wanted["budgets"] = output.hours(wanted["budgets"])
-    choice = output.RuleOptions(**wanted)
+    options["severities"] = output.severities(options.pop("alerts"))
+    options["budgets"] = output.hours(options["budgets"])
+    choice = output.RuleOptions(**options)
     if folder is not None:
         files.write(folder, output.rendered(choice), force=force)
-        if not choice.prometheusrule:  # the operator has routes of its own
+        if not choice.prometheusrule:  # the operator has its own routes
             files.write_examples(folder, rulepack.routes())
     else:
         click.echo(output.printed(choice), nl=False)
 
 
 def _names(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
-    """Names that the command `ctx.command` knows: `dashboards` or `runbook`."""
+    """Completions of a dashboard's or runbook's name."""
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
 
-    known = files.runbooks() if ctx.command is runbook else files.dashboards()
-    return [name for name in known if name.startswith(typed)]
+    pages = files.runbooks() if ctx.command is runbook else files.dashboards()
+    return [name for name in pages if name.startswith(typed)]
 
 
 @click.command(cls=Command)
@@ -162,13 +162,13 @@ def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
     """
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
 
-    known = files.dashboards()
+    texts = files.dashboards()
     if folder is not None and name is not None:
         raise SettingsError("--output writes all dashboards: omit the name")
     if folder is not None:
-        files.write(folder, {f"{name}.json": text for name, text in known.items()}, force=force)
+        files.write(folder, {f"{name}.json": text for name, text in texts.items()}, force=force)
     else:
-        click.echo(files.select(known, "dashboard", name), nl=False)
+        click.echo(files.select(texts, "dashboard", name), nl=False)
 
 
 @click.command(cls=Command)
@@ -176,16 +176,16 @@ def dashboards(name: str | None, folder: Path | None, *, force: bool) -> None:
 def runbook(name: str | None) -> None:
     """List the runbooks, or print one.
 
-    NAME is that of an alert, a cause, or what a GPU waits for.
+    NAME is an alert, a cause, or a value of the label waiting_on.
 
     \b
     List the runbooks:
       $ gpu-bottleneck-exporter runbook
-    What to do about an alert:
+    The runbook of an alert:
       $ gpu-bottleneck-exporter runbook GpuStraggler | less
-    What to do about the cause that an alert names:
+    The runbook of an alert's cause:
       $ gpu-bottleneck-exporter runbook cpu_throttled | less
-    What to do about what a GPU waits for:
+    The runbook of a wait:
       $ gpu-bottleneck-exporter runbook worker_cpu | less
 
     \b
@@ -197,19 +197,19 @@ def runbook(name: str | None) -> None:
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
     from gpu_bottleneck_exporter.remedies import RUNBOOKS  # noqa: PLC0415
 
-    known = files.runbooks()
-    by_cause = {page.partition("-")[2]: page for page in known}
+    pages = files.runbooks()
+    by_cause = {page.partition("-")[2]: page for page in pages}
     page = {**by_cause, **RUNBOOKS}.get(name, name.removesuffix(".md")) if name else None
-    click.echo(files.select(known, "runbook", page), nl=False)
+    click.echo(files.select(pages, "runbook", page), nl=False)
 
 
 @click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what completes commands in a shell.
+    """Print a completion script for a shell.
 
-    A shell that reads it at its start completes commands, options and names.
+    A shell that reads it at startup completes commands, options and names.
 
     \b
     For bash 4.4 or later:

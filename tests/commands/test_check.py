@@ -23,7 +23,7 @@ from gpu_bottleneck_exporter.driver.readings import Activity
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.sampling.signals import _OF_THE_HOST
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
-from gpu_bottleneck_exporter.settings import RENOUNCEABLE, Settings
+from gpu_bottleneck_exporter.settings import OPTIONAL_SIGNALS, Settings
 from support.board import Board
 from support.drivers import Libraries
 from support.logged import logged
@@ -293,7 +293,7 @@ def test_what_somebody_does_without_is_no_gap(
 
 def test_one_can_do_without_each_signal_of_the_host_and_the_kubelet() -> None:
     hosts = set(_OF_THE_HOST) - {"all_threads", "all_sockets", "all_processes"}
-    assert {*RENOUNCEABLE} == hosts | {"kubelet"}
+    assert {*OPTIONAL_SIGNALS} == hosts | {"kubelet"}
 
 
 def test_what_the_driver_finds_wrong_with_a_gpu_is_a_gap(on: On) -> None:

@@ -117,16 +117,16 @@ def test_a_full_disk_costs_a_line_and_what_was_to_be_written(
 STORING = """
 import resource, sys, tempfile
 from gpu_bottleneck_exporter.jobs.store import Row, Store
-from gpu_bottleneck_exporter.settings import MOST_JOBS
+from gpu_bottleneck_exporter.settings import MAX_JOBS
 try:
     raise SystemExit(f"{tempfile.gettempdir()} is writable")
 except FileNotFoundError:
     pass
-rows = [Row(f"pod-{n:036}", f"namespace-{n % 99}", 1.7e9 + n, b"{}") for n in range(MOST_JOBS)]
-store = Store(sys.argv[1], MOST_JOBS, 1e9)
+rows = [Row(f"pod-{n:036}", f"namespace-{n % 99}", 1.7e9 + n, b"{}") for n in range(MAX_JOBS)]
+store = Store(sys.argv[1], MAX_JOBS, 1e9)
 store.write(rows[:1], 1.7e9)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-assert store.write(rows, 1.7e9 + MOST_JOBS), "not written"
+assert store.write(rows, 1.7e9 + MAX_JOBS), "not written"
 for extra in range(3):
     assert store.write([Row(f"extra-{extra}", "eve", 2e9 + extra, b"{}")], 2e9), "not evicted"
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024

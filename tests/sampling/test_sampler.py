@@ -38,7 +38,7 @@ from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import OPENING, Sampler
 from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
-from gpu_bottleneck_exporter.settings import MINIMUM_INTERVAL_SECONDS, Settings
+from gpu_bottleneck_exporter.settings import MIN_SAMPLING_INTERVAL_SECONDS, Settings
 from support import samplers
 from support.board import CALLS, Board
 from support.drivers import Libraries
@@ -480,7 +480,7 @@ def test_who_asks_all_the_time_has_it_read_not_all_the_time(stage: Stage) -> Non
         time.sleep(0.001)
     seconds = time.monotonic() - began
     # Its own interval, which is as short, goes on beside that.
-    assert len(seen) < 3 + 2 * seconds / MINIMUM_INTERVAL_SECONDS
+    assert len(seen) < 3 + 2 * seconds / MIN_SAMPLING_INTERVAL_SECONDS
 
 
 def test_stopping_does_not_wait_for_a_hung_gpu(

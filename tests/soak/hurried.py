@@ -77,7 +77,7 @@ def main(by: float, port: int, web_config: str, jobs_file: str) -> None:
     quick = [replace(one, every_seconds=one.every_seconds / by) for one in ALL]
     quick = [counted(one) if one.name == "utilization" else one for one in quick]
     vars(serve)["enabled"] = lambda _: (*quick,)
-    bounds.MINIMUM_INTERVAL_SECONDS = 0.0
+    bounds.MIN_SAMPLING_INTERVAL_SECONDS = 0.0
     chosen = bounds.Settings(
         interval_seconds=1 / by,
         deadline_seconds=DEADLINE_SECONDS,

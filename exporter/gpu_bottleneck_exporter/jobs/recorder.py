@@ -254,7 +254,7 @@ class JobRecorder:
         """Evict `jobs`, and books of GPUs without processes or recent ticks."""
         for job in jobs:
             del self.jobs[job.id]
-            self._throttle.forget(job.id)
+            self._throttle.evict(job.id)
         since_ns = self.now_ns() - 2 * BACKFILL_NS
         self._books = {
             uuid: book

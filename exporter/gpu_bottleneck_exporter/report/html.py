@@ -10,7 +10,7 @@ from itertools import zip_longest
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, UNKNOWN
 from gpu_bottleneck_exporter.jobs.model import JobGpu, steps
 from gpu_bottleneck_exporter.markup.html import Html, described, element, filled, join, listed
-from gpu_bottleneck_exporter.markup.strip import axis, legend, strip
+from gpu_bottleneck_exporter.markup.strip import LEGEND_TEXTS, axis, legend, strip
 from gpu_bottleneck_exporter.markup.style import STYLE, digest
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Parts, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import parts

@@ -196,7 +196,7 @@ class GpuReader:
             for who in (device.identity for device in devices)
         }
         for uuid in before.keys() - self._ledgers.keys():
-            self._throttle.forget(uuid)
+            self._throttle.evict(uuid)
             if self._watch is not None:
                 self._watch.forget(uuid)
         self._opened = tuple(Opened(d, self._ledgers[d.identity.uuid]) for d in devices)

@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.accounting.tick import Subscriber
 from gpu_bottleneck_exporter.driver.about import NO_GPU, UNKNOWN_DRIVER, About
 from gpu_bottleneck_exporter.driver.protocol import AccessLost, Driver, DriverError, DriverUnusable
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, Processes, System
-from gpu_bottleneck_exporter.logthrottle import QUIET_SECONDS, LogThrottle
+from gpu_bottleneck_exporter.logthrottle import THROTTLE_SECONDS, LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.pod import in_a_pod
 from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector
@@ -413,6 +413,6 @@ class Sampler:
 
     def _log_event(self, event: ErrorEvent, kind: str) -> None:
         """Log `event`, once a minute for each kind: a job can cause thousands."""
-        minute = int(time.monotonic() / QUIET_SECONDS)
+        minute = int(time.monotonic() / THROTTLE_SECONDS)
         if self._throttle.is_new(str(event), minute):
             log.warning("error event", {"gpu": event.index, "event": kind, "code": event.code})

@@ -472,7 +472,7 @@ class HostSampler:
     def _drop(self, uuid: str, feed: FeederGroup) -> None:
         """Forget GPU `uuid`, which is no more."""
         feed.close()
-        self._throttle.forget(uuid)
+        self._throttle.evict(uuid)
         if self._prescribers:
             self._prescribers.forget(uuid)
         if self.lines:

@@ -23,13 +23,13 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.schedule import LONG_NS, Backoff, Every
-from gpu_bottleneck_exporter.settings import MINIMUM_INTERVAL_SECONDS, Settings
+from gpu_bottleneck_exporter.settings import MIN_SAMPLING_INTERVAL_SECONDS, Settings
 
 log = logging.getLogger(__name__)
 
 _STAYS_SECONDS = LONG_NS / 1e9
 """A GPU that was up for so long is not one that comes and goes."""
-_JUST_NS = int(MINIMUM_INTERVAL_SECONDS * 1e9)
+_JUST_NS = int(MIN_SAMPLING_INTERVAL_SECONDS * 1e9)
 APART_SECONDS = 0.001
 """Between the ticks of two GPUs: one after the other, they find warm caches and never wait for
 Python's lock. A thread that wakes early by less has reached its tick."""
