@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpu_bottleneck_exporter
-from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
+from gpu_bottleneck_exporter.log import LOG_FORMATS, LOG_LEVELS, configure
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 Said = Callable[[], str]
@@ -72,7 +72,7 @@ class Odd:
         raise ValueError
 
 
-@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("layout", LOG_FORMATS)
 def test_values_that_have_no_text_or_our_names_cost_no_line(said: Said, layout: str) -> None:
     configure("info", layout)
     values = {"msg": "forged", "level": "error", "odd": Odd(), "n": 10**5000, "inf": math.inf}
@@ -112,13 +112,13 @@ def test_a_traceback_stays_within_its_line(said: Said) -> None:
     assert text.endswith("ZeroDivisionError: division by zero")
 
 
-@pytest.mark.parametrize("lowest", LEVELS)
+@pytest.mark.parametrize("lowest", LOG_LEVELS)
 def test_only_the_level_and_those_above_are_written(said: Said, lowest: str) -> None:
     configure(lowest, "json")
-    for level in LEVELS:
+    for level in LOG_LEVELS:
         logging.getLogger("x").log(getattr(logging, level.upper()), "said")
     written = [json.loads(line)["level"] for line in said().splitlines()]
-    assert written == list(LEVELS[LEVELS.index(lowest) :])
+    assert written == list(LOG_LEVELS[LOG_LEVELS.index(lowest) :])
 
 
 def test_a_message_is_a_constant_text_and_its_values_are_pairs() -> None:
@@ -132,7 +132,7 @@ def test_a_message_is_a_constant_text_and_its_values_are_pairs() -> None:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func.value) == "log"
-        and node.func.attr in (*LEVELS, "exception")
+        and node.func.attr in (*LOG_LEVELS, "exception")
     ]
     assert len(calls) > 20
     for call in calls:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from gpu_bottleneck_exporter.log import FORMATS, LEVELS, configure
+from gpu_bottleneck_exporter.log import LOG_FORMATS, LOG_LEVELS, configure
 from gpu_bottleneck_exporter.settings import Settings
 
 PROGRAM = "gpu-bottleneck-exporter"
@@ -198,7 +198,6 @@ class Group(click.Group):
 
 
 def _collectors(options: Iterable[click.Parameter]) -> tuple[str, str]:
-    """The help entry of all collectors."""
     switches = [option for option in options if option.opts[0].startswith("--collector.")]
     names = ", ".join(sorted(switch.opts[0].partition(".")[2] for switch in switches))
     off = ", ".join(s.opts[0].partition(".")[2] for s in switches if not s.default)
@@ -239,7 +238,6 @@ def _setting(declared: str, name: str, text: str, default: object, kind: object 
 
 
 def _setting_option(setting: Field[object]) -> Option:
-    """The option for a field of `Settings`."""
     # A string, as environment variables have no lists.
     default = "" if isinstance(setting.default, frozenset) else setting.default
     # `Settings` or `check` report unreadable paths.
@@ -249,7 +247,7 @@ def _setting_option(setting: Field[object]) -> Option:
 
 
 def _log_options(level: str) -> Iterator[Option]:
-    levels, formats = click.Choice(LEVELS, case_sensitive=False), click.Choice(FORMATS)
+    levels, formats = click.Choice(LOG_LEVELS, case_sensitive=False), click.Choice(LOG_FORMATS)
     yield _setting("log.level", "log_level", "Lowest level to log.", level, levels)
     yield _setting("log.format", "log_format", "Format of log lines.", "logfmt", formats)
 

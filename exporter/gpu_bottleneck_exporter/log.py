@@ -12,14 +12,14 @@ import sys
 import time
 from collections.abc import Mapping
 
-FORMATS = ("logfmt", "json")
-LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("logfmt", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 _MAX_JSON_NUMBER = 2**63
 """Bound on numbers in JSON; larger ones are text, as is infinity."""
 
 
 def configure(level: str, layout: str) -> None:
-    """Send logs from `level` on to stderr; `layout` is one of `FORMATS`."""
+    """Send logs from `level` on to stderr; `layout` is one of `LOG_FORMATS`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(layout))
     root = logging.getLogger()

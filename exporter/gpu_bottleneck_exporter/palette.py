@@ -7,9 +7,9 @@ contrast of at least 3, which thin lines need. A name always accompanies a colou
 
 from __future__ import annotations
 
-BUSY = "#0AA175"
+BUSY_COLOUR = "#0AA175"
 
-WAITING_ON: dict[str, str] = {
+WAIT_COLOURS: dict[str, str] = {
     "unallocated": "#D9D9D9",
     "host_code": "#CC79A7",
     "worker_cpu": "#E69F00",
@@ -25,5 +25,5 @@ WAITING_ON: dict[str, str] = {
     "unknown": "#6F6569",
 }
 
-ON_DARK = {"peer": "#C7C16B", "asleep": "#A39958"}
+DARK_COLOURS = {"peer": "#C7C16B", "asleep": "#A39958"}
 """Replacements for the two brightest colours, on large areas of a dark page."""

@@ -197,7 +197,6 @@ def _change_alert(alert: Fields, file: str, changes: Changes) -> None:
 
 
 def _scale(fields: Fields, factor: float) -> None:
-    """Divide the durations of a rule or group."""
     for key in {"interval", "for", "keep_firing_for"} & fields.keys():
         fields[key] = _divided(fields[key], factor)
     name, expression = fields.get("record", ""), fields.get("expr", "")

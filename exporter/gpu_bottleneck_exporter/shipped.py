@@ -133,7 +133,6 @@ def rules(folder: Path | None, *, force: bool, **options: Any) -> None:
 
 
 def _names(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
-    """Completions of a dashboard's or runbook's name."""
     from gpu_bottleneck_exporter.commands import files  # noqa: PLC0415
 
     pages = files.runbooks() if ctx.command is runbook else files.dashboards()

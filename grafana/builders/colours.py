@@ -7,7 +7,7 @@ side by side but not from memory. So a name always accompanies a colour.
 
 from __future__ import annotations
 
-from gpu_bottleneck_exporter.palette import WAITING_ON
+from gpu_bottleneck_exporter.palette import WAIT_COLOURS
 
 CAUSES: dict[str, str] = {
     # Telemetry and hardware: reds
@@ -28,28 +28,28 @@ CAUSES: dict[str, str] = {
     "restart_loop": "#BFA857",
     "allocated_never_used": "#F0E6C0",
     "interactive_session": "#C4AF74",
-    "allocated_idle": WAITING_ON["asleep"],
+    "allocated_idle": WAIT_COLOURS["asleep"],
     "oversized_gpu": "#76682D",
     # No demand: pale, as nothing is at fault
-    "waits_for_requests": WAITING_ON["requests"],
+    "waits_for_requests": WAIT_COLOURS["requests"],
     # The CPU, in orange
-    "cpu_throttled": WAITING_ON["cpu_quota"],
-    "cpu_oversubscribed": WAITING_ON["cpu_queue"],
-    "cpu_preprocessing_bound": WAITING_ON["worker_cpu"],
+    "cpu_throttled": WAIT_COLOURS["cpu_quota"],
+    "cpu_oversubscribed": WAIT_COLOURS["cpu_queue"],
+    "cpu_preprocessing_bound": WAIT_COLOURS["worker_cpu"],
     "too_few_workers": "#F2BC4D",
     "worker_churn": "#935D00",
     # The main process: purples
-    "host_loop_bound": WAITING_ON["host_code"],
+    "host_loop_bound": WAIT_COLOURS["host_code"],
     "inline_loading": "#A2497E",
     # Storage and memory of the host: blues
-    "local_storage_bound": WAITING_ON["storage"],
-    "network_storage_bound": WAITING_ON["network"],
-    "page_cache_thrash": WAITING_ON["memory"],
+    "local_storage_bound": WAIT_COLOURS["storage"],
+    "network_storage_bound": WAIT_COLOURS["network"],
+    "page_cache_thrash": WAIT_COLOURS["memory"],
     "checkpoint_stall": "#6F8FD6",
     "shm_exhausted": "#A9BFE8",
     "near_memory_limit": "#CFE0FA",
     # Between GPUs, and to them: yellows
-    "gpu_imbalance": WAITING_ON["peer"],
+    "gpu_imbalance": WAIT_COLOURS["peer"],
     "straggler": "#D6C92D",
     "uneven_work": "#BFB44A",
     "communication_bound": "#A69926",
@@ -65,9 +65,9 @@ CAUSES: dict[str, str] = {
     "near_oom": "#D1FBF0",
     "memory_not_released": "#B9E4E6",
     # Its video engines
-    "video_engine_bound": WAITING_ON["video_engine"],
+    "video_engine_bound": WAIT_COLOURS["video_engine"],
     # Without evidence
-    "unexplained_low_utilization": WAITING_ON["unknown"],
+    "unexplained_low_utilization": WAIT_COLOURS["unknown"],
 }
 
 OTHER_CAUSE = "#9097A3"

@@ -89,7 +89,7 @@ def causes_by_rank() -> Json:
 
 def waits_colours() -> dict[str, str]:
     """Colours of series named by `waiting_on`, and of busy time."""
-    return {"busy": palette.BUSY, **palette.WAITING_ON}
+    return {"busy": palette.BUSY_COLOUR, **palette.WAIT_COLOURS}
 
 
 def target_variables(metric: str) -> list[Json]:

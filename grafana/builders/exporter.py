@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter import palette
 
 OF_US = f"gpu_exporter_build_info{{{TARGETS}}}"
 OURS = f"on (job, instance) {OF_US}"
-UP, BAD = palette.WAITING_ON["unknown"], WARN
+UP, BAD = palette.WAIT_COLOURS["unknown"], WARN
 _FROM_ONE = {"color": BAD, "value": 1}
 _KNOWN = f"count(gpu_up{{{TARGETS}}}) * 0"
 """Zero where exporters report GPUs at all: added by `or`, it makes a count of none a zero."""
@@ -175,7 +175,7 @@ def _fresh() -> list[Panel]:
                 ),
             ],
             "percentunit",
-            colours={"not observed": palette.WAITING_ON["unknown"], "dropped": BAD},
+            colours={"not observed": palette.WAIT_COLOURS["unknown"], "dropped": BAD},
             reaches=0.05,
         ),
         lines(

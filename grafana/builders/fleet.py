@@ -61,7 +61,7 @@ _UNEXPLAINED = SUMMED.replace("{", '{cause="unexplained_low_utilization", ', 1)
 LOST_HOURS = f"(sum(sum_over_time({SUMMED}[$__range])) or {KNOWN}) {HOURS}"
 OF_TARGETS = f'ALERTS{{alertstate="firing", alertname=~"Gpu.+", {TARGETS}}}'
 FIRING = f'{OF_TARGETS} or ALERTS{{alertstate="firing", alertname=~"Gpu.+", {OF_NO_TARGET}}}'
-NO_CAUSE = {"other": OTHER_CAUSE, "nothing": palette.WAITING_ON["unallocated"]}
+NO_CAUSE = {"other": OTHER_CAUSE, "nothing": palette.WAIT_COLOURS["unallocated"]}
 """A zero and the rest must not look like a cause."""
 LARGEST = 10
 """More colours cannot be told apart."""
@@ -423,8 +423,8 @@ def _coverage() -> list[Panel]:
             [Query(_counted(HELD), "held", step="5m"), Query(FREE, "free", step="5m")],
             "none",
             colours={
-                "held": palette.WAITING_ON["network"],
-                "free": palette.WAITING_ON["unallocated"],
+                "held": palette.WAIT_COLOURS["network"],
+                "free": palette.WAIT_COLOURS["unallocated"],
             },
             stacked=True,
             width=12,

@@ -35,7 +35,7 @@ from builders.model import (
 from builders.panels import GAUGE, LEGEND_TABLE, lines, merged, narrow, states, table
 from gpu_bottleneck_exporter import palette
 
-WAIT = palette.WAITING_ON
+WAIT = palette.WAIT_COLOURS
 DIM = WAIT["unknown"]
 NAMED = "{{instance}} GPU {{gpu}}"
 
@@ -179,7 +179,7 @@ def _time() -> list[Panel]:
             ],
             "percentunit",
             colours={
-                "busy": palette.BUSY,
+                "busy": palette.BUSY_COLOUR,
                 "SM active": WAIT["storage"],
                 "SM occupancy": WAIT["network"],
                 "tensor": WAIT["worker_cpu"],

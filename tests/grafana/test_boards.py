@@ -148,7 +148,7 @@ def test_a_cause_or_a_wait_has_its_colour(panel: Json) -> None:
         assert told == of_causes | others
         assert None not in others.values()
     if "{{waiting_on}}" in legends:
-        assert told == {"busy": palette.BUSY, **palette.WAITING_ON}
+        assert told == {"busy": palette.BUSY_COLOUR, **palette.WAIT_COLOURS}
     options = [option for one in mappings(panel) for option in one["options"].values()]
     shown = {one["text"]: one["color"] for one in options if one["text"] in CAUSES}
     assert shown.items() <= of_causes.items()
@@ -230,14 +230,14 @@ def test_what_gpus_may_be_blind_for() -> None:
 
 
 # --- Colours: of each cause and each wait, legible on the page's two grounds ----------------------
-COLOURS = [palette.BUSY, *palette.WAITING_ON.values(), *OF_CAUSES.values()]
-COLOURS += palette.ON_DARK.values()
+COLOURS = [palette.BUSY_COLOUR, *palette.WAIT_COLOURS.values(), *OF_CAUSES.values()]
+COLOURS += palette.DARK_COLOURS.values()
 
 
 def test_every_wait_has_a_colour_and_those_of_causes_are_of_causes_of_the_rules() -> None:
-    assert tuple(palette.WAITING_ON) == WAITING_ON
+    assert tuple(palette.WAIT_COLOURS) == WAITING_ON
     assert set(OF_CAUSES) <= CAUSES
-    for one in (OF_CAUSES, {"busy": palette.BUSY, **palette.WAITING_ON}):
+    for one in (OF_CAUSES, {"busy": palette.BUSY_COLOUR, **palette.WAIT_COLOURS}):
         assert len(set(one.values())) == len(one)
 
 
@@ -288,8 +288,8 @@ def lab(colour: str, vision: str) -> tuple[float, float, float]:
 
 @each(VISION)
 def test_any_two_waits_can_be_told_apart_by_colour(vision: str) -> None:
-    light = {"busy": palette.BUSY, **palette.WAITING_ON}
-    for colours in (light, light | palette.ON_DARK):
+    light = {"busy": palette.BUSY_COLOUR, **palette.WAIT_COLOURS}
+    for colours in (light, light | palette.DARK_COLOURS):
         for one, other in combinations(colours, 2):
             assert dist(lab(colours[one], vision), lab(colours[other], vision)) >= 16, (one, other)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.log import FORMATS, LEVELS
+from gpu_bottleneck_exporter.log import LOG_FORMATS, LOG_LEVELS
 from gpu_bottleneck_exporter.web.config import parse
 from helm import chart
 from helm.chart import below, rendered
@@ -76,8 +76,8 @@ def test_values_that_contradict_each_other(said: str) -> None:
 def test_the_schema_knows_what_the_command_and_a_parent_chart_know() -> None:
     assert rendered({"global": {"a": {"b": 1}}, "enabled": True}).objects
     exporter = SCHEMA["properties"]["exporter"]["properties"]
-    assert set(exporter["logLevel"]["enum"]) == set(LEVELS)
-    assert set(exporter["logFormat"]["enum"]) == set(FORMATS)
+    assert set(exporter["logLevel"]["enum"]) == set(LOG_LEVELS)
+    assert set(exporter["logFormat"]["enum"]) == set(LOG_FORMATS)
     assert set(exporter["disabledCollectors"]["items"]["enum"]) == {c.name for c in ALL}
     assert set(exporter["enabledCollectors"]["items"]["enum"]) == {c.name for c in ALL if not c.on}
 

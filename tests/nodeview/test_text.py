@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.nodeview.model import (
     Node,
     ProcessEntry,
 )
-from gpu_bottleneck_exporter.palette import WAITING_ON
+from gpu_bottleneck_exporter.palette import WAIT_COLOURS
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES, RUNBOOKS
 from gpu_bottleneck_exporter.rulepack import files
 from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
@@ -148,7 +148,7 @@ def test_nobody_is_not_the_same_as_not_known() -> None:
 def test_every_wait_has_a_remedy_and_a_runbook_that_exists() -> None:
     assert f"{RUNBOOK_BASE}/" in files()["alerts.yml"]
     assert MEANINGS.keys() == remedies.WAITS_FOR.keys() == REMEDIES.keys()
-    assert MEANINGS.keys() == WAITING_ON.keys() == {*stall.WAITING_ON}
+    assert MEANINGS.keys() == WAIT_COLOURS.keys() == {*stall.WAITING_ON}
     assert all((*MEANINGS.values(), *REMEDIES.values()))
     assert REMEDIES.keys() - RUNBOOKS.keys() == {"unallocated"}
     assert {*RUNBOOKS.values(), remedies.RUNBOOK_OF_DOWN} <= runbooks().keys()

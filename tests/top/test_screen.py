@@ -248,7 +248,7 @@ def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
 
 
 def test_the_colours_of_waits_can_be_told_apart_in_256() -> None:
-    colours = [palette.BUSY, *palette.WAITING_ON.values()]
+    colours = [palette.BUSY_COLOUR, *palette.WAIT_COLOURS.values()]
     assert len({nearest(colour) for colour in colours}) == len(colours)
 
 

@@ -65,7 +65,6 @@ def _free_port() -> int:
 
 
 def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
-    """Write the rules and both configurations, as JSON, which is YAML too."""
     for name, text in adapted(files(), Changes(scale=_SPEED_UP)).items():
         (folder / name).write_text(text)
     prometheus = {
@@ -78,7 +77,7 @@ def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
     route = {"receiver": "nobody", "group_by": ["alertname", "instance"], "group_wait": "5s"}
     routes = {"route": route, "receivers": [{"name": "nobody"}]}
     for program, settings in (("prometheus", prometheus), ("alertmanager", routes)):
-        (folder / f"{program}.json").write_text(json.dumps(settings))
+        (folder / f"{program}.json").write_text(json.dumps(settings))  # JSON is YAML, too
 
 
 def _run(cleanup: ExitStack, program: str, file: Path, address: str, *flags: str) -> None:
@@ -135,7 +134,6 @@ def _query(prometheus: str, path: str) -> dict[str, object]:
 
 
 def _rules_work(prometheus: str) -> bool:
-    """Whether all rules have run."""
     return bool(_query(prometheus, "query?query=gpu:rules:heartbeat_timestamp")["result"])
 
 

@@ -33,11 +33,9 @@ class DemoJob:
 
     name: str
     shows: str
-    """The demonstrated cause."""
     pod: tuple[str, str]
     """Namespace and name."""
     memory_gib: int
-    """Memory on each GPU."""
     loop: Callable[..., None]
     """Takes the GPUs and never returns."""
     gpus: tuple[int, ...]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from importlib.resources import files
 
-from gpu_bottleneck_exporter.palette import BUSY, ON_DARK, WAITING_ON
+from gpu_bottleneck_exporter.palette import BUSY_COLOUR, DARK_COLOURS, WAIT_COLOURS
 
 
 def digest(text: str) -> str:
@@ -16,12 +16,11 @@ def digest(text: str) -> str:
 
 
 def _classes(colours: Mapping[str, str]) -> str:
-    """Rules that set `--c` to the colour of each wait."""
     return "".join(f".c-{name} {{ --c: {colour}; }}\n" for name, colour in colours.items())
 
 
 STYLE = (
     (files(__package__) / "style.css").read_text(encoding="utf-8")
-    + _classes({"busy": BUSY, **WAITING_ON})
-    + f"@media (prefers-color-scheme: dark) {{\n{_classes(ON_DARK)}}}\n"
+    + _classes({"busy": BUSY_COLOUR, **WAIT_COLOURS})
+    + f"@media (prefers-color-scheme: dark) {{\n{_classes(DARK_COLOURS)}}}\n"
 )

@@ -84,7 +84,6 @@ class GpuStatus:
     cause: str | None = None
     """The verdict, if it is a wait."""
     meaning: str | None = None
-    """Explanation of the cause."""
     remedy: str | None = None
     """First thing to try against the cause, or to bring the GPU up."""
     runbook: str | None = None
@@ -168,14 +167,11 @@ class Node:
     """Name of the node, as in the job ledger."""
     driver_version: str | None = None
     driver_status: str | None = None
-    """One sentence."""
     driver_remedy: str | None = None
-    """Remedy if there is no GPU."""
     simulated: bool = False
     host: Host = Host()
     gpus: tuple[GpuStatus, ...] = ()
     signals: Mapping[str, bool] = field(default_factory=dict)
-    """Availability by signal."""
     signal_remedies: Mapping[str, str] = field(default_factory=dict)
     """Consequence or remedy by missing signal."""
     collectors: tuple[CollectorHealth, ...] = ()

@@ -340,7 +340,6 @@ def short(name: str, limit: int = 60) -> str:
 
 
 def _within(line: CodeLine) -> str:
-    """Shares of the line's time in locks and native code."""
     shares = {"waiting for a lock": line.lock_ratio, "in native code": line.native_ratio}
     clauses = (f"{percent(v)} of that {k}" for k, v in shares.items() if v >= _MIN_LINE_RATIO)
     return "".join(f", {clause}" for clause in clauses)

@@ -64,7 +64,6 @@ def _encoded(value: object, digits: int | None) -> object:
 
 
 def _derived(source: object) -> dict[str, object]:
-    """Computed members of a JSON object."""
     if isinstance(source, Prescription):
         return {"text": words.describe_prescription(source)}
     if isinstance(source, Refusal):

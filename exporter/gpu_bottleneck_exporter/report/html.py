@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.markup.strip import LEGEND_TEXTS, axis, legend, str
 from gpu_bottleneck_exporter.markup.style import STYLE, digest
 from gpu_bottleneck_exporter.nodeview.model import DASH, KEPT_BUSY, Parts, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import parts
-from gpu_bottleneck_exporter.palette import WAITING_ON
+from gpu_bottleneck_exporter.palette import WAIT_COLOURS
 from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.report import text as words
 from gpu_bottleneck_exporter.report.bill import JobReport, utc
@@ -91,7 +91,7 @@ def columns(gpus: Iterable[JobGpu], start: float, end: float, count: int) -> lis
 
 def _parts(seconds: Mapping[str, float]) -> Parts:
     """Shares by names that have a colour, in a fixed order."""
-    amounts = dict.fromkeys((KEPT_BUSY, *WAITING_ON), 0.0)
+    amounts = dict.fromkeys((KEPT_BUSY, *WAIT_COLOURS), 0.0)
     for name, amount in seconds.items():
         amounts[name if name in amounts else UNKNOWN] += amount
     whole = sum(amounts.values())

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from gpu_bottleneck_exporter.errors import ExporterError
-from gpu_bottleneck_exporter.palette import BUSY, WAITING_ON
+from gpu_bottleneck_exporter.palette import BUSY_COLOUR, WAIT_COLOURS
 from gpu_bottleneck_exporter.top import spans
 from gpu_bottleneck_exporter.top.keys import Choice, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
@@ -92,9 +92,11 @@ def _styles() -> dict[str, int]:
     curses.use_default_colors()  # respects the terminal's background
     if os.environ.get("NO_COLOR") or curses.COLORS < _COLOURS:
         return styles
-    colours = {"busy": BUSY, **WAITING_ON, spans.BAD: "#C94A53"}
+    colours = {"busy": BUSY_COLOUR, **WAIT_COLOURS, spans.BAD: "#C94A53"}
     pairs = {name: (nearest(colour), -1) for name, colour in colours.items()}
-    pairs |= {f"busy on {name}": (nearest(BUSY), nearest(c)) for name, c in WAITING_ON.items()}
+    pairs |= {
+        f"busy on {name}": (nearest(BUSY_COLOUR), nearest(c)) for name, c in WAIT_COLOURS.items()
+    }
     for number, (name, (ink, ground)) in enumerate(pairs.items(), 1):
         curses.init_pair(number, ink, ground)
         styles[name] = curses.color_pair(number)

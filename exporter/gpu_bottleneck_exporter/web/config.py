@@ -18,11 +18,9 @@ from gpu_bottleneck_exporter.errors import SettingsError
 from gpu_bottleneck_exporter.web.files import shown
 
 Pem = Union[Path, str]  # noqa: UP007 - evaluated, by 3.10 too
-"""A file, or PEM text."""
 Parser = Callable[[object], object]
 """Converts a value of the file to a setting; raises ValueError with its requirement."""
 Schema = Mapping[str, Parser]
-"""Parser by key of a section."""
 
 CIPHER_SUITES = {
     f"TLS_ECDHE_{key}_WITH_{go}": f"ECDHE-{key}-{openssl}"
@@ -118,7 +116,6 @@ def _mapping(name: str, value: object) -> Mapping[str, object]:
 
 
 def _section(name: str, schema: Schema, content: object) -> dict[str, Any]:
-    """Non-empty settings of a section by key."""
     settings = {}
     for key, value in _mapping(name, content).items():
         if key not in schema:
@@ -223,7 +220,6 @@ def _tls(folder: Path, content: object) -> TlsConfig | None:
 
 
 def _problems(config: TlsConfig) -> Mapping[str, bool]:
-    """Invalid combinations of settings, and whether each applies."""
     auth, sans = config.client_auth_type, config.client_allowed_sans
     curves = config.curve_preferences
     required = f"needs client_auth_type {_REQUIRE_CLIENT_CERT}"

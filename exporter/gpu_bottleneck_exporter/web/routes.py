@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
-PLAIN = "text/plain; charset=utf-8"
 
 _VARY_BY_ENCODING = {"Vary": "Accept-Encoding"}
 _RENDER_TIMEOUT_SECONDS = 10.0
@@ -123,7 +122,8 @@ class Routes:
 
 def plain(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Answer:
     """A plain-text response of one sentence."""
-    return Answer(status, PLAIN, f"{sentence}\n".encode(), headers or {})
+    text = "text/plain; charset=utf-8"
+    return Answer(status, text, f"{sentence}\n".encode(), headers or {})
 
 
 def page_headers() -> Mapping[str, str]:

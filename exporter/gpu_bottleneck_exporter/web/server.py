@@ -304,7 +304,6 @@ class HttpConnection(BaseHTTPRequestHandler):
         self.deadline = time.monotonic() + seconds
 
     def _handshake(self) -> bool:
-        """Make the TLS handshake, if any; returns whether the client is admitted."""
         tls = self._server.active.tls
         if tls is None or not isinstance(self._socket, ssl.SSLSocket):
             return True

@@ -151,5 +151,4 @@ class VirtualGpu:
 
 
 def _offset(slot: int) -> int:
-    """Offset of a slot's row in the record, in bytes."""
     return GpuRecord.slots.offset + (slot % SLOTS) * _ROW.size

@@ -19,7 +19,6 @@ SHARES = (
     *("memory", "sm_active", "sm_occupancy", "tensor", "fp64", "fp32", "fp16", "int", "dram"),
     *ENGINES,
 )
-"""Units of a GPU that work uses a share of."""
 _LINKS = ("pcie", "nvlink", "c2c")
 TRAFFIC = tuple(f"{link}_{way}" for link in _LINKS for way in ("receive", "transmit"))
 LANES = (

@@ -81,7 +81,6 @@ def _verdict(gpu: GpuStatus, runbooks: str) -> Html:
 
 
 def _code(gpu: GpuStatus) -> Html | None:
-    """The awaited lines of code, and a button that starts sampling unless it runs."""
     idle = gpu.idle_lines
     if idle is None or gpu.cause is None:
         return None

@@ -65,7 +65,6 @@ def _section(title: str, *content: Html) -> Html:
 
 
 def _signals(node: Node) -> Html | None:
-    """The missing signals, with consequence and remedy."""
     missing = sorted(name for name, available in node.signals.items() if not available)
     remedies = ((name, node.signal_remedies.get(name, DASH)) for name in missing)
     return _section("Missing signals", described(remedies, "signals")) if missing else None
