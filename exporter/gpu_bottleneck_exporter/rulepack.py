@@ -20,13 +20,13 @@ from gpu_bottleneck_exporter.errors import SettingsError
 NAMES = ("thresholds.yml", "recording.yml", "alerts.yml")
 DIALECTS = ("exporter", "dcgm", "both")
 DCGM = "dcgm.yml"
-"""Records the metrics of the groups `INPUTS` from those of dcgm-exporter."""
+"""Rules that record the metrics of the groups `INPUTS` from those of dcgm-exporter."""
 JOBSTATS = "jobstats.yml"
-"""Records the metrics of the exporter of Princeton's jobstats."""
+"""Rules that record the metrics of Princeton's jobstats exporter."""
 OWNERS = "owners.yml"
-"""Records the owners of pods, by a label from kube-state-metrics."""
+"""Rules that record the owners of pods, by a label from kube-state-metrics."""
 BUDGETS = "budgets.yml"
-"""Compares the losses of owners with their budgets."""
+"""Rules that compare the losses of owners with their budgets."""
 ALERTS = ("alerts.yml", BUDGETS)
 """Files of an object of their own, as client-side apply limits an object's size."""
 OFF = "off"

@@ -42,7 +42,7 @@ class DemoJob:
 
 
 def healthy(gpu: VirtualGpu) -> None:
-    """A loop whose batches are ready before the GPU needs them."""
+    """A loop with batches ready before the GPU needs them."""
     batches = _loader(0.004, ahead=4)
     end = 0
     while True:

@@ -161,9 +161,9 @@ class WebServer:
     def _evict_idle(self) -> None:
         """Close the connection that has been idle longest, if all are in use.
 
-        A request in progress is never evicted, nor for `min_lifetime` a new connection or a late
-        response. Clients that send requests faster than that retain all connections for
-        `_MAX_FULL_SECONDS`.
+        It retains connections whose response is being rendered and, for `min_lifetime`, new ones
+        and fresh responses. After `_MAX_FULL_SECONDS` the latter may be evicted, too, as clients
+        that send requests all the time would otherwise retain all connections.
         """
         full_until = time.monotonic() + _MAX_FULL_SECONDS
         with self._changed:
@@ -283,7 +283,7 @@ class HttpConnection(BaseHTTPRequestHandler):
             self.close()
 
     def is_evictable(self, until: float) -> bool:
-        """Whether no response is being rendered, or was ready only after `until`."""
+        """Whether no response is being rendered, and none being sent was ready after `until`."""
         fresh = self.phase is Phase.SENDING and self.ready > until
         return self.phase is not Phase.EXPORTER and not fresh
 
