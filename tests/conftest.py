@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads
-from gpu_bottleneck_exporter.stacktraces.reader import looking
+from gpu_bottleneck_exporter.stacktraces.reader import stack_reads
 from support import leftovers, processes, tools
 from support.board import Board
 from support.children import Parent, parent
@@ -103,7 +103,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
 @pytest.fixture(scope="session", autouse=True)
 def patient_reads() -> None:
     """A process that answers late, on a busy machine, is not one that holds us up."""
-    for one in (aside, lending, proc_reads, looking):
+    for one in (aside, lending, proc_reads, stack_reads):
         one._patience = PATIENCE_SECONDS
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
+from gpu_bottleneck_exporter.stacktraces.reader import StackReader, UnreadableReason
 from support.programs import started
 from support.pythons import PYTHONS
 
@@ -53,7 +53,7 @@ _CHANGING = "\n".join([*_CALLS, "while True:", "    f0()"])
 def readers(ours: StackReader) -> Iterator[tuple[str, Look]]:
     def own(pid: int) -> list[Stack]:
         found = ours.read([started(pid)], ())[pid]
-        assert not isinstance(found, Refusal), found
+        assert not isinstance(found, UnreadableReason), found
         return [[(one.function, one.line) for one in stack.frames] for stack in found]
 
     yield "ours", own

@@ -138,7 +138,7 @@ def look_at(node: Node, *gpus: int) -> None:
     """Look at the stacks of these GPUs, for a minute."""
     assert node.sampler.lines is not None
     for gpu in gpus:
-        node.sampler.lines.ask(node.sampler.state().gpus[gpu].identity.uuid)
+        node.sampler.lines.request(node.sampler.state().gpus[gpu].identity.uuid)
 
 
 @row("Code with a line number of thousands of digits", "that stack is unknown")

@@ -35,9 +35,9 @@ from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Outlook
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread
+from gpu_bottleneck_exporter.stacktraces.lines import LineCount, StackSample, ThreadSample
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
-from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader
+from gpu_bottleneck_exporter.stacktraces.reader import StackReader, UnreadableReason
 from gpu_bottleneck_exporter.workload.identity import Owner
 from jobs.held import GPU, SECOND, Looked, find, hold, jobs, keeping, process, spend
 from support.logged import logged
@@ -517,10 +517,10 @@ def lines_of(*pids: int) -> IdleLines:
     def counted() -> IdleLines:
         with StackReader(Path("/proc"), PATIENCE_SECONDS) as reader:
             found = reader.read([started(pid) for pid in pids], ()).values()
-        stacks = [stack for one in found if not isinstance(one, Refusal) for stack in one]
-        threads = [Thread(Role.MAIN, one.wait, one.frames) for one in stacks]
-        count.add([Window(SECOND, SECOND, 0)], {HOST_CODE: SECOND}, [Look(1, threads)])
-        return count.found()
+        stacks = [stack for one in found if not isinstance(one, UnreadableReason) for stack in one]
+        threads = [ThreadSample(Role.MAIN, one.wait, one.frames) for one in stacks]
+        count.add([Window(SECOND, SECOND, 0)], {HOST_CODE: SECOND}, [StackSample(1, threads)])
+        return count.result()
 
     return until(lambda: found if (found := counted()).waits else None, "a line")
 

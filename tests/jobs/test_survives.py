@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview import model, wire
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
-from gpu_bottleneck_exporter.stacktraces.lines import LineCount, Look, Thread
+from gpu_bottleneck_exporter.stacktraces.lines import LineCount, StackSample, ThreadSample
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
 NAMES = st.text(max_size=513).map(printable)
@@ -28,9 +28,9 @@ NAMES = st.text(max_size=513).map(printable)
 FRAMES = st.builds(Frame, NAMES, NAMES, st.integers(1, 2**31 - 1))
 ROLES = st.sampled_from([Role.MAIN, Role.WORKER, Role.THREAD])
 THREADS = st.builds(
-    Thread, ROLES, st.sampled_from(Wait), st.lists(FRAMES, max_size=3), native=st.booleans()
+    ThreadSample, ROLES, st.sampled_from(Wait), st.lists(FRAMES, max_size=3), native=st.booleans()
 )
-LOOKS = st.builds(Look, st.integers(0, 4 * 10**9), st.lists(THREADS, max_size=3))
+LOOKS = st.builds(StackSample, st.integers(0, 4 * 10**9), st.lists(THREADS, max_size=3))
 WINDOWS = st.builds(
     lambda end, length, busy: Window(end, length, busy * length // 100),
     *(st.integers(1, 4 * 10**9), st.integers(0, 10**9), st.integers(0, 100)),
@@ -49,15 +49,15 @@ def again(job: Job) -> Job:
     return wire.read(Job, json.loads(row.text))
 
 
-def counted(windows: list[Window], stalls: dict[str, int], looks: list[Look]) -> IdleLines:
+def counted(windows: list[Window], stalls: dict[str, int], looks: list[StackSample]) -> IdleLines:
     count = LineCount()
     count.add(windows, stalls, looks)
-    return count.found("")
+    return count.result("")
 
 
 @given(st.lists(WINDOWS, max_size=3), STALLS, st.lists(LOOKS, max_size=4), st.text(max_size=9))
 def test_lines_of_any_code_survive(
-    windows: list[Window], stalls: dict[str, int], looks: list[Look], uuid: str
+    windows: list[Window], stalls: dict[str, int], looks: list[StackSample], uuid: str
 ) -> None:
     lines = counted(windows, stalls, looks)
     gpu = JobGpu(gpu="", uuid=uuid, start_seconds=1.0, idle_lines=lines, mig="")
@@ -77,7 +77,7 @@ def test_lines_of_any_code_survive(
 
 
 def test_a_job_with_empty_names_is_read_again() -> None:
-    windows, looks = [Window(10**9, 10**9, 0)], [Look(1, [LOOKED])]
+    windows, looks = [Window(10**9, 10**9, 0)], [StackSample(1, [LOOKED])]
     lines = counted(windows, {"host_code": 10**9}, looks)
     gpu = JobGpu(gpu="0", uuid="", start_seconds=1.0, idle_lines=lines)
     found = again(Job(id="a", gpus=[gpu])).gpus[0]
@@ -116,7 +116,7 @@ def test_a_stored_document_is_short() -> None:
     }
 
 
-LOOKED = Thread(Role.MAIN, Wait.RUN, [Frame("", "", 1)])
+LOOKED = ThreadSample(Role.MAIN, Wait.RUN, [Frame("", "", 1)])
 
 
 @given(

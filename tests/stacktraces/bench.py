@@ -63,9 +63,9 @@ def watching(kind: str, settings: Settings = SETTINGS) -> Iterator[tuple[LineWat
 def looked(kind: str, seconds: float) -> IdleLines:
     """What is found of the loop `kind` in that time."""
     with watching(kind) as (lines, uuid, _):
-        lines.ask(uuid, seconds)
+        lines.request(uuid, seconds)
         time.sleep(seconds + 1)
-        return lines.told(uuid)
+        return lines.result(uuid)
 
 
 def slowed(pairs: int, seconds: float) -> list[float]:
@@ -80,7 +80,7 @@ def slowed(pairs: int, seconds: float) -> list[float]:
         found = []
         for _ in range(pairs):
             before = done()
-            lines.ask(uuid, seconds)
+            lines.request(uuid, seconds)
             found.append(1 - done() / before)
             time.sleep(1)
     return found

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.process import Started
-from gpu_bottleneck_exporter.stacktraces.code import MOST_KEPT, Codes
+from gpu_bottleneck_exporter.stacktraces.code import MAX_CACHED_CHARACTERS, Codes
 from gpu_bottleneck_exporter.stacktraces.interpreter import Interpreter
 from gpu_bottleneck_exporter.stacktraces.layouts import LAYOUTS, Layout
 from gpu_bottleneck_exporter.stacktraces.memory import (
-    MOST_AT_ONCE,
-    Memory,
+    MAX_READ_BYTES,
     NoMemoryError,
+    ProcessMemory,
     UnreadableError,
 )
-from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, looking
+from gpu_bottleneck_exporter.stacktraces.reader import StackReader, UnreadableReason, stack_reads
 from support.hangs import EXECUTES, FLUSH, unanswering
 from support.linetables import CODE_WITH_TABLE, entry
 from support.programs import program, started
@@ -39,7 +39,7 @@ CODE, FILE, NAME, TABLE, KIND = 1 << 20, 1 << 21, 1 << 22, 1 << 23, 77
 MINORS = st.sampled_from(sorted(LAYOUTS))
 
 
-class Laid(Memory):
+class Laid(ProcessMemory):
     """A memory that holds `parts` by address, for as long as a test may take."""
 
     def __init__(self, parts: Mapping[int, bytes]) -> None:
@@ -50,7 +50,7 @@ class Laid(Memory):
     def read(self, address: int, size: int) -> bytes:
         self.reads += 1
         for start, raw in self.parts.items():
-            if start <= address < start + len(raw) and 0 <= size <= MOST_AT_ONCE:
+            if start <= address < start + len(raw) and 0 <= size <= MAX_READ_BYTES:
                 return raw[address - start :][:size].ljust(size, b"\0")
         raise UnreadableError
 
@@ -102,12 +102,12 @@ def test_what_is_remembered_of_a_process_is_bounded_in_bytes() -> None:
     memory = laid(LAYOUTS[11], b"\x80\x00", 1, names, 4)
     codes, parts = Codes(memory, 11, LAYOUTS[11], KIND), dict(memory.parts)
     memory.parts = parts
-    for at in range(CODE + (1 << 32), CODE + (MOST_KEPT // 200 << 32), 1 << 32):
+    for at in range(CODE + (1 << 32), CODE + (MAX_CACHED_CHARACTERS // 200 << 32), 1 << 32):
         parts[at] = parts[CODE]
         codes.frame(at, 0)
         del parts[at]
-    kept = sum(sys.getsizeof(text) for one in codes._kept.values() for text in one[:2])
-    assert 0 < kept <= 5 * MOST_KEPT
+    kept = sum(sys.getsizeof(text) for one in codes._frames.values() for text in one[:2])
+    assert 0 < kept <= 5 * MAX_CACHED_CHARACTERS
 
 
 @pytest.mark.parametrize("step", [-7, 40, MAX_LINE - 50, -MAX_LINE + 99])
@@ -136,7 +136,7 @@ def test_a_whole_process_of_any_bytes_takes_a_bounded_number_of_reads(
     class Endless(Laid):
         def read(self, address: int, size: int) -> bytes:
             self.reads += 1
-            if not 0 <= size <= MOST_AT_ONCE:
+            if not 0 <= size <= MAX_READ_BYTES:
                 raise UnreadableError
             at = (address ^ seed) % len(raw)
             return (raw * (size // len(raw) + 2))[at : at + size]
@@ -159,7 +159,7 @@ def test_a_whole_process_of_any_bytes_takes_a_bounded_number_of_reads(
 
 
 def test_a_walk_through_a_table_ends_with_the_time_of_the_read() -> None:
-    memory = Memory("/proc/self", time.monotonic() + 0.02)
+    memory = ProcessMemory("/proc/self", time.monotonic() + 0.02)
     with pytest.raises(UnreadableError):
         for _ in memory.timely(range(10**8)):
             pass
@@ -186,7 +186,7 @@ def test_a_function_may_be_in_a_file_without_a_name() -> None:
 
         def place() -> tuple[str, int] | None:
             found = reader.read([started(one.pid)], ())[one.pid]
-            assert not isinstance(found, Refusal)
+            assert not isinstance(found, UnreadableReason)
             return (found[0].frames[0].file, found[0].frames[0].line) if found else None
 
         assert until(lambda: (at := place()) and at[1] == 2 and at, "its second line") == ("", 2)
@@ -232,7 +232,7 @@ class TestOwners:
         ):
             found = reader.read([started(main.pid)], [started(roots.pid), started(own.pid)])
             assert {*found} == {main.pid, own.pid}
-            assert not any(isinstance(one, Refusal) for one in found.values())
+            assert not any(isinstance(one, UnreadableReason) for one in found.values())
 
     @pytest.mark.parametrize("ids", [(NOBODY, 0, 0), (0, NOBODY, 0), (NOBODY, NOBODY, 0)])
     def test_who_has_several_users_has_no_owner(self, ids: tuple[int, int, int]) -> None:
@@ -286,7 +286,7 @@ become(33, 33, 33)
             main.ask()
             found = reader.read([started(main.pid)], [started(own.pid)])
             assert {*found} == {main.pid, own.pid}
-            assert not any(isinstance(one, Refusal) for one in found.values())
+            assert not any(isinstance(one, UnreadableReason) for one in found.values())
 
     def test_a_pid_that_is_anothers_by_now_is_not_read(self) -> None:
         with program(SLEEPS) as one, StackReader(PROC, PATIENCE_SECONDS) as reader:
@@ -297,7 +297,7 @@ become(33, 33, 33)
     def test_one_that_hangs_in_an_execve_does_not_hold_up_the_reader(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for one in (looking, proc_reads):
+        for one in (stack_reads, proc_reads):
             monkeypatch.setattr(one, "_patience", 0.25)
         found: dict[int, object] = {}
 

@@ -13,8 +13,8 @@ from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.lines import (
     LineCount,
-    Look,
-    Thread,
+    StackSample,
+    ThreadSample,
     gist,
     line_of,
     serves_others,
@@ -36,9 +36,9 @@ STACKS = {
 }
 
 
-def look(at: float, *threads: tuple[str, Wait, str]) -> Look:
-    seen = [Thread(role, wait, STACKS[stack]) for role, wait, stack in threads]
-    return Look(int(at * SECOND), seen)
+def look(at: float, *threads: tuple[str, Wait, str]) -> StackSample:
+    seen = [ThreadSample(role, wait, STACKS[stack]) for role, wait, stack in threads]
+    return StackSample(int(at * SECOND), seen)
 
 
 def window(end: float, seconds: float, busy: float) -> Window:
@@ -132,7 +132,7 @@ def test_who_did_what_the_gpu_waited_on_is_charged_with_all_of_it(
 ) -> None:
     count = LineCount()
     count.add([window(1, 1, 0)], {cause: SECOND}, [look(0.5, *threads)])
-    found = count.found()
+    found = count.result()
     assert functions(found.lines) == {blamed: 1.0}
     assert (found.lines[0].waiting_on, found.lines[0].ratio) == (cause, 1.0)
 
@@ -146,7 +146,7 @@ def test_each_cause_is_charged_to_its_own_lines_and_all_adds_up() -> None:
         look(4, MAIN_WAITS),
     ]
     count.add([window(8, 8, 0)], stalls, looks)
-    found = count.found()
+    found = count.result()
     assert functions(found.lines) == {"decode": 4.0, "collate": 2.0, "main": 2.0}
     assert [line.lock_ratio for line in found.lines] == [0, 0, 1]
     assert found.seconds == pytest.approx(8)
@@ -160,8 +160,8 @@ def test_a_main_that_waits_for_its_working_gpu_holds_nothing_up() -> None:
         thread = (Role.MAIN, Wait.POLL, "synchronize") if at % 2 else MAIN_DECODES
         idle = {stall.HOST_CODE: SECOND // 2}
         count.add([window(at + 1, 1, 0.5)], idle, [look(at + 0.5, thread)])
-    assert functions(count.found().lines) == {"decode": 5.0}
-    assert functions(count.found().waits) == {"decode": 5.0}
+    assert functions(count.result().lines) == {"decode": 5.0}
+    assert functions(count.result().waits) == {"decode": 5.0}
 
 
 def test_of_sleeps_those_count_in_which_the_gpu_idled() -> None:
@@ -172,14 +172,14 @@ def test_of_sleeps_those_count_in_which_the_gpu_idled() -> None:
         idle = {stall.ASLEEP: SECOND} if not busy else {}
         seen = [look(at + 0.5, (Role.MAIN, Wait.TIMER, stack))]
         count.add([window(at + 1, 1, busy)], idle, seen)
-    assert functions(count.found().lines) == {"decode": 5.0}
+    assert functions(count.result().lines) == {"decode": 5.0}
 
 
 def test_without_a_look_nothing_is_charged() -> None:
     count = LineCount()
     count.add([window(1, 1, 0)], {stall.HOST_CODE: SECOND}, [])
-    count.add([window(2, 1, 0)], {stall.HOST_CODE: SECOND}, [Look(SECOND, [])])
-    found = count.found("no Python")
+    count.add([window(2, 1, 0)], {stall.HOST_CODE: SECOND}, [StackSample(SECOND, [])])
+    found = count.result("no Python")
     assert (found.seconds, found.looks, found.lines, found.waits) == (2.0, 1, (), ())
     assert found.trouble == "no Python"
 
@@ -195,8 +195,8 @@ def test_a_job_that_makes_up_lines_takes_no_more_memory() -> None:
     count = LineCount()
     tracemalloc.start()
     for number in range(4000):
-        made_up = Thread(Role.MAIN, Wait.RUN, [Frame("f", f"/{number}.py", number)])
-        count.add([window(1, 1, 0)], {stall.HOST_CODE: 1}, [Look(number, [made_up])])
+        made_up = ThreadSample(Role.MAIN, Wait.RUN, [Frame("f", f"/{number}.py", number)])
+        count.add([window(1, 1, 0)], {stall.HOST_CODE: 1}, [StackSample(number, [made_up])])
         if number in {1999, 3999}:
             taken.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()

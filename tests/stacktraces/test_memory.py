@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from gpu_bottleneck_exporter.stacktraces.code import Codes
 from gpu_bottleneck_exporter.stacktraces.interpreter import Interpreter
 from gpu_bottleneck_exporter.stacktraces.layouts import LAYOUTS
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError
+from gpu_bottleneck_exporter.stacktraces.memory import NoMemoryError, ProcessMemory, UnreadableError
 
 MINOR = sys.version_info[1]
 LAYOUT = LAYOUTS[MINOR]
 MAPS = Path("/proc/self/maps").read_text()
-M = TypeVar("M", bound=Memory)
+M = TypeVar("M", bound=ProcessMemory)
 
 
 def patient(kind: type[M]) -> M:
@@ -35,7 +35,7 @@ def patient(kind: type[M]) -> M:
 
 
 def codes() -> Codes:
-    return Codes(patient(Memory), MINOR, LAYOUT, id(CodeType))
+    return Codes(patient(ProcessMemory), MINOR, LAYOUT, id(CodeType))
 
 
 def all_code(code: CodeType) -> Iterator[CodeType]:
@@ -79,7 +79,7 @@ def test_a_path_is_printable_and_cut(path: str, told: str) -> None:
     assert codes().frame(id(code), instruction(code, 0)).file == told
 
 
-class Copied(Memory):
+class Copied(ProcessMemory):
     """Our own, with a list of copies of some code's instructions, of which the third is at 7."""
 
     def read(self, address: int, size: int) -> bytes:
@@ -112,10 +112,10 @@ def test_what_is_no_code_is_none() -> None:
 @given(st.integers(-1, 1 << 65), st.integers(-1, 1 << 20))
 def test_any_address_can_be_asked_for(address: int, size: int) -> None:
     with contextlib.suppress(UnreadableError):
-        assert len(patient(Memory).read(address, size)) == size
+        assert len(patient(ProcessMemory).read(address, size)) == size
 
 
-class Damaged(Memory):
+class Damaged(ProcessMemory):
     """Our own, with a word that is another one at some reads."""
 
     def __init__(self, seed: int) -> None:
@@ -147,7 +147,7 @@ def test_damaged_memory_costs_a_bounded_number_of_reads(seed: int) -> None:
     assert memory.reads < 100_000
 
 
-class Circular(Memory):
+class Circular(ProcessMemory):
     """Each call was made by itself, and each thread follows itself."""
 
     def read(self, address: int, size: int) -> bytes:
@@ -173,6 +173,6 @@ def test_circles_end(what: str) -> None:
 
 
 def test_no_more_is_read_once_time_is_up() -> None:
-    memory = Memory("/proc/self", time.monotonic() - 1)
+    memory = ProcessMemory("/proc/self", time.monotonic() - 1)
     with pytest.raises(UnreadableError):
         memory.read(id(memory), 8)

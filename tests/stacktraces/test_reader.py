@@ -16,9 +16,14 @@ import pytest
 
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces import layouts
-from gpu_bottleneck_exporter.stacktraces.interpreter import MOST_FRAMES
-from gpu_bottleneck_exporter.stacktraces.memory import Memory
-from gpu_bottleneck_exporter.stacktraces.reader import Refusal, StackReader, ThreadStack, looking
+from gpu_bottleneck_exporter.stacktraces.interpreter import MAX_FRAMES
+from gpu_bottleneck_exporter.stacktraces.memory import ProcessMemory
+from gpu_bottleneck_exporter.stacktraces.reader import (
+    StackReader,
+    ThreadStack,
+    UnreadableReason,
+    stack_reads,
+)
 from support.planted import Planted, planted
 from support.programs import ended, program, started
 from support.pythons import OURS, PYTHONS
@@ -55,13 +60,13 @@ def reader() -> Iterator[StackReader]:
 
 def stacks(reader: StackReader, pid: int) -> Sequence[ThreadStack]:
     found = reader.read([started(pid)], ())[pid]
-    assert not isinstance(found, Refusal), found
+    assert not isinstance(found, UnreadableReason), found
     return found
 
 
 def refusal(reader: StackReader, pid: int) -> str:
     found = reader.read([started(pid)], ())[pid]
-    assert isinstance(found, Refusal), found
+    assert isinstance(found, UnreadableReason), found
     return found
 
 
@@ -204,7 +209,7 @@ interpreters.run_string(other, "import os; print(flush=True)\\nos.read(0, 1)")
         self, version: str, start_planted: Start, reader: StackReader
     ) -> None:
         found = asleep(reader, start_planted(PYTHONS[version], 300).pid, "warte")
-        assert len(found.frames) == MOST_FRAMES
+        assert len(found.frames) == MAX_FRAMES
 
 
 def test_a_forked_worker_is_read_as_itself(reader: StackReader) -> None:
@@ -298,7 +303,7 @@ os.execv(sys.executable, [sys.executable, "-c", code])
 
         def there() -> bool:
             found = reader.read([started(one.pid)], ())[one.pid]
-            if isinstance(found, Refusal):
+            if isinstance(found, UnreadableReason):
                 return False
             return any(places(stack) == [("<module>", 1)] for stack in found)
 
@@ -353,29 +358,31 @@ with StackReader(Path("/proc")) as reader:
 
     def test_no_time_is_left(self) -> None:
         with StackReader(PROC, 0.0) as reader:
-            assert isinstance(reader.read([started(os.getpid())], ())[os.getpid()], Refusal)
+            assert isinstance(
+                reader.read([started(os.getpid())], ())[os.getpid()], UnreadableReason
+            )
 
 
 def refused(reader: StackReader, pid: int) -> str:
     found = reader.read([started(pid)], ())[pid]
-    return found if isinstance(found, Refusal) else ""
+    return found if isinstance(found, UnreadableReason) else ""
 
 
 def test_memory_that_does_not_answer_costs_only_its_own_process(
     reader: StackReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, read = threading.Event(), Memory.read
+    gate, read = threading.Event(), ProcessMemory.read
 
-    def hangs(memory: Memory, address: int, size: int) -> bytes:
+    def hangs(memory: ProcessMemory, address: int, size: int) -> bytes:
         if Path(f"/proc/self/fd/{memory._file}").readlink() == PROC / f"{hung.pid}/mem":
             gate.wait()
         return read(memory, address, size)
 
     with program("ready()\nos.read(0, 1)") as hung, program("ready()\nos.read(0, 1)") as other:
-        monkeypatch.setattr(looking, "_patience", 0.01)
-        monkeypatch.setattr(Memory, "read", hangs)
+        monkeypatch.setattr(stack_reads, "_patience", 0.01)
+        monkeypatch.setattr(ProcessMemory, "read", hangs)
         assert refusal(reader, hung.pid) == "its memory does not answer"
-        monkeypatch.setattr(looking, "_patience", PATIENCE_SECONDS)
+        monkeypatch.setattr(stack_reads, "_patience", PATIENCE_SECONDS)
         asleep(reader, other.pid, "<module>")
         assert refusal(reader, hung.pid) == "its memory does not answer"
         gate.set()

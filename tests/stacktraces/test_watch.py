@@ -16,8 +16,8 @@ from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.model import Findings, IdleLines
-from gpu_bottleneck_exporter.stacktraces.reader import Refusal, ThreadStack
-from gpu_bottleneck_exporter.stacktraces.watch import LASTED_NS, LineWatch
+from gpu_bottleneck_exporter.stacktraces.reader import ThreadStack, UnreadableReason
+from gpu_bottleneck_exporter.stacktraces.watch import MIN_WAIT_NS, LineWatch
 from support import ticks
 from support.states import feeding
 from support.waiting import until
@@ -43,7 +43,7 @@ class Recorded:
 
     def read(
         self, mains: Sequence[Started], helpers: Sequence[Started]
-    ) -> Mapping[int, Sequence[ThreadStack] | Refusal]:
+    ) -> Mapping[int, Sequence[ThreadStack] | UnreadableReason]:
         self.asked.append((*mains, *helpers))
         self.at.append(time.monotonic())
         self.cpu_seconds += self.cost
@@ -51,7 +51,9 @@ class Recorded:
             raise ValueError("unreadable")
         stacks = [ThreadStack(MAIN, Wait.RUN, native=False, frames=FRAMES)]
         pids = [pid for pid, _ in self.asked[-1]]
-        return {pid: Refusal("it ended") if pid in self.refused else stacks for pid in pids}
+        return {
+            pid: UnreadableReason("it ended") if pid in self.refused else stacks for pid in pids
+        }
 
 
 def known(_: str) -> Feeding:
@@ -76,15 +78,15 @@ def tick(
     watch: LineWatch, seconds: float = 0.05, cause: str = HOST_CODE, ago_ns: int = 0
 ) -> IdleLines:
     """What is told after so much idle time that ended then."""
-    watch.note(ticks.tick(0, {cause: int(seconds * SECOND)}, time.monotonic_ns() - ago_ns))
-    return watch.told("a")
+    watch.add_tick(ticks.tick(0, {cause: int(seconds * SECOND)}, time.monotonic_ns() - ago_ns))
+    return watch.result("a")
 
 
 def test_a_gpu_that_somebody_asks_for_is_looked_at() -> None:
     reader = Recorded()
     with watching(reader) as watch:
-        assert watch.told("a") == IdleLines()
-        watch.ask("a", 60)
+        assert watch.result("a") == IdleLines()
+        watch.request("a", 60)
         until(lambda: len(reader.asked) > 1, "another look")
         found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
     assert (found.lines[0].line, found.lines[0].ratio, found.looking) == (7, 1.0, True)
@@ -94,16 +96,16 @@ def test_a_gpu_that_somebody_asks_for_is_looked_at() -> None:
 def test_nobody_looks_unasked_until_a_gpu_has_waited_for_one_thing_for_long() -> None:
     reader = Recorded()
     with watching(reader) as watch:
-        for ago_ns in range(LASTED_NS - 2 * SECOND, 0, -SECOND):
+        for ago_ns in range(MIN_WAIT_NS - 2 * SECOND, 0, -SECOND):
             tick(watch, 1.0, ago_ns=ago_ns)
-        assert watch.told("a") == IdleLines()
+        assert watch.result("a") == IdleLines()
         until(lambda: tick(watch, 1.0).lines, "a line")
     assert reader.asked
 
 
 def test_what_was_found_is_told_for_ten_minutes() -> None:
     with watching(Recorded()) as watch:
-        watch.ask("a", 0.5)
+        watch.request("a", 0.5)
         until(lambda: tick(watch).lines, "a line")
         until(lambda: not tick(watch).looking, "the end")
         assert tick(watch, cause=STORAGE).lines
@@ -112,24 +114,24 @@ def test_what_was_found_is_told_for_ten_minutes() -> None:
 
 def test_what_was_found_is_told_of_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     with watching(Recorded()) as watch:
-        watch.ask("a", 60)
+        watch.request("a", 60)
         until(lambda: tick(watch).lines, "a line")
         others = replace(feeding(), busiest=(((MAIN, 7),), ()))
         monkeypatch.setattr(watch, "_feeding", lambda _: others)
-        assert watch.told("a") == IdleLines()
+        assert watch.result("a") == IdleLines()
 
 
 def test_a_reader_that_fails_is_opened_again_but_not_at_once() -> None:
     reader, began = Recorded(fails=2), time.monotonic()
     with watching(reader) as watch:
-        watch.ask("a", 60)
+        watch.request("a", 60)
         until(lambda: tick(watch).lines, "a line")
     assert time.monotonic() - began > 0.2
 
 
 def test_who_cannot_be_read_is_told_with_the_reason() -> None:
     with watching(Recorded(refused=frozenset({WORKER}))) as watch:
-        watch.ask("a", 60)
+        watch.request("a", 60)
         found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
     assert found.trouble == f"process {WORKER}: it ended"
 
@@ -137,7 +139,7 @@ def test_who_cannot_be_read_is_told_with_the_reason() -> None:
 def test_what_costs_much_is_done_seldom() -> None:
     reader = Recorded(cost=60)
     with watching(reader) as watch:
-        watch.ask("a", 60)
+        watch.request("a", 60)
         until(lambda: tick(watch).lines, "a line")
     assert len(reader.asked) == 1
 
@@ -145,10 +147,10 @@ def test_what_costs_much_is_done_seldom() -> None:
 def test_looks_that_nobody_asked_for_may_cost_a_fifth() -> None:
     asked, unasked = Recorded(cost=0.011), Recorded(cost=0.011)
     with watching(asked) as watch:
-        watch.ask("a", 60)
+        watch.request("a", 60)
         until(lambda: len(asked.at) > 5, "looks")
     with watching(unasked) as watch:
-        for ago_ns in range(LASTED_NS, 0, -SECOND):
+        for ago_ns in range(MIN_WAIT_NS, 0, -SECOND):
             tick(watch, 1.0, ago_ns=ago_ns)
         until(lambda: tick(watch, 1.0) and len(unasked.at) > 1, "another look")
     # They rest for 19 and for 99 times the cost, or 30 % less or more.
@@ -175,8 +177,8 @@ def holding(*mains: Started) -> Feeding:
 
 def found_at(watch: LineWatch) -> Findings | None:
     """What is kept after a tick that ends now."""
-    watch.note(ticks.tick(0, {HOST_CODE: SECOND}))
-    return next((found for _, found in watch.ended()), None)
+    watch.add_tick(ticks.tick(0, {HOST_CODE: SECOND}))
+    return next((found for _, found in watch.pop_ended()), None)
 
 
 @pytest.mark.parametrize("next_holder", [(MAIN + 7, 1), (MAIN, 7)], ids=["another", "its pid"])
@@ -185,10 +187,10 @@ def test_what_was_found_is_of_those_that_held_the_gpu_meanwhile(
 ) -> None:
     with watching(Recorded()) as watch:
         monkeypatch.setattr(watch, "_feeding", lambda _: holding(HOLDER))
-        watch.ask("a", 60)
+        watch.request("a", 60)
         until(lambda: tick(watch).lines, "a line")
         monkeypatch.setattr(watch, "_feeding", lambda _: holding(next_holder))
-        assert watch.told("a") == IdleLines()
+        assert watch.result("a") == IdleLines()
         found = found_at(watch)
         assert found is not None
         assert (found.mains, len(found.lines.lines)) == (frozenset({HOLDER}), 1)
@@ -198,19 +200,19 @@ def test_what_was_found_is_of_those_that_held_the_gpu_meanwhile(
         later = found_at(watch)
         assert later is not None
         assert later.mains == {next_holder}
-        assert watch.told("a").lines == ()
+        assert watch.result("a").lines == ()
 
 
 def test_what_was_found_once_nobody_looks_is_of_nobody_who_comes_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with watching(Recorded()) as watch:
-        watch.ask("a", 0.5)
+        watch.request("a", 0.5)
         until(lambda: tick(watch).lines, "a line")
         found = until(lambda: found_at(watch), "the end")
         assert found.mains == {HOLDER}
         monkeypatch.setattr(watch, "_feeding", lambda _: holding((MAIN, 7)))
         assert found_at(watch) is None
-        assert watch.told("a") == IdleLines()
+        assert watch.result("a") == IdleLines()
         monkeypatch.setattr(watch, "_feeding", lambda _: holding(HOLDER))
-        assert watch.told("a") == IdleLines(), "nobody has seen what it did since"
+        assert watch.result("a") == IdleLines(), "nobody has seen what it did since"

@@ -91,7 +91,7 @@ class ExporterContent:
             return "Start the exporter with --collector.stacks to sample stacks."
         if uuid not in {gpu.identity.uuid for gpu in self._sampler.state().gpus}:
             return "There is no such GPU."
-        self._sampler.lines.ask(uuid)
+        self._sampler.lines.request(uuid)
         return None
 
     def healthy(self) -> tuple[bool, str]:

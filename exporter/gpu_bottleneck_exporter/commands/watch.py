@@ -101,7 +101,7 @@ def watched(
             while (left := end - time.monotonic()) > 0 and not (interrupt and interrupt.came):
                 if sampler.lines:
                     for gpu in sampler.state().gpus:
-                        sampler.lines.ask(gpu.identity.uuid, left)
+                        sampler.lines.request(gpu.identity.uuid, left)
                 if progress:
                     progress(left, local.read)
                 until = min(time.monotonic() + 1, end)

@@ -109,7 +109,7 @@ class JobRecorder:
                     shared = memory.of_machine or tick.gpu.coherent
                     used = None if shared else memory.used_bytes
                     book.record_memory(tick.read_ns(Memory), used, memory.total_bytes)
-        for uuid, (lines, mains) in self._lines.ended() if self._lines else ():
+        for uuid, (lines, mains) in self._lines.pop_ended() if self._lines else ():
             with self._throttle.guarded("recording the lines", uuid=uuid):
                 gpu = _gpu_of(self._books[uuid], mains) if uuid in self._books else None
                 if gpu and lines.lines:

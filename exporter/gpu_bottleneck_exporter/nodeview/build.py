@@ -195,7 +195,7 @@ def _explained(
 
     feeding = gpu.feeding
     outlook = feeding.outlook if feeding else NOTHING_KNOWN
-    lines = sampler.lines.told(gpu.identity.uuid) if sampler.lines else None
+    lines = sampler.lines.result(gpu.identity.uuid) if sampler.lines else None
     shown = replace(shown, last_change=outlook.score, idle_lines=lines)
     if shares := recent.gpus.get(shown.key):
         shown = replace(

@@ -136,7 +136,7 @@ class HostSampler:
         if self._prescribers:
             self.subscribers.append(self._prescribers.note)
         if self.lines:
-            self.subscribers.append(self.lines.note)
+            self.subscribers.append(self.lines.add_tick)
         self.subscribers += subscribers
         self._held: dict[str, Holders] = {}
         self._changed = False
@@ -191,11 +191,11 @@ class HostSampler:
         # Imported late: a third of a megabyte, and most exporters never look at stacks.
         from gpu_bottleneck_exporter.stacktraces.reader import (  # noqa: PLC0415
             StackReader,
-            looking,
+            stack_reads,
         )
         from gpu_bottleneck_exporter.stacktraces.watch import LineWatch  # noqa: PLC0415
 
-        self._executors.append(looking)
+        self._executors.append(stack_reads)
         # Nothing of a control group is remembered from one look to the next.
         reader = partial(StackReader, proc, tenant=lambda pid: Groups(proc, sysfs).tenant(pid))
         return LineWatch(self.feeding, reader)

@@ -1,1 +1,1 @@
-"""Which line of the job's Python code an idle GPU waited for."""
+"""Finds the line of the job's Python code that an idle GPU waited for."""

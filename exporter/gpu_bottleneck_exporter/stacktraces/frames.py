@@ -1,4 +1,4 @@
-"""What a stack of Python calls consists of."""
+"""A frame of a Python stack."""
 
 from __future__ import annotations
 

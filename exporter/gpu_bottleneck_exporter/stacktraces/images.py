@@ -1,6 +1,6 @@
-"""Programs and libraries as a process has them in its memory, and where their symbols are.
+"""Symbols of the ELF programs and libraries that a process has mapped.
 
-No file is opened: what is mapped counts, not what is at its path by now.
+Read from its memory: the file at a mapping's path may have been replaced since.
 """
 
 from __future__ import annotations
@@ -8,90 +8,85 @@ from __future__ import annotations
 import re
 import struct
 
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, UnreadableError, word
+from gpu_bottleneck_exporter.stacktraces.memory import ProcessMemory, UnreadableError, word
 
-_MAPPED = re.compile(r"^([0-9a-f]+)-\S+ \S+ 0+ \S+ \d+ +(/\S.*)$", re.MULTILINE)
-_HEADER = struct.Struct("=6s10xH14xQ16xH")
-"""Magic number, type, where the segments are, how many."""
-_SEGMENT = struct.Struct("=I12xQ32x")
-"""Type, address."""
-_ENTRY_SIZE, _HASHES_SIZE, _HASH_SIZE, _SYMBOL_SIZE = 16, 16, 4, 24
-_MAGIC = b"\x7fELF\x02\x01"
-_LOADED, _DYNAMIC = 1, 2
-_STRINGS, _SYMBOLS, _GNU_HASHES = 5, 6, 0x6FFFFEF5
-_MOST_SEGMENTS, _MOST_ENTRIES, _MOST_CHAINED = 64, 128, 256
-_PAGE = 4096
+_MAPPED_FILE = re.compile(r"^([0-9a-f]+)-\S+ \S+ 0+ \S+ \d+ +(/\S.*)$", re.MULTILINE)
+_ELF_HEADER = struct.Struct("=6s10xH14xQ16xH")
+"""Fields: magic number, type, offset and number of the program headers."""
+_PROGRAM_HEADER = struct.Struct("=I12xQ32x")
+"""Fields: type, address."""
+_DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH = 5, 6, 0x6FFFFEF5
 
 
 def mapped(maps: str) -> list[tuple[int, str]]:
-    """Where each file is mapped whose beginning is. `maps`: the text of /proc/PID/maps."""
-    return [(int(address, 16), path) for address, path in _MAPPED.findall(maps)]
+    """Address and path of each file mapped from its beginning. `maps`: text of /proc/PID/maps."""
+    return [(int(address, 16), path) for address, path in _MAPPED_FILE.findall(maps)]
 
 
 class Image:
-    """What is mapped at `base`."""
+    """The ELF image at `base`."""
 
-    def __init__(self, memory: Memory, base: int) -> None:
+    def __init__(self, memory: ProcessMemory, base: int) -> None:
         """Raises UnreadableError if that is no program or library with symbols."""
         self._memory = memory
-        magic, _, first, count = _HEADER.unpack(memory.read(base, _HEADER.size))
-        if magic != _MAGIC or count > _MOST_SEGMENTS:
+        magic, _, first, count = _ELF_HEADER.unpack(memory.read(base, _ELF_HEADER.size))
+        if magic != b"\x7fELF\x02\x01" or count > 64:  # noqa: PLR2004
             raise UnreadableError
-        segments = [*_SEGMENT.iter_unpack(memory.read(base + first, count * _SEGMENT.size))]
-        loaded = [address for kind, address in segments if kind == _LOADED]
-        dynamic = [address for kind, address in segments if kind == _DYNAMIC]
+        headers = memory.read(base + first, count * _PROGRAM_HEADER.size)
+        segments = [*_PROGRAM_HEADER.iter_unpack(headers)]
+        loaded = [address for kind, address in segments if kind == 1]  # PT_LOAD
+        dynamic = [address for kind, address in segments if kind == 2]  # noqa: PLR2004 PT_DYNAMIC
         if not loaded or not dynamic:
             raise UnreadableError
-        self._bias: int = base - loaded[0] // _PAGE * _PAGE
+        self._bias: int = base - loaded[0] // 4096 * 4096
         self._entries = self._dynamic(self._bias + dynamic[0])
-        if not {_STRINGS, _SYMBOLS, _GNU_HASHES} <= self._entries.keys():
+        if not {_DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH} <= self._entries.keys():
             raise UnreadableError
 
     def _dynamic(self, address: int) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for number in range(_MOST_ENTRIES):
-            raw = self._memory.read(address + number * _ENTRY_SIZE, _ENTRY_SIZE)
+        entries: dict[int, int] = {}
+        for number in range(128):
+            raw = self._memory.read(address + number * 16, 16)
             kind, value = word(raw, 0), word(raw, 8)
             if not kind:
                 break
-            # glibc writes addresses into the table, musl leaves what was linked.
-            found[kind] = value if value >= self._bias else value + self._bias
-        return found
+            # glibc relocates the addresses in this table, musl does not.
+            entries[kind] = value if value >= self._bias else value + self._bias
+        return entries
 
     def address(self, name: str) -> int | None:
-        """Of symbol `name`; None if it exports none of that name."""
-        table = self._entries[_GNU_HASHES]
-        raw = self._memory.read(table, _HASHES_SIZE)
+        """The address of exported symbol `name`, or None."""
+        table = self._entries[_DT_GNU_HASH]
+        raw = self._memory.read(table, 16)
         buckets, skipped, filters = (word(raw, at, 4) for at in (0, 4, 8))
-        wanted = _hash(name)
-        at = table + _HASHES_SIZE + filters * 8
-        number = self._hashed(at, wanted % buckets) if buckets else 0
-        at += buckets * _HASH_SIZE
-        for _ in range(_MOST_CHAINED):
+        target = _gnu_hash(name)
+        at = table + 16 + filters * 8
+        number = self._hash_at(at, target % buckets) if buckets else 0
+        at += buckets * 4
+        for _ in range(256):
             if number < skipped or not number:
                 break
-            hashed = self._hashed(at, number - skipped)
-            if hashed | 1 == wanted | 1 and (found := self._symbol(number, name)):
-                return found
-            number = 0 if hashed & 1 else number + 1
+            chained = self._hash_at(at, number - skipped)
+            if chained | 1 == target | 1 and (address := self._symbol_address(number, name)):
+                return address
+            number = 0 if chained & 1 else number + 1
         return None
 
-    def _hashed(self, at: int, number: int) -> int:
-        return word(self._memory.read(at + number * _HASH_SIZE, _HASH_SIZE), 0)
+    def _hash_at(self, at: int, number: int) -> int:
+        return word(self._memory.read(at + number * 4, 4), 0)
 
-    def _symbol(self, number: int, name: str) -> int | None:
-        """The address of the symbol with this number, if that is its name."""
-        at = self._entries[_SYMBOLS] + number * _SYMBOL_SIZE
-        raw = self._memory.read(at, _SYMBOL_SIZE)
+    def _symbol_address(self, number: int, name: str) -> int | None:
+        """The address of symbol `number` if its name is `name`."""
+        raw = self._memory.read(self._entries[_DT_SYMTAB] + number * 24, 24)
         text = name.encode() + b"\0"
-        if self._memory.read(self._entries[_STRINGS] + word(raw, 0, 4), len(text)) != text:
+        if self._memory.read(self._entries[_DT_STRTAB] + word(raw, 0, 4), len(text)) != text:
             return None
         return self._bias + word(raw, 8)
 
 
-def _hash(name: str) -> int:
-    """DT_GNU_HASH's."""
-    found = 5381
+def _gnu_hash(name: str) -> int:
+    """The hash of DT_GNU_HASH."""
+    value = 5381
     for byte in name.encode():
-        found = (found * 33 + byte) & 0xFFFFFFFF
-    return found
+        value = (value * 33 + byte) & 0xFFFFFFFF
+    return value

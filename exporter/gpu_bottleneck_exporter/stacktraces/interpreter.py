@@ -1,4 +1,4 @@
-"""The Python within one process: its threads, and what each of them is in."""
+"""The Python interpreter of another process: its threads and their stacks."""
 
 from __future__ import annotations
 
@@ -13,52 +13,45 @@ from gpu_bottleneck_exporter.stacktraces.code import Codes
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.images import Image, mapped
 from gpu_bottleneck_exporter.stacktraces.layouts import Layout
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError, word
+from gpu_bottleneck_exporter.stacktraces.memory import (
+    NoMemoryError,
+    ProcessMemory,
+    UnreadableError,
+    word,
+)
 
-MOST_FRAMES = 64
-"""Calls of a thread that are read: the innermost."""
-MOST_THREADS = 64
-"""Of a process."""
-_MOST_CALLS = 2 * MOST_FRAMES
-"""With those that stand for no function in Python."""
-_MOST_INTERPRETERS = 16
-_NAMED = re.compile(r"(?:^|/)(?:lib)?python[^/]*$")
-_VERSION = re.compile(r"/(?:lib)?python3\.([0-9]{1,2})(?![0-9])")
-_WITH_OFFSETS = 13
-"""The first minor version that begins _PyRuntime with offsets in its structures."""
-_OFFSETS = struct.Struct("=8s9Q")
-"""Of which these are alike: a mark, version, free-threaded, a size, `finalizing`, interpreters, a
-size, `id`, next interpreter, threads."""
-_MARK = b"xdebugpy"
-_WITH_NUMBERS, _WITH_STATES = 11, 12
-"""From these minor versions on, threads know their numbers, and whether they may run Python."""
-_ACTIVE = 1 << 4
-"""The flag of one that may."""
-_X86 = platform.machine() == "x86_64"
-_NUMBER_AT = 720 if _X86 else 208
-"""In glibc's `struct pthread`."""
+MAX_FRAMES = 64
+"""Bound on the calls read of a thread: the innermost."""
+MAX_PYTHON_THREADS = 64
+"""Bound on the threads read of a process."""
+_PYTHON_FILE = re.compile(r"(?:^|/)(?:lib)?python[^/]*$")
+_PYTHON_VERSION = re.compile(r"/(?:lib)?python3\.([0-9]{1,2})(?![0-9])")
+_DEBUG_OFFSETS = struct.Struct("=8s9Q")
+"""The start of _PyRuntime since 3.13, alike in all versions: mark, version, free-threaded, a size,
+`finalizing`, interpreters, a size, `id`, next interpreter, threads."""
+_IS_X86 = platform.machine() == "x86_64"
 
 
-class Running(NamedTuple):
-    """A thread of Python's."""
+class PythonThread(NamedTuple):
+    """A thread of the interpreter."""
 
     address: int
     number: int
-    """In its own PID namespace; 0 if it is not known, nonsense with another C library."""
+    """Thread id in its own PID namespace; 0 if unknown, arbitrary if the C library is not glibc."""
 
 
 class Interpreter:
-    """Python in a process."""
+    """The Python interpreter of one process."""
 
-    def __init__(self, memory: Memory, maps: str) -> None:
+    def __init__(self, memory: ProcessMemory, maps: str) -> None:
         """`maps`: the text of /proc/PID/maps.
 
-        Raises NoMemoryError, which says why there is nothing to read, and UnreadableError.
+        Raises NoMemoryError, UnreadableError.
         """
         self.memory = memory
         image, self._runtime, path = _runtime(memory, maps)
         self.minor = _minor(memory, image, f"{path}\n{maps}")
-        kind, layout = image.address("PyCode_Type"), self._found_layout()
+        kind, layout = image.address("PyCode_Type"), self._select_layout()
         if layout is None or kind is None:
             most = f"3.{min(layouts.LAYOUTS)} to 3.{max(layouts.LAYOUTS)}"
             raise NoMemoryError(f"its Python is 3.{self.minor}, and {most} can be read")
@@ -68,66 +61,67 @@ class Interpreter:
         within_call = layout.previous, layout.code, layout.instruction, layout.owner or 0
         self._call_size = max(*within_call, layout.copy or 0) + 8
 
-    def _found_layout(self) -> Layout | None:
-        if self.minor < _WITH_OFFSETS:
+    def _select_layout(self) -> Layout | None:
+        if self.minor < 13:  # noqa: PLR2004 _PyRuntime has no offsets
             return layouts.LAYOUTS.get(self.minor)
-        raw = self.memory.read(self._runtime, _OFFSETS.size)
-        mark, _, free, _, _, interpreters, _, _, after, threads = _OFFSETS.unpack(raw)
-        if mark != _MARK:
+        raw = self.memory.read(self._runtime, _DEBUG_OFFSETS.size)
+        mark, _, free, _, _, interpreters, _, _, after, threads = _DEBUG_OFFSETS.unpack(raw)
+        if mark != b"xdebugpy":
             raise NoMemoryError(f"its Python 3.{self.minor} is an unknown build")
         layout = (layouts.FREE_THREADED if free else layouts.LAYOUTS).get(self.minor)
         places = {"interpreters": interpreters, "next_interpreter": after, "threads": threads}
         return layout and layout._replace(**places)
 
-    def threads(self) -> list[Running]:
-        """At most `MOST_THREADS`. Raises UnreadableError, NoMemoryError."""
-        layout, found = self._layout, list[Running]()
+    def threads(self) -> list[PythonThread]:
+        """The first `MAX_PYTHON_THREADS` threads. Raises UnreadableError, NoMemoryError."""
+        layout, threads = self._layout, list[PythonThread]()
         interpreter = self.memory.pointer(self._runtime + layout.interpreters)
-        for _ in range(_MOST_INTERPRETERS):
+        for _ in range(16):
             if not interpreter:
                 break
             address = self.memory.pointer(interpreter + layout.threads)
-            while address and len(found) < MOST_THREADS:
+            while address and len(threads) < MAX_PYTHON_THREADS:
                 raw = self.memory.read(address, self._size)
-                found.append(Running(address, self._number(word(raw, layout.tid))))
+                threads.append(PythonThread(address, self._number(word(raw, layout.tid))))
                 address = word(raw, layouts.NEXT_THREAD)
             interpreter = self.memory.pointer(interpreter + layout.next_interpreter)
-        return found
+        return threads
 
-    def _number(self, known: int) -> int:
-        """The number of a thread, by what Python knows of it."""
-        if self.minor >= _WITH_NUMBERS:
-            return known
-        return word(self.memory.read(known + _NUMBER_AT, 4), 0)
+    def _number(self, tid: int) -> int:
+        """The number of the thread with this value at `Layout.tid`."""
+        if self.minor >= 11:  # noqa: PLR2004 Python stores the number itself
+            return tid
+        # Its offset in the `struct pthread` of glibc.
+        return word(self.memory.read(tid + (720 if _IS_X86 else 208), 4), 0)
 
-    def holds_lock(self, thread: Running) -> bool | None:
-        """Whether it holds Python's lock, the GIL, or needs none; None if that is not known.
+    def holds_lock(self, thread: PythonThread) -> bool | None:
+        """Whether the thread holds the GIL, or needs none; None if unknown.
 
-        Before 3.12, locks of the C library precede what tells: their size differs elsewhere.
+        Before 3.12, the field follows locks of the C library, whose size is known on x86 only.
         """
         pointer, at = self.memory.pointer, self._layout.lock
-        if self.minor >= _WITH_STATES:
-            return bool(pointer(thread.address + at) & _ACTIVE)
-        return pointer(self._runtime + at) == thread.address if _X86 else None
+        if self.minor >= 12:  # noqa: PLR2004 threads have an `active` flag
+            return bool(pointer(thread.address + at) & 1 << 4)
+        return pointer(self._runtime + at) == thread.address if _IS_X86 else None
 
-    def place(self, thread: Running) -> tuple[int, int]:
-        """What changes as it calls and returns: where its innermost call is, and of what code."""
+    def place(self, thread: PythonThread) -> tuple[int, int]:
+        """Addresses of a thread's innermost call and code: each call and return changes them."""
         call = self._innermost(thread)
         return call, self.memory.pointer(call + self._layout.code) if call else 0
 
-    def _innermost(self, thread: Running) -> int:
+    def _innermost(self, thread: PythonThread) -> int:
         call = self.memory.pointer(thread.address + self._layout.call)
         via = self._layout.via
         return call if via is None else self.memory.pointer(call + via)
 
-    def stack(self, thread: Running) -> Iterator[Frame]:
-        """Its calls, the innermost first. Raises UnreadableError, NoMemoryError."""
+    def stack(self, thread: PythonThread) -> Iterator[Frame]:
+        """The calls of a thread, the innermost first. Raises UnreadableError, NoMemoryError."""
         layout, call = self._layout, self._innermost(thread)
-        for _ in range(_MOST_CALLS):
+        for _ in range(2 * MAX_FRAMES):  # some calls stand for no Python function
             if not call:
                 break
             raw = self.memory.read(call, self._call_size)
-            if layout.owner is None or raw[layout.owner] < layouts.OWNED_BY_C:
+            if layout.owner is None or raw[layout.owner] < layouts.MIN_C_OWNER:
                 size = 4 if layout.owner is None else 8
                 instruction = word(raw, layout.instruction, size)
                 copy = word(raw, layout.copy, 4) if layout.copy else 0
@@ -136,10 +130,10 @@ class Interpreter:
             call = word(raw, layout.previous)
 
 
-def _runtime(memory: Memory, maps: str) -> tuple[Image, int, str]:
-    """The program or library that has Python in it, where its state is, and its path."""
+def _runtime(memory: ProcessMemory, maps: str) -> tuple[Image, int, str]:
+    """The program or library that contains Python, the address of its state, and its path."""
     for base, path in mapped(maps):
-        if not _NAMED.search(path):
+        if not _PYTHON_FILE.search(path):
             continue
         try:
             image = Image(memory, base)
@@ -150,9 +144,9 @@ def _runtime(memory: Memory, maps: str) -> tuple[Image, int, str]:
     raise NoMemoryError("there is no Python in it")
 
 
-def _minor(memory: Memory, image: Image, paths: str) -> int:
-    """Its minor version; before 3.11, only file names tell."""
+def _minor(memory: ProcessMemory, image: Image, paths: str) -> int:
+    """The minor version of Python 3; before 3.11, only file names contain it."""
     if address := image.address("Py_Version"):
         return memory.pointer(address) >> 16 & 255
-    found = _VERSION.search(paths)
-    return int(found[1]) if found else 0
+    match = _PYTHON_VERSION.search(paths)
+    return int(match[1]) if match else 0

@@ -1,7 +1,7 @@
-"""Where Python keeps its stacks: offsets within its structures on 64-bit Linux, by minor version.
+"""Offsets within CPython's structures on 64-bit Linux, by minor version.
 
-They are the same in all releases of a version. tests/stacktraces/offsets.c prints the row of a
-version in layouts.csv from its headers.
+All releases of a version share them. tests/stacktraces/offsets.c prints a version's row of
+layouts.csv from its headers.
 """
 
 from __future__ import annotations
@@ -13,58 +13,57 @@ from typing import NamedTuple
 
 
 class Layout(NamedTuple):
-    """Offsets in bytes."""
+    """The offsets of one version, in bytes."""
 
     tid: int
-    """In a thread: its number; before 3.11, the address of its `struct pthread`."""
+    """Thread: its number; before 3.11, the address of its `struct pthread`."""
     call: int
-    """In a thread: its innermost call; in 3.11 and 3.12, of a structure that has it at `via`."""
+    """Thread: its innermost call; in 3.11 and 3.12, a structure that has it at `via`."""
     previous: int
-    """In a call: the one around it, its code, its instruction."""
+    """Call: the calling call, followed by code and instruction."""
     code: int
     instruction: int
     filename: int
-    """In a code object, this and the next three."""
+    """Code object: file name, name, first line and line table."""
     name: int
     first_line: int
     lines: int
     header: int
-    """The size of the header of any object, of an ASCII string, and of another string."""
+    """Object sizes: header, header of an ASCII string, header of another string."""
     ascii: int
     unicode: int
     lock: int
-    """In a thread: flags; before 3.12, in _PyRuntime: the thread that holds Python's lock."""
+    """Thread: flags; before 3.12, _PyRuntime: the holder of the GIL."""
     interpreters: int = 0
-    """In _PyRuntime: the first interpreter. It has this and the next two itself since 3.13."""
+    """_PyRuntime: the first interpreter. Since 3.13, _PyRuntime lists this and the next two."""
     next_interpreter: int = 0
     threads: int = 0
-    """In an interpreter: its first thread."""
+    """Interpreter: its first thread."""
     via: int | None = None
     owner: int | None = None
-    """In a call: what made it, a byte."""
+    """Call: its owner, a byte."""
     instructions: int | None = None
-    """In a code object."""
+    """Code object: its instructions."""
     copies: int | None = None
-    """In a code object: each thread's own copy of its instructions."""
+    """Code object: the per-thread copies of its instructions."""
     copy: int | None = None
-    """In a call: which one it runs."""
+    """Call: the number of its copy."""
 
 
 NEXT_THREAD = 8
-"""In a thread."""
-OWNED_BY_C = 3
-"""From this owner on, a call stands for no function in Python."""
+"""Thread: offset of the next thread, in bytes."""
+MIN_C_OWNER = 3
+"""The lowest owner of calls that stand for no Python function."""
 
 
 def _rows() -> Iterator[tuple[int, bool, Layout]]:
     text = Path(__file__).with_name("layouts.csv").read_text(encoding="ascii")
     for row in csv.DictReader(text.splitlines()):
-        known = {name: int(offset) for name, offset in row.items() if offset}
-        minor, free = known.pop("minor"), known.pop("free_threaded")
-        yield minor, bool(free), Layout(**known)
+        offsets = {name: int(offset) for name, offset in row.items() if offset}
+        minor, free = offsets.pop("minor"), offsets.pop("free_threaded")
+        yield minor, bool(free), Layout(**offsets)
 
 
 LAYOUTS = {minor: layout for minor, free, layout in _rows() if not free}
-"""By minor version of Python 3."""
 FREE_THREADED = {minor: layout for minor, free, layout in _rows() if free}
-"""The same of builds with `--disable-gil`."""
+"""Layouts of builds with `--disable-gil`."""

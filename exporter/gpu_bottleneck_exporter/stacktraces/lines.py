@@ -1,8 +1,8 @@
-"""Idle seconds by line of code: pure arithmetic over looks at the stacks of a GPU's feeders.
+"""Idle time by line of code, from samples of the stacks of a GPU's feeders. No I/O.
 
-The split of idle time says for how long a GPU waited for what; looks say which lines did that
-meanwhile. As there, busy time explains first what a main did: one that sleeps in a synchronize
-while its GPU works holds nothing up.
+The split of idle time by cause gives the seconds; the samples give the lines that caused them. As
+in that split, busy time is subtracted from the mains first: a main that sleeps in a synchronize
+while its GPU works delays nothing.
 """
 
 from __future__ import annotations
@@ -23,97 +23,98 @@ from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 
-_PYTHONS = r"/lib(?:64)?/python3(?:\.\d+t?)?/"
-_FOLDERS = rf"{_PYTHONS}|/(?:site|dist)-packages/"
-_LIBRARY = re.compile(rf"^<frozen |{_FOLDERS}")
-"""Files that nobody who runs a job edits: Python's own and what was installed."""
-_INSTALLED = re.compile(rf".*(?:{_FOLDERS})([^/]+)")
+_STANDARD_LIBRARY = r"/lib(?:64)?/python3(?:\.\d+t?)?/"
+_LIBRARY_FOLDERS = rf"{_STANDARD_LIBRARY}|/(?:site|dist)-packages/"
+_LIBRARY_FILE = re.compile(rf"^<frozen |{_LIBRARY_FOLDERS}")
+"""Files that a job's author does not edit: the standard library and installed packages."""
+_MODULE = re.compile(rf".*(?:{_LIBRARY_FOLDERS})([^/]+)")
 _PLUMBING = re.compile(
-    rf"^<frozen |{_PYTHONS}(?:"
+    rf"^<frozen |{_STANDARD_LIBRARY}(?:"
     r"(?:multiprocessing|concurrent|asyncio)/|(?:threading|socket|socketserver|selectors|queue)\.py)"
 )
-"""Parts of Python that pass on what others ask for."""
+"""Modules of the standard library that pass on requests."""
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-_MOST_LINES = 1000
-"""Of one GPU; a job may make up more. Those of further ones are not counted."""
-_MOST_TOLD = 5
-_RUNS = frozenset(one for one in Activity if one.runs)
-_RESTS = frozenset(a for a in Activity if a.rests)
-_READS = frozenset(one for one in Activity if one.on_files)
-_ALL = frozenset(Activity)
-_ANY, _MAIN, _HELPERS = frozenset({True, False}), frozenset({True}), frozenset({False})
-_MAIN_RESTS = ((_MAIN, _RESTS), (_MAIN, _ALL))
-_BLAMED: Mapping[str, Sequence[tuple[frozenset[bool], frozenset[Activity]]]] = {
-    stall.HOST_CODE: ((_MAIN, _RUNS), (_HELPERS, _RUNS)),
-    stall.WORKER_CPU: ((_HELPERS, _RUNS),),
-    stall.CPU_QUEUE: ((_ANY, _RUNS),),
-    stall.CPU_QUOTA: ((_ANY, _RUNS),),
-    stall.STORAGE: ((_ANY, _READS), (_ANY, _RUNS)),
-    stall.MEMORY: ((_ANY, _READS), (_ANY, _RUNS)),
-    stall.NETWORK: ((_ANY, frozenset({Activity.NETWORK})), *_MAIN_RESTS),
-    stall.PEER: _MAIN_RESTS,
-    stall.REQUESTS: _MAIN_RESTS,
-    stall.ASLEEP: _MAIN_RESTS,
+_MAX_CODE_LINES = 1000
+"""Bound on the lines counted per GPU: a job can make up more. Further lines are not counted."""
+_RUNNING = frozenset(a for a in Activity if a.runs)
+_FILE_IO = frozenset(a for a in Activity if a.on_files)
+_MAINS, _NOT_MAINS = frozenset({True}), frozenset({False})
+_EITHER = _MAINS | _NOT_MAINS
+_RESTING_MAINS = (
+    (_MAINS, frozenset(a for a in Activity if a.rests)),
+    (_MAINS, frozenset(Activity)),
+)
+_CULPRITS: Mapping[str, Sequence[tuple[frozenset[bool], frozenset[Activity]]]] = {
+    stall.HOST_CODE: ((_MAINS, _RUNNING), (_NOT_MAINS, _RUNNING)),
+    stall.WORKER_CPU: ((_NOT_MAINS, _RUNNING),),
+    stall.CPU_QUEUE: ((_EITHER, _RUNNING),),
+    stall.CPU_QUOTA: ((_EITHER, _RUNNING),),
+    stall.STORAGE: ((_EITHER, _FILE_IO), (_EITHER, _RUNNING)),
+    stall.MEMORY: ((_EITHER, _FILE_IO), (_EITHER, _RUNNING)),
+    stall.NETWORK: ((_EITHER, frozenset({Activity.NETWORK})), *_RESTING_MAINS),
+    stall.PEER: _RESTING_MAINS,
+    stall.REQUESTS: _RESTING_MAINS,
+    stall.ASLEEP: _RESTING_MAINS,
 }
-"""By `waiting_on`: whose looks (a main's or a helper's) doing what; the first that were seen."""
-ON_LINES = frozenset(_BLAMED)
-"""The waits that lines of code explain."""
+"""Roles and activities to blame, by `waiting_on`: the first pair that was sampled."""
+EXPLAINED_BY_LINES = frozenset(_CULPRITS)
+"""Values of `waiting_on` that lines of code explain."""
 
 
-class Thread(NamedTuple):
-    """What one thread did at one look."""
+class ThreadSample(NamedTuple):
+    """The state of one thread at one time."""
 
     role: str
     wait: Wait
     frames: Sequence[Frame]
-    """The innermost first."""
+    """Calls, the innermost first."""
     native: bool = False
-    """Whether it ran code that needs no Python, and had let Python's lock go."""
+    """Whether it ran native code, with the GIL released."""
 
 
-class Look(NamedTuple):
+class StackSample(NamedTuple):
     """The threads of a GPU's feeders at `at_ns` (monotonic)."""
 
     at_ns: int
-    threads: Sequence[Thread]
+    threads: Sequence[ThreadSample]
 
 
 class Line(NamedTuple):
-    """A line of the job's own code, and what it had called."""
+    """A line of the job's own code, and the library function that it called."""
 
     file: str
     line: int
     function: str
     called: str = ""
-    """The innermost function, if that is one of a library: `torch.stack`."""
+    """The innermost function if it is a library's, such as `torch.stack`."""
 
 
 def line_of(frames: Sequence[Frame]) -> Line | None:
-    """The innermost line of the job's own code, or else the innermost; None without Python code."""
-    inner = next((n for n, one in enumerate(frames) if not _LIBRARY.search(one.file)), 0)
+    """The innermost line of the job's own code, else the innermost; None for an empty stack."""
+    inner = next((n for n, f in enumerate(frames) if not _LIBRARY_FILE.search(f.file)), 0)
     if not frames:
         return None
-    # A comprehension is a function of its own before Python 3.12.
-    names = (one.function for one in frames[inner:] if not one.function.endswith(_COMPREHENSIONS))
+    # Before Python 3.12 a comprehension is a function of its own.
+    names = (f.function for f in frames[inner:] if not f.function.endswith(_COMPREHENSIONS))
     function = next(names, frames[inner].function)
-    called = _named(frames[0]) if inner else ""
+    called = _qualified_name(frames[0]) if inner else ""
     return Line(frames[inner].file, frames[inner].line, function, called)
 
 
 def serves_others(wait: Wait, frames: Sequence[Frame]) -> bool:
-    """Whether a thread waits for others to ask it, so that nothing waits for it.
+    """Whether a thread only waits for requests of other threads, so that nothing waits for it.
 
-    It waits in accept, or has run nothing but Python's own plumbing: multiprocessing's
-    `resource_sharer`, an event loop of a library. Who asked stands where its own code asked.
+    Its innermost call is accept, or its whole stack is plumbing: multiprocessing's
+    `resource_sharer`, a library's event loop. The requesting thread shows the job's own line.
     """
     if ACTIVITY_OF[wait].runs or not frames:
         return False
-    accepts = frames[0].function == "accept" and _LIBRARY.search(frames[0].file)
-    return bool(accepts) or all(_PLUMBING.search(one.file) for one in frames)
+    accepts = frames[0].function == "accept" and _LIBRARY_FILE.search(frames[0].file)
+    return bool(accepts) or all(_PLUMBING.search(f.file) for f in frames)
 
 
 def gist(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The two frames at most that make the same line as `frames`, which may be long."""
+    """The one or two frames with the same `line_of` as `frames`."""
     line = line_of(frames)
     if line is None:
         return ()
@@ -121,32 +122,32 @@ def gist(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     return (frames[0], own) if line.called else (own,)
 
 
-def _named(frame: Frame) -> str:
-    """`torch.stack`: the function with the package or module that it is of."""
-    found = _INSTALLED.match(frame.file)
-    module = found.group(1).removesuffix(".py") if found else PurePath(frame.file).stem
+def _qualified_name(frame: Frame) -> str:
+    """The function with its package or module: `torch.stack`."""
+    match = _MODULE.match(frame.file)
+    module = match.group(1).removesuffix(".py") if match else PurePath(frame.file).stem
     return f"{module}.{frame.function}"
 
 
-class _Known(NamedTuple):
-    """What is counted together."""
+class _LineKey(NamedTuple):
+    """The key by which samples are counted."""
 
     line: Line
     role: str
     activity: Activity
 
 
-class _Part(NamedTuple):
-    """Idle time that is charged to something."""
+class _Attribution(NamedTuple):
+    """Idle time attributed to one key."""
 
-    of: _Known
+    key: _LineKey
     waiting_on: str
     nanoseconds: float
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Looks at one line, weighed by how idle the GPU was: 1 where it did nothing."""
+class _Weight:
+    """Samples of one key; all but the first weighted by the idle share of the GPU."""
 
     all: float = 0.0
     idle: float = 0.0
@@ -156,127 +157,130 @@ class _Seen:
 
 @dataclass
 class LineCount:
-    """The lines of one GPU."""
+    """Counts stack samples of one GPU by line. Not thread-safe."""
 
     idle_ns: dict[str, int] = field(default_factory=dict)
-    """Of the ticks that were added, by what the GPU waited on."""
+    """Idle time of the added ticks, by `waiting_on`."""
     looks: int = 0
     _busy: float = 0.0
-    """Looks that busy time explains."""
-    _seen: dict[_Known, _Seen] = field(default_factory=dict)
+    """Samples that busy time explains."""
+    _sampled: dict[_LineKey, _Weight] = field(default_factory=dict)
 
     def add(
-        self, windows: Sequence[Window], stalls: Mapping[str, int], looks: Iterable[Look]
+        self, windows: Sequence[Window], stalls: Mapping[str, int], samples: Iterable[StackSample]
     ) -> None:
-        """Add a tick: its windows, their idle time by `waiting_on`, and the looks within it."""
+        """Add a tick: its windows, their idle time by `waiting_on`, and its stack samples."""
         add_up(self.idle_ns, stalls)
-        for look in looks if windows else ():
+        for sample in samples if windows else ():
             self.looks += 1
-            idle = _idle_share(windows, look.at_ns)
+            idle = _idle_share(windows, sample.at_ns)
             self._busy += 1 - idle
-            for thread in look.threads:
-                self._note(thread, idle, len(look.threads))
+            for thread in sample.threads:
+                self._count(thread, idle, len(sample.threads))
 
-    def _note(self, thread: Thread, idle: float, of: int) -> None:
+    def _count(self, thread: ThreadSample, idle: float, threads: int) -> None:
         line = line_of(thread.frames)
         if line is None:
             return
-        activity = ACTIVITY_OF[thread.wait]
-        known = _Known(line, thread.role, activity)
-        if known not in self._seen and len(self._seen) >= _MOST_LINES:
+        key = _LineKey(line, thread.role, ACTIVITY_OF[thread.wait])
+        if key not in self._sampled and len(self._sampled) >= _MAX_CODE_LINES:
             return
-        seen = self._seen.setdefault(known, _Seen())
-        share = idle / of
-        seen.all += 1 / of
-        seen.idle += share
-        seen.lock += share * (thread.wait is Wait.LOCK)
-        seen.native += share * thread.native
+        weight = self._sampled.setdefault(key, _Weight())
+        share = idle / threads
+        weight.all += 1 / threads
+        weight.idle += share
+        weight.lock += share * (thread.wait is Wait.LOCK)
+        weight.native += share * thread.native
 
-    def found(self, trouble: str | None = None) -> IdleLines:
-        """Idle time by line: all time of a wait is charged to what was seen of it."""
+    def result(self, trouble: str | None = None) -> IdleLines:
+        """Idle time by line: each cause's time is attributed to the samples of that cause."""
         weights = self._weights()
         whole_ns = sum(self.idle_ns.values())
         lines = [
-            part
+            attribution
             for wait, idle_ns in self.idle_ns.items()
             if idle_ns
-            for part in _shared_out(idle_ns, wait, _blamed(wait, weights))
+            for attribution in _attribute(idle_ns, wait, _culprits(wait, weights))
         ]
-        mains = {known: weight for known, weight in weights.items() if known.role == Role.MAIN}
-        waits = _shared_out(whole_ns, "", mains)
+        mains = {key: weight for key, weight in weights.items() if key.role == Role.MAIN}
+        waits = _attribute(whole_ns, "", mains)
         return IdleLines(
             seconds=whole_ns / 1e9,
             looks=self.looks,
-            lines=tuple(self._told(lines, whole_ns)),
-            waits=tuple(self._told(waits, whole_ns)),
+            lines=tuple(self._largest(lines, whole_ns)),
+            waits=tuple(self._largest(waits, whole_ns)),
             trouble=trouble,
         )
 
-    def _told(self, parts: Iterable[_Part], whole_ns: int) -> Iterator[CodeLine]:
-        """The lines of `parts` that make up most."""
-        by_line: dict[tuple[str, int, str], list[_Part]] = defaultdict(list)
-        for part in parts:
-            line = part.of.line
-            by_line[line.file, line.line, part.of.role].append(part)
-        for of_line in nlargest(_MOST_TOLD, by_line.values(), key=_nanoseconds):
+    def _largest(self, attributions: Iterable[_Attribution], whole_ns: int) -> Iterator[CodeLine]:
+        """The five lines with most time."""
+        by_line: dict[tuple[str, int, str], list[_Attribution]] = defaultdict(list)
+        for attribution in attributions:
+            line = attribution.key.line
+            by_line[line.file, line.line, attribution.key.role].append(attribution)
+        for of_line in nlargest(5, by_line.values(), key=_nanoseconds):
             if not (ns := _nanoseconds(of_line)):  # too little to divide by
                 break
-            most = max(of_line, key=lambda part: part.nanoseconds)
-            seen = [(part.nanoseconds / ns, self._seen[part.of]) for part in of_line]
+            most = max(of_line, key=lambda attribution: attribution.nanoseconds)
+            weights = [(a.nanoseconds / ns, self._sampled[a.key]) for a in of_line]
             yield CodeLine(
-                **most.of.line._asdict(),
-                role=most.of.role,
+                **most.key.line._asdict(),
+                role=most.key.role,
                 waiting_on=most.waiting_on,
                 seconds=ns / 1e9,
                 ratio=min(ns / whole_ns, 1.0),
-                lock_ratio=min(sum(share * one.lock / one.idle for share, one in seen), 1.0),
-                native_ratio=min(sum(share * one.native / one.idle for share, one in seen), 1.0),
+                lock_ratio=min(sum(share * w.lock / w.idle for share, w in weights), 1.0),
+                native_ratio=min(sum(share * w.native / w.idle for share, w in weights), 1.0),
             )
 
-    def _weights(self) -> dict[_Known, float]:
-        """Weights of what was seen while the GPU idled: what busy time explains is subtracted.
+    def _weights(self) -> dict[_LineKey, float]:
+        """Samples of the idle GPU by key.
 
-        In the order of `Activity`, from what mains did.
+        Busy time is subtracted from the mains' samples, in the order of `Activity`.
         """
-        weights = {known: seen.idle for known, seen in self._seen.items()}
-        busy, mains = self._busy, [known for known in weights if known.role == Role.MAIN]
-        whole = sum(self._seen[known].all for known in mains)
+        weights = {key: weight.idle for key, weight in self._sampled.items()}
+        busy, mains = self._busy, [key for key in weights if key.role == Role.MAIN]
+        whole = sum(self._sampled[key].all for key in mains)
         busy *= whole / self.looks if self.looks else 0.0
         for activity in Activity:
-            of_it = [known for known in mains if known.activity is activity]
-            seen = sum(self._seen[known].all for known in of_it)
-            taken = min(seen, busy)
-            busy -= taken
-            idle = sum(weights[known] for known in of_it)
-            for known in of_it:
-                weights[known] *= (seen - taken) / idle if idle else 0.0
+            keys = [key for key in mains if key.activity is activity]
+            total = sum(self._sampled[key].all for key in keys)
+            explained = min(total, busy)
+            busy -= explained
+            idle = sum(weights[key] for key in keys)
+            for key in keys:
+                weights[key] *= (total - explained) / idle if idle else 0.0
         return weights
 
 
 def _idle_share(windows: Sequence[Window], at_ns: int) -> float:
-    """Share of the window around `at_ns` in which the GPU idled; the nearest, if there is none."""
-    window = min(windows, key=lambda one: abs(one.end_ns - one.duration_ns // 2 - at_ns))
+    """Idle share of the window around `at_ns`, or else of the nearest."""
+    window = min(windows, key=lambda w: abs(w.end_ns - w.duration_ns // 2 - at_ns))
     return 1 - window.active_ns / window.duration_ns if window.duration_ns else 0.0
 
 
-def _nanoseconds(parts: Iterable[_Part]) -> float:
-    return sum(part.nanoseconds for part in parts)
+def _nanoseconds(attributions: Iterable[_Attribution]) -> float:
+    return sum(attribution.nanoseconds for attribution in attributions)
 
 
-def _shared_out(idle_ns: int, wait: str, weights: Mapping[_Known, float]) -> list[_Part]:
-    """`idle_ns` in proportion to `weights`."""
+def _attribute(idle_ns: int, wait: str, weights: Mapping[_LineKey, float]) -> list[_Attribution]:
+    """`idle_ns`, split in proportion to `weights`."""
     whole = sum(weights.values())
-    return [_Part(known, wait, idle_ns * one / whole) for known, one in weights.items() if one > 0]
+    return [
+        _Attribution(key, wait, idle_ns * weight / whole)
+        for key, weight in weights.items()
+        if weight > 0
+    ]
 
 
-def _blamed(wait: str, weights: Mapping[_Known, float]) -> dict[_Known, float]:
-    """The part of `weights` that did what the GPU waited on."""
-    for mains, activities in _BLAMED.get(wait, ()):
-        found = {
-            known: weight
-            for known, weight in weights.items()
-            if weight > 0 and (known.role == Role.MAIN) in mains and known.activity in activities
+def _culprits(wait: str, weights: Mapping[_LineKey, float]) -> dict[_LineKey, float]:
+    """The part of `weights` that `_CULPRITS` selects for `wait`."""
+    for mains, activities in _CULPRITS.get(wait, ()):
+        selected = {
+            key: weight
+            for key, weight in weights.items()
+            if weight > 0 and (key.role == Role.MAIN) in mains and key.activity in activities
         }
-        if found:
-            return found
+        if selected:
+            return selected
     return {}

@@ -1,4 +1,4 @@
-"""Another process's memory, read as a debugger would, without stopping the process."""
+"""The memory of another process, read without stopping it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from typing import TypeVar
 
 from gpu_bottleneck_exporter.host.files import raise_if_file_limit
 
-MOST_AT_ONCE = 262_144
-"""Bytes: the table of lines of a very long function."""
-_ITEMS_PER_CHECK = 1024
-"""Between two checks of the deadline: these take less than a millisecond."""
+MAX_READ_BYTES = 262_144
+"""Bound on one read: the line table of a very long function."""
 T = TypeVar("T")
 
 
 class UnreadableError(Exception):
-    """What should be there is not: the process changed it meanwhile, or it is nonsense."""
+    """Memory that changed during the read, or holds no plausible structure."""
 
 
 class NoMemoryError(Exception):
-    """The process cannot be read at all: the message, a clause about it, says why."""
+    """A process that cannot be read at all; the message is a clause that gives the reason."""
 
 
-class Memory:
-    """What a process has in /proc/PID/mem: it costs a third of process_vm_readv through ctypes."""
+class ProcessMemory:
+    """The memory of one process, from /proc/PID/mem: a third of the cost of process_vm_readv."""
 
     def __init__(self, folder: str, until: float) -> None:
         """`folder`: /proc/PID. Raises NoMemoryError, FileLimitError."""
         self.until = until
-        """When to stop (`time.monotonic`), whatever is asked for next."""
+        """Deadline (`time.monotonic`) of all reads."""
         try:
             self._file = os.open(f"{folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -40,21 +38,22 @@ class Memory:
             raise NoMemoryError(f"reading its memory takes {takes}: {error.strerror}") from None
 
     def __del__(self) -> None:
-        # Not before: a read that hangs may go on much later, and must not read another file then.
+        # Not earlier: a hung read may resume much later, when the number may be another file's.
         with suppress(AttributeError):
             os.close(self._file)
 
     def timely(self, items: Iterable[T]) -> Iterator[T]:
-        """`items`, until the time is over. Raises UnreadableError then."""
+        """`items` up to the deadline. Raises UnreadableError then."""
         for number, item in enumerate(items):
-            if not number % _ITEMS_PER_CHECK and time.monotonic() > self.until:
+            # 1024 items take less than a millisecond.
+            if not number % 1024 and time.monotonic() > self.until:
                 raise UnreadableError
             yield item
 
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes at `address`. Raises UnreadableError, NoMemoryError."""
-        makes_sense = 0 < address < 1 << 63 and 0 <= size <= MOST_AT_ONCE
-        if not makes_sense or time.monotonic() > self.until:
+        is_plausible = 0 < address < 1 << 63 and 0 <= size <= MAX_READ_BYTES
+        if not is_plausible or time.monotonic() > self.until:
             raise UnreadableError
         try:
             raw = os.pread(self._file, size, address)
@@ -67,10 +66,10 @@ class Memory:
         return raw
 
     def pointer(self, address: int) -> int:
-        """The address that is stored at `address`."""
+        """The 64-bit word at `address`."""
         return word(self.read(address, 8), 0)
 
 
 def word(raw: bytes, at: int, size: int = 8) -> int:
-    """The number of `size` bytes that begins at `at`."""
+    """The little-endian number in the `size` bytes from `at`."""
     return int.from_bytes(raw[at : at + size], "little")

@@ -1,4 +1,4 @@
-"""The lines of code that a GPU waited for, as documents have them."""
+"""Schema of the lines of code that a GPU waited for."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ Ratio = Annotated[float, (0.0, 1.0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeLine:
-    """Idle time that is charged to a line."""
+    """Idle time attributed to one line of code."""
 
     file: str
     line: int
     function: str
     called: str = ""
-    """The innermost function, if that is one of a library: `torch.stack`; else empty."""
+    """The innermost function if it is a library's, such as `torch.stack`; else empty."""
     role: str
-    """Of who ran it: `Role`."""
+    """`Role` of the process that ran it."""
     waiting_on: str = ""
     seconds: float
     ratio: Ratio
     """Share of the idle time."""
     lock_ratio: Ratio
-    """Share of its looks in which it waited for another thread or process."""
+    """Share of its samples in which it waited for another thread or process."""
     native_ratio: Ratio
-    """Share of its looks in which native code ran that it had called."""
+    """Share of its samples in which native code ran that it had called."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleLines:
-    """What looks at the stacks of a GPU's feeders found."""
+    """Idle time of a GPU by line, from stack samples of its feeders."""
 
     seconds: float = 0.0
-    """Idle time meanwhile."""
+    """Idle time during sampling."""
     looks: int = 0
     lines: tuple[CodeLine, ...] = ()
-    """Whose work the GPU waited for, the longest first."""
+    """Lines that the GPU waited for, the longest first."""
     waits: tuple[CodeLine, ...] = ()
-    """Where mains were meanwhile; others than `lines` if these are of workers."""
+    """Lines of the mains in that time; they differ from `lines` if those are of workers."""
     trouble: str | None = None
-    """Why stacks, or some of them, could not be read."""
+    """Reason for which stacks, or some of them, could not be read."""
     looking: bool = False
-    """Whether somebody looks now."""
+    """Whether sampling is in progress."""
     age_seconds: float = 0.0
-    """Since the last look."""
+    """Time since the last sample."""
 
 
 class Findings(NamedTuple):
-    """The lines of one GPU while the same processes had it."""
+    """The lines of one GPU while the same processes held it."""
 
     lines: IdleLines
     mains: frozenset[Started]
-    """All processes that had the GPU meanwhile."""
+    """All processes that held the GPU in that time."""

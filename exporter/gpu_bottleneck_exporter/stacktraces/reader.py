@@ -1,6 +1,6 @@
-"""Stacks of Python threads, read from the memory of running processes: none is paused.
+"""Reads the stacks of Python threads from the memory of processes, without stopping them.
 
-A stack that changes while it is read may be inconsistent, so it is read again if it does.
+A stack that changes during a read may be inconsistent, and is read again.
 """
 
 from __future__ import annotations
@@ -19,73 +19,71 @@ from gpu_bottleneck_exporter.host.process import ProcessReader, Started, user_id
 from gpu_bottleneck_exporter.host.threads import Thread
 from gpu_bottleneck_exporter.host.waits import Wait, wait_of
 from gpu_bottleneck_exporter.stacktraces.frames import Frame
-from gpu_bottleneck_exporter.stacktraces.interpreter import MOST_FRAMES, Interpreter, Running
-from gpu_bottleneck_exporter.stacktraces.memory import Memory, NoMemoryError, UnreadableError
+from gpu_bottleneck_exporter.stacktraces.interpreter import MAX_FRAMES, Interpreter, PythonThread
+from gpu_bottleneck_exporter.stacktraces.memory import (
+    NoMemoryError,
+    ProcessMemory,
+    UnreadableError,
+)
 
-PATIENCE_SECONDS = 0.8
-"""For all processes of a look together: less than `looking` waits for one, so that each call
+READ_TIMEOUT_SECONDS = 0.8
+"""Time limit of all reads of a sample. Less than that of `stack_reads` for one, so that each call
 returns in time and its CPU time is counted."""
-_MOST_KEPT = 64
-"""Processes whose Python is remembered."""
-_TRIES = 3
-_MOST_MAPPED = 4 * MAX_TABLE_BYTES
-_MOST_NUMBERED = 512
-"""Threads of a process."""
-_READ_AT_ONCE = 2
-"""Mains of a look, and as many helpers."""
-_OTHERS = "it is not known to be of the owner of all that hold the GPU"
-_OWN_NUMBER = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
-_ONE_USER = re.compile(r"^Uid:\t(\d+)\t\1\t\1\t\1$", re.MULTILINE)
-looking = Aside(1.0)
-"""For all reads here: what holds them up must not hold up others."""
+_MAX_CACHED_PROCESSES = 64
+_MAX_PROCESSES_PER_ROLE = 2
+"""Bound on the mains of a sample, and on its helpers."""
+_UNKNOWN_OWNER = "it is not known to be of the owner of all that hold the GPU"
+_NESTED_PID = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
+_SINGLE_USER = re.compile(r"^Uid:\t(\d+)\t\1\t\1\t\1$", re.MULTILINE)
+stack_reads = Aside(1.0)
+"""Runs all reads of this module, so that a hung one delays no others."""
 
 
-class Refusal(str):
-    """Why a process cannot be read: a clause about it."""
+class UnreadableReason(str):
+    """The reason for which a process cannot be read: a clause about it."""
 
     __slots__ = ()
 
 
 class ThreadStack(NamedTuple):
-    """What a thread that runs Python did at one moment."""
+    """The state of a Python thread at one time."""
 
     tid: int
-    """0 if it is not known."""
+    """Thread id; 0 if unknown."""
     wait: Wait
     native: bool
-    """Whether it ran without Python's lock, so native code; False if that is not known."""
+    """Whether it ran without the GIL, so native code; False if unknown."""
     frames: tuple[Frame, ...]
-    """The innermost first."""
+    """Calls, the innermost first."""
 
 
 _Owner = tuple[str, str, str] | None
-"""The user, by number, the pod or container, and the Slurm job; empty outside of these."""
-Stacks = Sequence[ThreadStack] | Refusal
-"""The stacks of a process, or why it cannot be read."""
+"""User id, pod or container, and Slurm job; empty outside of these."""
+Stacks = Sequence[ThreadStack] | UnreadableReason
 
 
-class _Known:
-    """What is remembered of a process."""
+class _CachedProcess:
+    """The interpreter and open files of one process."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         self.folder, self.tasks = f"{proc}/{pid}", f"{proc}/{pid}/task"
         self.process = ProcessReader(proc, pid)
         self.interpreter: Interpreter | None = None
         self.threads: dict[int, Thread | None] = {}
-        """By their numbers in their own PID namespace; None: not found."""
+        """Threads by id in their own PID namespace; None: not found."""
 
-    def find(self, numbers: Sequence[int]) -> None:
-        """Find the threads with these numbers."""
-        unknown = {*numbers} - self.threads.keys()
-        if not unknown:
+    def find_threads(self, numbers: Sequence[int]) -> None:
+        """Set `threads` to those with these ids."""
+        missing = {*numbers} - self.threads.keys()
+        if not missing:
             return
         for number in self.threads.keys() - {*numbers}:
             del self.threads[number]
-        tids = list_numbers(self.tasks, _MOST_NUMBERED)
-        nested = _own_number(self.folder) != self.process.pid
-        found = {_own_number(f"{self.tasks}/{tid}") if nested else tid: tid for tid in tids}
-        for number in unknown:
-            tid = found.get(number)
+        tids = list_numbers(self.tasks, 512)
+        nested = _nested_pid(self.folder) != self.process.pid
+        by_number = {_nested_pid(f"{self.tasks}/{tid}") if nested else tid: tid for tid in tids}
+        for number in missing:
+            tid = by_number.get(number)
             self.threads[number] = Thread(self.tasks, tid, None) if tid else None
 
     def close(self) -> None:
@@ -95,92 +93,97 @@ class _Known:
 
 
 class StackReader(AbstractContextManager["StackReader"]):
-    """Reads stacks of processes."""
+    """Reads the stacks of processes. Not thread-safe."""
 
     def __init__(
         self,
         proc: Path,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = READ_TIMEOUT_SECONDS,
         tenant: Callable[[int], tuple[str, str]] = lambda _: ("", ""),
     ) -> None:
-        """`proc`: the host's; `tenant`: the pod or container of a process, and its Slurm job."""
+        """`proc`: the host's; `tenant`: pod or container and Slurm job of a process."""
         self._proc = proc
         self._tenant = tenant
-        self._patience = patience_seconds
-        self._known: dict[int, _Known] = {}
-        self._before = looking.cpu_seconds
+        self._timeout = timeout_seconds
+        self._cache: dict[int, _CachedProcess] = {}
+        self._cpu_seconds_before = stack_reads.cpu_seconds
 
     def __exit__(self, *_: object) -> None:
-        for one in self._known.values():
-            one.close()
-        self._known.clear()
+        for process in self._cache.values():
+            process.close()
+        self._cache.clear()
 
     @property
     def cpu_seconds(self) -> float:
         """CPU time of all reads so far, without that of the calling thread."""
-        return looking.cpu_seconds - self._before
+        return stack_reads.cpu_seconds - self._cpu_seconds_before
 
     def read(self, mains: Sequence[Started], helpers: Sequence[Started]) -> Mapping[int, Stacks]:
-        """The stacks of the first mains and of the first helpers of their owner, or why not.
+        """Stacks by pid of the first mains and of the first helpers of their owner.
 
-        None is read if the mains are not known to be of one owner: it is shown with their GPU.
+        None is read unless all mains have one owner, as lines are shown to each of them.
         """
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._timeout
         owners = [self._owner(pid) for pid, _ in mains]
-        owner = owners[0] if mains and all(_shares(owners[0], one) for one in owners) else None
-        related = (one for one in helpers if _shares(owner, self._owner(one[0])))
-        chosen = (*mains[:_READ_AT_ONCE], *islice(related, _READ_AT_ONCE))
-        return {one[0]: self._one(one, owner, until) for one in chosen}
+        owner = owners[0] if mains and all(_shares(owners[0], other) for other in owners) else None
+        related = (helper for helper in helpers if _shares(owner, self._owner(helper[0])))
+        limit = _MAX_PROCESSES_PER_ROLE
+        chosen = (*mains[:limit], *islice(related, limit))
+        return {started[0]: self._read(started, owner, until) for started in chosen}
 
     def _owner(self, pid: int) -> _Owner:
-        """The owner of a process; None if it is unknown, or the process has ended.
+        """The owner of a process; None if it is unknown or the process has ended.
 
         A process with several user ids, such as a setuid program, holds data of several users.
         """
-        if not _ONE_USER.search(read(f"{self._proc}/{pid}/status") or ""):
+        if not _SINGLE_USER.search(read(f"{self._proc}/{pid}/status") or ""):
             return None
         return user_id(self._proc, pid), *self._tenant(pid)
 
-    def _one(self, asked: Started, owner: _Owner, until: float) -> Stacks:
+    def _read(self, started: Started, owner: _Owner, until: float) -> Stacks:
         if time.monotonic() > until:
-            return Refusal("there was no time left for it")
-        pid, _ = asked
-        known = self._known.pop(pid, None)
-        looked = looking.call(pid, lambda: self._look(known, asked, until, may_read=bool(owner)))
-        if looked is None:
-            return Refusal("its memory does not answer")
-        known, found = looked
-        if isinstance(found, Refusal) or not _shares(owner, self._owner(pid)):
-            known.close()  # it may execute another program next
-            return found if isinstance(found, Refusal) else Refusal(_OTHERS)
-        self._known[pid] = known
-        if len(self._known) > _MOST_KEPT:
-            self._known.pop(next(iter(self._known))).close()  # not read for longest
-        return found
+            return UnreadableReason("there was no time left for it")
+        pid, _ = started
+        cached = self._cache.pop(pid, None)
+        result = stack_reads.call(
+            pid, lambda: self._read_aside(cached, started, until, may_read=bool(owner))
+        )
+        if result is None:
+            return UnreadableReason("its memory does not answer")
+        process, stacks = result
+        if not isinstance(stacks, UnreadableReason) and not _shares(owner, self._owner(pid)):
+            stacks = UnreadableReason(_UNKNOWN_OWNER)
+        if isinstance(stacks, UnreadableReason):
+            process.close()  # it may execute another program next
+            return stacks
+        self._cache[pid] = process
+        if len(self._cache) > _MAX_CACHED_PROCESSES:
+            self._cache.pop(next(iter(self._cache))).close()  # least recently read
+        return stacks
 
-    def _look(
-        self, known: _Known | None, asked: Started, until: float, *, may_read: bool
-    ) -> tuple[_Known, Stacks]:
-        """Stacks of a process; called aside, as an execve may hold up each read of it."""
-        pid, started_ticks = asked
-        known = known or _Known(self._proc, pid)
-        found: Stacks
-        trouble = _trouble(known.process, started_ticks) or (None if may_read else _OTHERS)
+    def _read_aside(
+        self, cached: _CachedProcess | None, started: Started, until: float, *, may_read: bool
+    ) -> tuple[_CachedProcess, Stacks]:
+        """The stacks of a process. Runs in `stack_reads`, as an execve can delay each read."""
+        pid, started_ticks = started
+        process = cached or _CachedProcess(self._proc, pid)
+        stacks: Stacks
+        trouble = _trouble(process.process, started_ticks) or (None if may_read else _UNKNOWN_OWNER)
         try:
-            found = Refusal(trouble) if trouble else _stacks(known, until)
+            stacks = UnreadableReason(trouble) if trouble else _stacks(process, until)
         except NoMemoryError as error:
-            found = Refusal(error)
+            stacks = UnreadableReason(error)
         except UnreadableError:
-            found = Refusal("its Python state could not be parsed")
-        # What was read may be another's by now.
-        trouble = _trouble(known.process, started_ticks)
-        return known, Refusal(trouble) if trouble else found
+            stacks = UnreadableReason("its Python state could not be parsed")
+        # The pid may have been reused during the read.
+        trouble = _trouble(process.process, started_ticks)
+        return process, UnreadableReason(trouble) if trouble else stacks
 
 
 def _shares(owner: _Owner, other: _Owner) -> bool:
     """Whether two processes are of one user, pod, container or Slurm job.
 
-    Root's processes in a Slurm job, slurmstepd and sshd, are none of the job's.
+    Root's processes in a Slurm job, slurmstepd and sshd, are not part of the job.
     """
     if owner is None or other is None or owner[1:] != other[1:]:
         return False
@@ -188,48 +191,50 @@ def _shares(owner: _Owner, other: _Owner) -> bool:
     return user == other[0] or place != "" or (job != "" and "0" not in (user, other[0]))
 
 
-def _stacks(known: _Known, until: float) -> list[ThreadStack]:
-    if known.interpreter is None:
-        memory = Memory(known.folder, until)
-        known.interpreter = Interpreter(memory, read(f"{known.folder}/maps", _MOST_MAPPED) or "")
-    interpreter = known.interpreter
+def _stacks(process: _CachedProcess, until: float) -> list[ThreadStack]:
+    if process.interpreter is None:
+        memory, maps = ProcessMemory(process.folder, until), f"{process.folder}/maps"
+        process.interpreter = Interpreter(memory, read(maps, 4 * MAX_TABLE_BYTES) or "")
+    interpreter = process.interpreter
     interpreter.memory.until = until
     threads = interpreter.threads()
-    known.find([one.number for one in threads])
-    found: dict[int, ThreadStack] = {}
-    for one in threads:
-        if stack := _stack(known.threads[one.number], interpreter, one):
-            # One that is in a subinterpreter, which comes first, is in this call of another, too.
-            found.setdefault(stack.tid or one.address, stack)
-    return [*found.values()]
+    process.find_threads([thread.number for thread in threads])
+    stacks: dict[int, ThreadStack] = {}
+    for thread in threads:
+        if stack := _stack(process.threads[thread.number], interpreter, thread):
+            # A thread of a subinterpreter, which is listed first, is also one of the main one.
+            stacks.setdefault(stack.tid or thread.address, stack)
+    return [*stacks.values()]
 
 
 def _trouble(process: ProcessReader, started_ticks: int | None) -> str | None:
-    """Why there is nothing to read of the process that started then."""
+    """The reason for which the process with this start time cannot be read."""
     stat = process.stat()
     if stat is None or stat.ended or stat.started_ticks != started_ticks:
         return "it has ended"
     return "it is stopped" if wait_of(stat.state, None) is Wait.STOPPED else None
 
 
-def _stack(asked: Thread | None, interpreter: Interpreter, thread: Running) -> ThreadStack | None:
-    """What a thread does; None if it is in no function, or calls and returns too fast."""
-    found = None
-    for _ in range(_TRIES):
+def _stack(
+    task: Thread | None, interpreter: Interpreter, thread: PythonThread
+) -> ThreadStack | None:
+    """The state of a thread; None if it runs no function, or calls and returns too fast."""
+    stack = None
+    for _ in range(3):
         try:
             before = interpreter.place(thread)
-            wait = asked.sample() if asked else Wait.UNKNOWN
+            wait = task.sample() if task else Wait.UNKNOWN
             native = wait is Wait.RUN and interpreter.holds_lock(thread) is False
-            frames = tuple(islice(interpreter.stack(thread), MOST_FRAMES))
-            found = ThreadStack(asked.tid if asked else 0, wait, native, frames)
+            frames = tuple(islice(interpreter.stack(thread), MAX_FRAMES))
+            stack = ThreadStack(task.tid if task else 0, wait, native, frames)
             if interpreter.place(thread) == before:
                 break
         except UnreadableError:
             continue
-    return found if found and found.frames else None
+    return stack if stack and stack.frames else None
 
 
-def _own_number(folder: str) -> int:
-    """The number of a process or thread in its own PID namespace; 0 if it has ended."""
-    found = _OWN_NUMBER.search(read(f"{folder}/status") or "")
-    return int(found[1]) if found else 0
+def _nested_pid(folder: str) -> int:
+    """The id of a process or thread in its own PID namespace; 0 if it has ended."""
+    match = _NESTED_PID.search(read(f"{folder}/status") or "")
+    return int(match[1]) if match else 0
