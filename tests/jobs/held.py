@@ -33,7 +33,7 @@ class Found:
     def __init__(self) -> None:
         self.found: list[tuple[str, Findings]] = []
 
-    def ended(self) -> Iterator[tuple[str, Findings]]:
+    def pop_ended(self) -> Iterator[tuple[str, Findings]]:
         while self.found:
             yield self.found.pop(0)
 

@@ -50,7 +50,7 @@ def looked_at(times: Iterator[float], seconds: float, pauses: tuple[float, ...] 
     late = iter(pauses)
     while at < seconds and not found.is_enough:
         at += found.pause + next(late, 0.0)
-        found.note(at, came=came <= at)
+        found.add(at, arrived=came <= at)
         while came <= at:
             came += next(times)
     return found
@@ -87,7 +87,7 @@ def test_no_look_is_further_from_the_next_than_a_part_of_a_batch() -> None:
     times = BatchTimes(0.0)
     assert times.pause == pytest.approx(0.005)
     for look in range(100):
-        times.note(float(look), came=False)
+        times.add(float(look), arrived=False)
     assert times.pause == pytest.approx(0.25)
 
 

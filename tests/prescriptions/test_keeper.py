@@ -102,7 +102,7 @@ def test_a_change_of_one_knob_is_scored(situation: Mapping[str, Any]) -> None:
     changed_at = clock.at
     keeper = clock.feed(BETTER, 40, *situation.get("others", ()), **after)
     score, predicted = keeper.outlook.score, situation["predicted"]
-    assert keeper.turned == pytest.approx(changed_at + 2 * PART, abs=PART)
+    assert keeper.last_change_at == pytest.approx(changed_at + 2 * PART, abs=PART)
     assert (score is None) == (predicted is None)
     if score:
         workers = before["workers"] != after["workers"]

@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 
 from gpu_bottleneck_exporter.accounting import stall
-from gpu_bottleneck_exporter.prescription.advise import Loop, advise, predict
+from gpu_bottleneck_exporter.prescription.advise import TrainingLoop, advise, predict
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription
 from gpu_bottleneck_exporter.prescription.observed import Observed
 
@@ -70,7 +70,7 @@ CV = {cv: lognormal(math.log1p(cv * cv)) for cv in (0.3, 0.5, 0.7, 1.0, 1.5)}
 @pytest.mark.parametrize("cv", CV)
 def test_the_rate_is_that_of_a_loader_in_order(cv: float) -> None:
     for workers, serial in product((1, 2, 3, 9, 32), (0.03, 0.1, 0.4)):
-        loop = Loop(1.0, serial, stall.NETWORK, math.log1p(cv * cv))
+        loop = TrainingLoop(1.0, serial, stall.NETWORK, math.log1p(cv * cv))
         true = simulated(workers, serial, CV[cv])
         assert loop.rate(workers) == pytest.approx(true, rel=0.05), (workers, serial)
 

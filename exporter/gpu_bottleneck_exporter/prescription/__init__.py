@@ -1,1 +1,1 @@
-"""What would help a GPU that idles, by how much, and whether it did."""
+"""Recommends settings for idle GPUs, predicts their effect and scores the predictions."""

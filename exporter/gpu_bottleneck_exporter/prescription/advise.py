@@ -1,8 +1,8 @@
-"""What would help a GPU that idles: the knob, its new value, and what that brings.
+"""Recommends a setting for an idle GPU: the knob, its new value and the predicted busy share.
 
-One cause must lead, or there is no telling what a change of its knob would bring. The model is
-that of a loop of steps. Now a step takes one unit of time, of which the GPU works `busy`; a change
-makes `rate` steps in that time, so the GPU works `busy * rate`.
+One cause must dominate, or the effect of a change cannot be predicted. The model is a loop of
+steps: a step now takes one unit of time, of which the GPU works `busy`. A change makes `rate` steps
+in that time, so that the GPU works `busy * rate`.
 """
 
 from __future__ import annotations
@@ -15,188 +15,167 @@ from typing import Any, NamedTuple
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
-from gpu_bottleneck_exporter.prescription.observed import OUTSIDE, WAITS_FOR_WORKERS, Observed
+from gpu_bottleneck_exporter.prescription.observed import EXTERNAL_WAITS, WORKER_WAITS, Observed
 
 HEALTHY = 0.85
-"""Busy share from which nothing is prescribed: what platform teams call well tuned."""
-LEAST_GAIN = 0.05
-"""Less is not worth a change, nor told from noise."""
-ERROR = 0.12
-"""Of a prediction, in parts of it: nine of ten outcomes lie within (`tests/prescriptions`)."""
-_HARDLY_WORKS = 0.01
-_LEADS = 0.4
-"""Share of the idle time from which a cause counts (`gpu:threshold:evidence` of the rules)."""
-_MOST_WORKERS = 128
-_ENOUGH = 0.95
-"""Share of what endless workers would bring that is aimed at: the rest takes many of them."""
-_ROOM = 1.1
-"""Less growth than this leaves no room for another worker."""
-_CHURN = 1.5
-"""Starts per worker within the window: once may be a new epoch."""
-_THROTTLED = 0.5
-_HEADROOM = 1.2
-"""CPU limit per core used: a limit counts per tenth of a second, in which use comes in bursts."""
-_HALF_A_CORE = 0.5
-_EXPLAINS = 0.6
-"""Share of the workers that must be at work while they are waited for: else something else holds
-them up."""
-_LEAST_POWER = 0.55
-"""Power of the number of workers of which at least so many are at work, where they wait for each
-other's slow batches: their times have a coefficient of variation of 2."""
-_MIN_HANDOVERS = 0.1
-"""Write calls of workers per second, below which they hand over no batches."""
-_HARDLY_BURNS = 0.1
-"""Cores per worker: more of them need none to speak of."""
-_ALWAYS_FOUND = 0.25
-"""Cores that a job gets even on a busy machine if it mostly waits: the scheduler prefers it."""
-_MOST_MEMORY = 0.9
-_MAX_SPREAD = 6.0
-"""Largest variance of the logarithm: more workers bring next to nothing from there."""
-_HALVINGS = 20
-"""Steps of the search for a spread: to the fifth decimal."""
-_UNSURE = 1.2
-"""What is removed may take so many times its share of the idle time: that is from samples."""
-
-_MORE_OF = frozenset({model.NUM_WORKERS, model.CPU_CORES})
-"""Knobs of which pinned workers need no more."""
+"""Busy share from which nothing is prescribed: platform teams call such jobs well tuned."""
+MIN_BUSY = 0.01
+"""Busy share below which the GPU counts as unused."""
+MIN_GAIN = 0.05
+"""Minimum gain in busy share: less is not worth a change, and within the noise."""
+PREDICTION_ERROR = 0.12
+"""Relative error of a prediction that nine of ten outcomes do not exceed
+(`tests/prescriptions`)."""
+_MIN_CAUSE_SHARE = 0.4
+"""Minimum share of the idle time for a cause to count (`gpu:threshold:evidence` of the rules)."""
+_TARGET_THROUGHPUT = 0.95
+"""Share of the throughput with unlimited workers to aim at: the rest takes many of them."""
+_HALF = 0.5
+"""Cores, workers or threads, on average, below which none counts."""
+_NEGLIGIBLE_CORES = 0.1
+"""Cores per worker below which additional workers need no free cores."""
 
 Advice = Prescription | Refusal
 
 
-class Loop(NamedTuple):
-    """A training loop. The unit of time is the one in which it now takes one step.
+class TrainingLoop(NamedTuple):
+    """A training loop whose step now takes one unit of time.
 
-    Batches are taken in order, two ahead per worker, as PyTorch's DataLoader does: workers wait for
-    the slowest one. `rate` was fitted to simulations of that (`tests/prescriptions/test_order.py`).
+    Batches are consumed in order, two ahead per worker, as by PyTorch's DataLoader: workers wait
+    for the slowest. `rate` was fitted to simulations (`tests/prescriptions/test_order.py`).
     """
 
     work: float
-    """Time of a lone worker for a batch."""
+    """Time of a single worker per batch."""
     serial: float
-    """Time of the main and its GPU for a batch that is there."""
+    """Time of the main and its GPU per available batch."""
     cause: str
     spread: float = 0.0
-    """Variance of the logarithm of a batch's time; 0: no worker ever waits for another."""
+    """Variance of the logarithm of the batch time; 0: workers never wait for each other."""
 
     @property
     def _power(self) -> float:
-        """Power of the number of workers with which their speed grows."""
+        """Exponent of the number of workers in their speed."""
         return 1 / (1 + self.spread / 2)
 
     @property
     def _sharpness(self) -> float:
-        """Exponent that says how close a loop comes to the lower one of its two limits."""
+        """Exponent for how close the loop comes to the lower of its two limits."""
         return 1.4 + 1.6 / self.spread if self.spread else math.inf
 
     def rate(self, workers: float) -> float:
-        """Steps per unit of time with `workers`: limited by them and by what the main can take."""
+        """Steps per unit of time with `workers`, limited by the workers and by the main."""
         limits = math.pow(workers, self._power) / self.work, 1 / self.serial
         sharpness, low = self._sharpness, min(limits)
         return low * math.pow(1 + math.pow(low / max(limits), sharpness), -1 / sharpness)
 
-    def _alone(self, rate: float) -> float:
-        """Rate of the workers, if the main took no time, where the loop makes `rate` steps."""
-        used = min(rate * self.serial, _ENOUGH)
+    def _worker_rate(self, rate: float) -> float:
+        """Rate of the workers alone in a loop of `rate`: that with a main that takes no time."""
+        used = min(rate * self.serial, _TARGET_THROUGHPUT)
         return rate * math.pow(1 - math.pow(used, self._sharpness), -1 / self._sharpness)
 
-    def fewest(self, rate: float) -> int:
-        """The fewest workers that make `rate` steps."""
-        workers = math.pow(self._alone(rate) * self.work, 1 / self._power)
-        return math.ceil(min(workers, _MOST_WORKERS) - 1e-6)
+    def min_workers(self, rate: float) -> int:
+        """Minimum number of workers for `rate`, at most 128."""
+        workers = math.pow(self._worker_rate(rate) * self.work, 1 / self._power)
+        return math.ceil(min(workers, 128) - 1e-6)
 
-    def with_lone_worker(self, spread: float) -> Loop:
-        """The loop with a measured `spread` and the work with which one worker makes one step."""
+    def with_single_worker(self, spread: float) -> TrainingLoop:
+        """This loop with a measured `spread`, and the `work` for a rate of 1 with one worker."""
         loop = self._replace(spread=spread)
-        return loop._replace(work=1 / loop._alone(1.0))  # noqa: SLF001 - of the same class
+        return loop._replace(work=1 / loop._worker_rate(1.0))  # noqa: SLF001 - of the same class
 
-    def with_spread(self, workers: int) -> Loop:
-        """The loop with the spread that explains why `workers` make no more than one step."""
-        low, high = 0.0, _MAX_SPREAD
-        for _ in range(_HALVINGS):
+    def with_spread(self, workers: int) -> TrainingLoop:
+        """This loop with the spread for a rate of 1 with `workers`.
+
+        Bisects to the fifth decimal; beyond a spread of 6, workers gain next to nothing.
+        """
+        low, high = 0.0, 6.0
+        for _ in range(20):
             middle = (low + high) / 2
             faster = self._replace(spread=middle).rate(workers) > 1
             low, high = (middle, high) if faster else (low, middle)
         return self._replace(spread=low)
 
 
-def advise(seen: Observed) -> Advice | None:
-    """The best prescription for a GPU, why there is none, or None where there is no need."""
-    if seen.busy >= HEALTHY or seen.waits(stall.UNALLOCATED) > seen.idle / 2:
+def advise(observed: Observed) -> Advice | None:
+    """The best prescription for a GPU, the refusal of one, or None if none is needed."""
+    if observed.busy >= HEALTHY or observed.waits(stall.UNALLOCATED) > observed.idle / 2:
         return None
-    refusal = _hopeless(seen)
+    refusal = _refusal(observed)
     if refusal:
         return refusal
-    parts = parts_of(seen)
-    leading = max(parts, key=lambda name: parts[name])
-    if parts[leading] < _LEADS * seen.idle:
+    parts = parts_of(observed)
+    dominant = max(parts, key=lambda name: parts[name])
+    if parts[dominant] < _MIN_CAUSE_SHARE * observed.idle:
         return Refusal("mixed")
-    if seen.pinned and leading in _MORE_OF:
+    if observed.pinned and dominant in (model.NUM_WORKERS, model.CPU_CORES):
         return Refusal("pinned")
-    found = ADVISERS[leading](seen)
-    return found if isinstance(found, Refusal) or _gains(found) else Refusal("no_gain")
+    advice = ADVISERS[dominant](observed)
+    return advice if isinstance(advice, Refusal) or _gains(advice) else Refusal("no_gain")
 
 
-def _gains(found: Advice) -> bool:
-    if isinstance(found, Refusal):
+def _gains(advice: Advice) -> bool:
+    if isinstance(advice, Refusal):
         return False
-    return found.busy_ratio - found.current_busy_ratio >= LEAST_GAIN
+    return advice.busy_ratio - advice.current_busy_ratio >= MIN_GAIN
 
 
-def predict(seen: Observed, knob: str, value: float) -> Advice:
-    """What `num_workers` or `cpu_limit` at `value` would bring, as far as that can be predicted."""
-    refusal = _hopeless(seen)
+def predict(observed: Observed, knob: str, value: float) -> Advice:
+    """The prediction for `num_workers` or `cpu_limit` at `value`, or its refusal."""
+    refusal = _refusal(observed)
     if refusal:
         return refusal
     if knob != model.NUM_WORKERS:
-        return _with_cores(seen, knob, value)
-    loop = _loop(seen)
-    return loop if isinstance(loop, Refusal) else _with_workers(seen, loop, round(value))
+        return _with_cores(observed, knob, value)
+    loop = _loop(observed)
+    return loop if isinstance(loop, Refusal) else _with_workers(observed, loop, round(value))
 
 
-def parts_of(seen: Observed) -> Mapping[str, float]:
-    """Shares of the time that the GPU idles, by what would change it."""
-    files = seen.waits(stall.STORAGE, stall.MEMORY)
-    own_files = files * seen.main_disk / ((seen.main_disk + seen.reading) or 1.0)
-    own_answers = min(seen.waits(stall.NETWORK), seen.main_network)
-    loading = seen.waits(*WAITS_FOR_WORKERS) - own_files - own_answers
+def parts_of(observed: Observed) -> Mapping[str, float]:
+    """Idle time as a share of time, by key of `ADVISERS`."""
+    files = observed.waits(stall.STORAGE, stall.MEMORY)
+    own_files = files * observed.main_disk / ((observed.main_disk + observed.reading) or 1.0)
+    own_answers = min(observed.waits(stall.NETWORK), observed.main_network)
+    loading = observed.waits(*WORKER_WAITS) - own_files - own_answers
     parts = dict.fromkeys(ADVISERS, 0.0)
-    parts[model.CPU_LIMIT] = seen.waits(stall.CPU_QUOTA)
-    parts[model.CPU_CORES] = seen.waits(stall.CPU_QUEUE)
-    parts[model.HOST_CODE] = seen.waits(stall.HOST_CODE)
-    parts[_PEER] = seen.waits(stall.PEER)
-    if seen.workers >= _HALF_A_CORE:
+    parts[model.CPU_LIMIT] = observed.waits(stall.CPU_QUOTA)
+    parts[model.CPU_CORES] = observed.waits(stall.CPU_QUEUE)
+    parts[model.HOST_CODE] = observed.waits(stall.HOST_CODE)
+    parts[_PEER] = observed.waits(stall.PEER)
+    if observed.workers >= _HALF:
         parts[model.NUM_WORKERS] = loading
-        # It sleeps until they have a batch.
-        if seen.active >= seen.workers / 2 and _hands_over(seen):
-            parts[model.NUM_WORKERS] += seen.waits(stall.ASLEEP)
-        parts[model.CHECKPOINTS if seen.main_writes else _OTHER] += own_files
+        # The main sleeps until a batch is ready.
+        if observed.active >= observed.workers / 2 and _hands_over(observed):
+            parts[model.NUM_WORKERS] += observed.waits(stall.ASLEEP)
+        parts[model.CHECKPOINTS if observed.main_writes else _OTHER] += own_files
         parts[_OTHER] += own_answers
-    elif seen.main_writes:
+    elif observed.main_writes:
         parts[model.CHECKPOINTS] = own_files
-        parts[_INLINE if not seen.threads else _OTHER] += own_answers
+        parts[_INLINE if not observed.threads else _OTHER] += own_answers
     else:
         inline = own_files + own_answers
-        if seen.main_reads or inline > parts[model.HOST_CODE]:
+        if observed.main_reads or inline > parts[model.HOST_CODE]:
             inline += parts[model.HOST_CODE]
             parts[model.HOST_CODE] = 0.0
-        parts[_INLINE if seen.threads < _HALF_A_CORE else _OTHER] += inline
-    parts[_OTHER] += max(seen.idle - sum(parts.values()), 0.0)
+        parts[_INLINE if observed.threads < _HALF else _OTHER] += inline
+    parts[_OTHER] += max(observed.idle - sum(parts.values()), 0.0)
     return parts
 
 
-def _hands_over(seen: Observed) -> bool:
-    """Whether workers hand batches over: a child that holds a lock, say, does not."""
-    return seen.handovers is None or seen.handovers >= _MIN_HANDOVERS
+def _hands_over(observed: Observed) -> bool:
+    """Whether workers write often enough to hand over batches; other children do not."""
+    return observed.handovers is None or observed.handovers >= 0.1  # noqa: PLR2004 per second
 
 
-def _hopeless(seen: Observed) -> Refusal | None:
-    if seen.busy < _HARDLY_WORKS:
+def _refusal(observed: Observed) -> Refusal | None:
+    if observed.busy < MIN_BUSY:
         return Refusal("no_work")
-    if seen.owners > 1:
+    if observed.owners > 1:
         return Refusal("shared")
-    if seen.is_unseen:
+    if observed.is_unseen:
         return Refusal("unseen")
-    if seen.worker_starts * seen.seconds > _CHURN * max(seen.workers, 1.0):
+    # One start per worker may be a new epoch.
+    if observed.worker_starts * observed.seconds > 1.5 * max(observed.workers, 1.0):
         return Refusal("churn")
     return None
 
@@ -204,89 +183,98 @@ def _hopeless(seen: Observed) -> Refusal | None:
 # --- Workers -----------------------------------------------------------------------------------
 
 
-def _more_workers(seen: Observed) -> Advice:
-    """More workers, or the first ones if the main loads."""
-    loop = _loop(seen)
+def _more_workers(observed: Observed) -> Advice:
+    """More workers; the first ones if the main loads data itself."""
+    loop = _loop(observed)
     if isinstance(loop, Refusal):
         return loop
-    if seen.saturated and loop.cause in OUTSIDE:
+    if observed.saturated and loop.cause in EXTERNAL_WAITS:
         return Refusal("saturated")
-    if _free(seen) is None and seen.worker_cores > _HARDLY_BURNS * seen.active:
+    if _free(observed) is None and observed.worker_cores > _NEGLIGIBLE_CORES * observed.active:
         return Refusal("unseen")
-    now, room, each = round(seen.workers), _room(seen), _processes(seen)
-    if room < _ROOM and (now or seen.main_cores > _HALF_A_CORE):
-        limited = seen.limit_cores is not None and seen.throttled > _THROTTLED
-        found = _more_cores(seen, model.CPU_LIMIT if limited else model.CPU_CORES)
-        return found if _gains(found) else Refusal("no_cores")
-    wanted = max(loop.fewest(min(_ENOUGH / loop.serial, room)), now + 1)
-    more = each * math.ceil((wanted - now) / each)
-    if seen.worker_bytes and seen.free_bytes is not None:
-        held = _MOST_MEMORY * seen.free_bytes / seen.worker_bytes
-        more = min(more, each * int(held / each))
-    wanted = now + more
-    return _with_workers(seen, loop, wanted) if wanted > now else Refusal("no_memory")
+    now, room, each = round(observed.workers), _room(observed), _processes(observed)
+    if room < 1.1 and (  # noqa: PLR2004 too few cores for one more worker
+        now or observed.main_cores > _HALF
+    ):
+        limited = observed.limit_cores is not None and observed.throttled > 0.5  # noqa: PLR2004
+        advice = _more_cores(observed, model.CPU_LIMIT if limited else model.CPU_CORES)
+        return advice if _gains(advice) else Refusal("no_cores")
+    target = max(loop.min_workers(min(_TARGET_THROUGHPUT / loop.serial, room)), now + 1)
+    more = each * math.ceil((target - now) / each)
+    if observed.worker_bytes and observed.free_bytes is not None:
+        fitting = 0.9 * observed.free_bytes / observed.worker_bytes
+        more = min(more, each * int(fitting / each))
+    return _with_workers(observed, loop, now + more) if more > 0 else Refusal("no_memory")
 
 
-def _loop(seen: Observed) -> Loop | Refusal:
-    """The loop with its workers; without any, as it would be with some."""
-    if seen.workers < _HALF_A_CORE:
-        return _inline(seen)
-    if seen.workers < 1 or abs(seen.workers - round(seen.workers)) > 0.1 * seen.workers:
+def _loop(observed: Observed) -> TrainingLoop | Refusal:
+    """The loop with its workers, or with hypothetical ones if it has none."""
+    if observed.workers < _HALF:
+        return _inline(observed)
+    if (
+        observed.workers < 1
+        or abs(observed.workers - round(observed.workers)) > 0.1 * observed.workers
+    ):
         return Refusal("changing")
-    now, waits = round(seen.workers), _waits_for_workers(seen)
-    least = min(_EXPLAINS * now, math.pow(now, _LEAST_POWER))
-    if waits > LEAST_GAIN and seen.active < least:
-        return Refusal("peer" if seen.waits(stall.PEER) > LEAST_GAIN else "inconsistent")
-    # As many as are at work at a time is the work of a step (Little's law). Where the others rest
-    # although they are waited for, batches differ and are taken in order. A lone worker never does:
-    # its spread is measured.
-    work = min(max(seen.active, least), now) if now > 1 else 1.0
-    cause = max((*WAITS_FOR_WORKERS, stall.ASLEEP), key=seen.waits)
-    loop = Loop(work, max(1 - waits, seen.busy), cause)
+    now, waits = round(observed.workers), _batch_wait(observed)
+    # Fewer active workers do not explain the wait for them. The exponent is for workers that wait
+    # for each other's slow batches, with a coefficient of variation of 2.
+    least = min(0.6 * now, math.pow(now, 0.55))
+    if waits > MIN_GAIN and observed.active < least:
+        return Refusal("peer" if observed.waits(stall.PEER) > MIN_GAIN else "inconsistent")
+    # The mean number of active workers is the work of a step (Little's law). Idle workers during a
+    # wait mean batches that differ and are taken in order. A single worker is never idle then: its
+    # spread is measured.
+    work = min(max(observed.active, least), now) if now > 1 else 1.0
+    cause = max((*WORKER_WAITS, stall.ASLEEP), key=observed.waits)
+    loop = TrainingLoop(work, max(1 - waits, observed.busy), cause)
     if now > 1:
         return loop.with_spread(now)
-    return loop if seen.spread is None else loop.with_lone_worker(seen.spread)
+    return loop if observed.spread is None else loop.with_single_worker(observed.spread)
 
 
-def _waits_for_workers(seen: Observed) -> float:
-    """Share of the time in which the main had no batch."""
-    causes = (*WAITS_FOR_WORKERS, stall.ASLEEP, stall.CPU_QUEUE, stall.CPU_QUOTA)
-    return max(seen.waits(*causes) - seen.main_disk - seen.main_network - seen.main_queue, 0.0)
+def _batch_wait(observed: Observed) -> float:
+    """Share of time in which the main waited for a batch."""
+    causes = (*WORKER_WAITS, stall.ASLEEP, stall.CPU_QUEUE, stall.CPU_QUOTA)
+    return max(
+        observed.waits(*causes) - observed.main_disk - observed.main_network - observed.main_queue,
+        0.0,
+    )
 
 
-def _inline(seen: Observed) -> Loop | Refusal:
-    """The loop as it would be if workers did what the main now does between two steps.
+def _inline(observed: Observed) -> TrainingLoop | Refusal:
+    """The loop with the main's loading moved to workers.
 
-    That is the idle time if nothing overlaps, else what the main waited for and ran.
+    Loading takes the idle time, or the main's waits and run time if these overlap with steps.
     """
-    # As states, not as idle time: what the main waits for while the GPU works moves along.
-    waits, mains = min(seen.main_disk + seen.main_network, 1.0), _processes(seen)
-    code = seen.waits(stall.HOST_CODE, stall.CPU_QUEUE)
-    if mains > 1:  # while one of them runs, another one may keep the GPU busy
-        code = max(code, seen.main_cores / mains)
+    # States, not idle time: waits during GPU work move to the workers, too.
+    waits, mains = min(observed.main_disk + observed.main_network, 1.0), _processes(observed)
+    code = observed.waits(stall.HOST_CODE, stall.CPU_QUEUE)
+    if mains > 1:  # another main may keep the GPU busy meanwhile
+        code = max(code, observed.main_cores / mains)
     code = min(code, 1 - waits)
-    if seen.threads >= _HALF_A_CORE or not (waits or code):
+    if observed.threads >= _HALF or not (waits or code):
         return Refusal("no_knob")
-    loading = max(waits + code, seen.idle)
-    cause = max((*OUTSIDE, stall.HOST_CODE), key=seen.waits)
-    return Loop(loading * mains, max(1 - loading, seen.busy), cause)
+    loading = max(waits + code, observed.idle)
+    cause = max((*EXTERNAL_WAITS, stall.HOST_CODE), key=observed.waits)
+    return TrainingLoop(loading * mains, max(1 - loading, observed.busy), cause)
 
 
-def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
-    now, room = round(seen.workers), _room(seen)
+def _with_workers(observed: Observed, loop: TrainingLoop, workers: int) -> Prescription:
+    now, room = round(observed.workers), _room(observed)
     rate = min(loop.rate(workers), room)
     then: str | None
     if rate == room:
-        then = stall.CPU_QUEUE if seen.limit_cores is None else stall.CPU_QUOTA
+        then = stall.CPU_QUEUE if observed.limit_cores is None else stall.CPU_QUOTA
     else:
-        told = _afterwards(seen, rate, WAITS_FOR_WORKERS)
-        then = model.leading({**told, loop.cause: 1 - loop.serial * rate})
+        stalls = _stalls_at(observed, rate, WORKER_WAITS)
+        then = model.dominant({**stalls, loop.cause: 1 - loop.serial * rate})
     more = max(workers - now, 0)
-    at_most = loop.cause in OUTSIDE and workers > now
-    # A lone worker does not show whether batches are taken in order.
+    at_most = loop.cause in EXTERNAL_WAITS and workers > now
+    # A single worker does not show whether batches are taken in order.
     unordered = loop._replace(spread=0.0).rate(workers) if at_most and now <= 1 else 0.0
     return _prescription(
-        seen,
+        observed,
         rate,
         min(unordered, room),
         cause=loop.cause,
@@ -294,144 +282,155 @@ def _with_workers(seen: Observed, loop: Loop, workers: int) -> Prescription:
         current_value=now,
         value=workers,
         at_most=at_most,
-        needs_cores=max(rate - 1, 0.0) * seen.cores,
-        free_cores=_free(seen),
-        needs_memory_bytes=None if seen.worker_bytes is None else more * seen.worker_bytes,
-        free_memory_bytes=seen.free_bytes,
+        needs_cores=max(rate - 1, 0.0) * observed.cores,
+        free_cores=_free(observed),
+        needs_memory_bytes=None if observed.worker_bytes is None else more * observed.worker_bytes,
+        free_memory_bytes=observed.free_bytes,
         then=then,
     )
 
 
-def _prescription(seen: Observed, rate: float, highest: float = 0.0, **change: Any) -> Prescription:  # noqa: ANN401 - fields
-    """The prescription of `change`, which makes `rate` steps in the time of one, or `highest`."""
-    predicted = min(seen.busy * rate, 1.0)
-    bytes_now, job = seen.data_bytes, seen.job_busy
-    low = (1 - ERROR) * predicted
+def _prescription(
+    observed: Observed,
+    rate: float,
+    highest: float = 0.0,
+    **change: Any,  # noqa: ANN401 - fields
+) -> Prescription:
+    """The prescription of `change`, predicted to bring `rate`, or `highest` at most."""
+    predicted = min(observed.busy * rate, 1.0)
+    bytes_now, job = observed.data_bytes, observed.job_busy
+    low = (1 - PREDICTION_ERROR) * predicted
     return Prescription(
-        current_busy_ratio=seen.busy,
+        current_busy_ratio=observed.busy,
         busy_ratio=predicted,
-        busy_low_ratio=min(low, seen.busy) if change.get("at_most") else low,
-        busy_high_ratio=min((1 + ERROR) * seen.busy * max(rate, highest), 1.0),
-        job_gpus=round(seen.job_gpus),
+        busy_low_ratio=min(low, observed.busy) if change.get("at_most") else low,
+        busy_high_ratio=min((1 + PREDICTION_ERROR) * observed.busy * max(rate, highest), 1.0),
+        job_gpus=round(observed.job_gpus),
         job_current_busy_ratio=job,
         job_busy_ratio=(
-            None if job is None or seen.slack is None else min(job * min(rate, seen.pace), 1.0)
+            None
+            if job is None or observed.slack is None
+            else min(job * min(rate, observed.pace), 1.0)
         ),
-        processes=_processes(seen),
-        # A step takes as many as before.
+        processes=_processes(observed),
+        # Each step reads as many bytes as before.
         needs_bytes_per_second=None if bytes_now is None else max(rate - 1, 0.0) * bytes_now,
         **change,
     )
 
 
-def alone(told: Prescription, seen: Observed) -> Prescription:
-    """What `told`, from `seen`, brings if no other rank of the job is changed."""
-    part = min(seen.busy * seen.pace / max(told.busy_ratio, 1e-9), 1.0)
-    ends = part * told.busy_low_ratio, part * told.busy_high_ratio
+def alone(advice: Prescription, observed: Observed) -> Prescription:
+    """`advice` with the prediction for this rank alone, with the job's other ranks unchanged."""
+    part = min(observed.busy * observed.pace / max(advice.busy_ratio, 1e-9), 1.0)
+    ends = part * advice.busy_low_ratio, part * advice.busy_high_ratio
     return replace(
-        told, busy_ratio=part * told.busy_ratio, busy_low_ratio=ends[0], busy_high_ratio=ends[1]
+        advice, busy_ratio=part * advice.busy_ratio, busy_low_ratio=ends[0], busy_high_ratio=ends[1]
     )
 
 
-def _processes(seen: Observed) -> int:
-    return max(round(seen.mains), 1)
+def _processes(observed: Observed) -> int:
+    return max(round(observed.mains), 1)
 
 
-def _afterwards(seen: Observed, rate: float, gone: Collection[str]) -> dict[str, float]:
-    """Shares of the time in which the GPU waits at `rate`, by cause, without those `gone`."""
-    return {cause: part * rate for cause, part in seen.stalls.items() if cause not in gone}
+def _stalls_at(observed: Observed, rate: float, removed: Collection[str]) -> dict[str, float]:
+    """Predicted stalls at `rate`, without those `removed`."""
+    return {cause: part * rate for cause, part in observed.stalls.items() if cause not in removed}
 
 
-def _free(seen: Observed) -> float | None:
-    """Cores that the job may use in addition."""
-    left = [] if seen.limit_cores is None else [max(seen.limit_cores - seen.cores, 0.0)]
-    left += [] if seen.free_cores is None else [seen.free_cores]
-    least = _ALWAYS_FOUND if seen.worker_cores <= _HARDLY_BURNS * seen.active else 0.0
+def _free(observed: Observed) -> float | None:
+    """Free cores within the job's limit; None if unknown."""
+    left = [] if observed.limit_cores is None else [max(observed.limit_cores - observed.cores, 0.0)]
+    left += [] if observed.free_cores is None else [observed.free_cores]
+    # The scheduler prefers a job that sleeps most of the time, even on a busy machine.
+    least = 0.25 if observed.worker_cores <= _NEGLIGIBLE_CORES * observed.active else 0.0
     return max(min(left), least) if left else None
 
 
-def _room(seen: Observed) -> float:
-    """Steps that the free cores hold, as a multiple of those taken now."""
-    free = _free(seen)
-    if free is None or seen.cores <= 0:
+def _room(observed: Observed) -> float:
+    """Rate at which the free cores are used up."""
+    free = _free(observed)
+    if free is None or observed.cores <= 0:
         return math.inf
-    return 1 + free / seen.cores
+    return 1 + free / observed.cores
 
 
 # --- CPU ---------------------------------------------------------------------------------------
 
 
-def _more_cores(seen: Observed, knob: str) -> Advice:
-    if knob == model.CPU_LIMIT and seen.limit_cores is None:
+def _more_cores(observed: Observed, knob: str) -> Advice:
+    if knob == model.CPU_LIMIT and observed.limit_cores is None:
         return Refusal("unseen")
-    rate = _unhindered(seen)
+    rate = _unqueued_rate(observed)
     if isinstance(rate, Refusal):
         return rate
-    wanted = seen.cores * rate
+    cores = observed.cores * rate
     if knob == model.CPU_CORES:
-        return _with_cores(seen, knob, math.ceil(round(10 * wanted, 3)) / 10)
-    value = math.ceil(round(_HEADROOM * wanted / _HALF_A_CORE, 3)) * _HALF_A_CORE
-    if seen.free_cores is not None:
-        value = min(value, math.floor(10 * (seen.cores + seen.free_cores)) / 10)
-    if value <= (seen.limit_cores or 0.0):
+        return _with_cores(observed, knob, math.ceil(round(10 * cores, 3)) / 10)
+    # Quotas are per 0.1 s, and use comes in bursts: 20 % of headroom, rounded up to half a core.
+    value = math.ceil(round(1.2 * cores / 0.5, 3)) * 0.5
+    if observed.free_cores is not None:
+        value = min(value, math.floor(10 * (observed.cores + observed.free_cores)) / 10)
+    if value <= (observed.limit_cores or 0.0):
         return Refusal("no_cores")
-    return _with_cores(seen, knob, value)
+    return _with_cores(observed, knob, value)
 
 
-def _with_cores(seen: Observed, knob: str, value: float) -> Advice:
-    rate = _unhindered(seen)
+def _with_cores(observed: Observed, knob: str, value: float) -> Advice:
+    rate = _unqueued_rate(observed)
     if isinstance(rate, Refusal):
         return rate
-    rate = min(rate, value / seen.cores if seen.cores else 1.0)
+    rate = min(rate, value / observed.cores if observed.cores else 1.0)
     limit = knob == model.CPU_LIMIT
     return _prescription(
-        seen,
+        observed,
         rate,
         cause=stall.CPU_QUOTA if limit else stall.CPU_QUEUE,
         knob=knob,
-        current_value=(seen.limit_cores if limit else None) or seen.cores,
+        current_value=(observed.limit_cores if limit else None) or observed.cores,
         value=value,
-        needs_cores=max(rate - 1, 0.0) * seen.cores,
-        free_cores=seen.free_cores if limit else None,
-        then=model.leading(_afterwards(seen, rate, (stall.CPU_QUOTA, stall.CPU_QUEUE))),
+        needs_cores=max(rate - 1, 0.0) * observed.cores,
+        free_cores=observed.free_cores if limit else None,
+        then=model.dominant(_stalls_at(observed, rate, (stall.CPU_QUOTA, stall.CPU_QUEUE))),
     )
 
 
-def _unhindered(seen: Observed) -> float | Refusal:
-    """Steps per unit of time if nobody ever waited for a CPU."""
-    if not seen.main_queue and not seen.worker_queue:
+def _unqueued_rate(observed: Observed) -> float | Refusal:
+    """The rate without waits for a CPU."""
+    if not observed.main_queue and not observed.worker_queue:
         return Refusal("unseen")
-    own = min(seen.main_queue, seen.idle)
-    if seen.workers < _HALF_A_CORE:
-        return 1 / max(1 - own, seen.busy)
-    loop = _loop(seen)
+    own = min(observed.main_queue, observed.idle)
+    if observed.workers < _HALF:
+        return 1 / max(1 - own, observed.busy)
+    loop = _loop(observed)
     if isinstance(loop, Refusal):
         return loop
-    queued = seen.worker_queue / max(seen.worker_queue + seen.worker_cores, 1e-9)
-    part = min(queued * seen.running / max(seen.active, 1e-9), queued)
-    faster = loop._replace(work=loop.work * (1 - part), serial=max(loop.serial - own, seen.busy))
-    return faster.rate(round(seen.workers)) if part < 1 else 1 / faster.serial
+    queued = observed.worker_queue / max(observed.worker_queue + observed.worker_cores, 1e-9)
+    part = min(queued * observed.running / max(observed.active, 1e-9), queued)
+    faster = loop._replace(
+        work=loop.work * (1 - part), serial=max(loop.serial - own, observed.busy)
+    )
+    return faster.rate(round(observed.workers)) if part < 1 else 1 / faster.serial
 
 
-# --- What can only be removed ------------------------------------------------------------------
+# --- Removable work ----------------------------------------------------------------------------
 
 
-def _without(seen: Observed, knob: str) -> Prescription:
-    """What is left of a step without it: an upper bound, as nobody removes all of it."""
-    share = parts_of(seen)[knob]
+def _without(observed: Observed, knob: str) -> Prescription:
+    """The prediction for a step without this work: an upper bound, as some of it remains."""
+    share = parts_of(observed)[knob]
     cause = stall.HOST_CODE if knob == model.HOST_CODE else stall.STORAGE
-    # What the main waits for a CPU is part of it; less of it is less of that.
-    removed = _UNSURE * share + min(seen.waits(stall.CPU_QUEUE), seen.main_queue)
-    rate = 1 / max(1 - removed, seen.busy)
+    # The main's wait for a CPU shrinks with its work. The factor covers the error of sampling.
+    removed = 1.2 * share + min(observed.waits(stall.CPU_QUEUE), observed.main_queue)
+    rate = 1 / max(1 - removed, observed.busy)
     return _prescription(
-        seen,
+        observed,
         rate,
         cause=cause,
         knob=knob,
         current_value=share,
         value=0.0,
         at_most=True,
-        then=model.leading(_afterwards(seen, rate, (cause,))),
+        then=model.dominant(_stalls_at(observed, rate, (cause,))),
     )
 
 
@@ -439,10 +438,10 @@ _INLINE, _PEER, _OTHER = "inline", "peer", "other"
 ADVISERS: Mapping[str, Callable[[Observed], Advice]] = {
     model.NUM_WORKERS: _more_workers,
     _INLINE: _more_workers,
-    model.CPU_LIMIT: lambda seen: _more_cores(seen, model.CPU_LIMIT),
-    model.CPU_CORES: lambda seen: _more_cores(seen, model.CPU_CORES),
-    model.HOST_CODE: lambda seen: _without(seen, model.HOST_CODE),
-    model.CHECKPOINTS: lambda seen: _without(seen, model.CHECKPOINTS),
+    model.CPU_LIMIT: lambda observed: _more_cores(observed, model.CPU_LIMIT),
+    model.CPU_CORES: lambda observed: _more_cores(observed, model.CPU_CORES),
+    model.HOST_CODE: lambda observed: _without(observed, model.HOST_CODE),
+    model.CHECKPOINTS: lambda observed: _without(observed, model.CHECKPOINTS),
     _PEER: lambda _: Refusal("peer"),
     _OTHER: lambda _: Refusal("no_knob"),
 }

@@ -1,6 +1,6 @@
-"""What a prescription says. Shares and predictions are busy shares of the GPU's time, 0-1.
+"""Schema of prescriptions. Ratios are busy shares of the GPU's time, 0-1.
 
-The node document has the same names.
+The node document uses the same names.
 """
 
 from __future__ import annotations
@@ -20,96 +20,92 @@ KNOBS = (
     HOST_CODE := "host_code",
     CHECKPOINTS := "checkpoints",
 )
-"""What can be changed, and the unit of its value: worker processes of a loader; cores of the CPU
-limit; cores that the job gets while others compete for them; and what can only be removed: the
-share of the time, 0-1, that the GPU waits for host code or for checkpoints. Where several processes
-share the GPU, of all of them together."""
+"""Settings and their units: loader workers; cores of the CPU limit; cores obtained in competition
+with other jobs; share of time, 0-1, that the GPU waits for host code or for checkpoints. Totals of
+all processes that share the GPU."""
 REMOVED = frozenset({HOST_CODE, CHECKPOINTS})
-"""Knobs that are removed rather than set."""
+"""Knobs to reduce rather than to set."""
 
 REFUSALS = {
-    "mixed": "several causes share the idle time, and none of them leads",
+    "mixed": "several causes share the idle time, and none of them dominates",
     "shared": "several owners share this GPU",
     "peer": "it waits for a slower rank of its job",
-    "no_work": "the GPU hardly works at all, so there is nothing to scale",
-    "starting": "its job has not been seen to use the GPU",
+    "no_work": "the GPU is almost never busy, so there is nothing to scale",
+    "starting": "its job has not used the GPU yet",
     "changing": "its workers or limits have just changed",
-    "churn": "its workers are restarted all the time",
-    "unseen": "what its processes do cannot be seen",
+    "churn": "its workers are restarted constantly",
+    "unseen": "the state of its processes cannot be read",
     "no_knob": "no setting of the job is known to change this",
-    "saturated": "the disk or the network link is busy all the time",
+    "saturated": "the disk or the network link is saturated",
     "pinned": "its workers are pinned to few CPUs of the job",
-    "no_cores": "the machine has no CPU cores left for it",
-    "no_memory": "the memory does not hold more workers",
-    "inconsistent": "what the workers did does not explain the wait",
-    "no_gain": "what is known to change would bring too little",
+    "no_cores": "the machine has no CPU cores to spare",
+    "no_memory": "there is not enough memory for more workers",
+    "inconsistent": "the activity of its workers does not explain the wait",
+    "no_gain": "no known change would gain enough",
 }
-"""Why nothing is prescribed, by the label of the metric."""
-REMEMBERED_SECONDS = 3600.0
-"""A job that is restarted later than this is another one."""
-_NAMED = 0.02
+"""Reasons to prescribe nothing, by the label of the metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prescription:
-    """A change, and the busy share that it is predicted to bring."""
+    """A change of a setting, and the predicted busy share."""
 
     cause: str
-    """What the GPU waits on (`WAITING_ON`)."""
+    """Cause of the wait (`WAITING_ON`)."""
     knob: str
     current_value: float
     value: float
-    """Of the knob, now and then; its unit: see `KNOBS`."""
+    """New value of the knob, in the unit of `KNOBS`."""
     current_busy_ratio: float
     busy_ratio: float
-    """Predicted."""
+    """Prediction."""
     busy_low_ratio: float
     busy_high_ratio: float
-    """Nine of ten outcomes are meant to lie between them."""
+    """Bounds of the prediction for nine of ten outcomes."""
     at_most: bool = False
-    """Whether `busy_ratio` is an upper bound: it depends on what cannot be seen."""
+    """Whether `busy_ratio` is an upper bound."""
     job_gpus: int = 1
-    """How many GPUs of this machine its job has. `busy_ratio` is what comes if all of its ranks
-    follow their own prescriptions."""
+    """GPUs of the job on this machine. `busy_ratio` assumes that all ranks follow their
+    prescriptions."""
     job_current_busy_ratio: float | None = None
     job_busy_ratio: float | None = None
-    """Their mean, now and if only this one follows: it brings what the next slowest rank can take.
-    None for a job with one GPU, or if it is unknown what the others can take."""
+    """Mean of these GPUs if only this rank changes, limited by the next slowest rank. None for a
+    job with one GPU, or if the limit is unknown."""
     processes: int = 1
-    """Of its owner, that share this GPU."""
+    """Processes of the owner on this GPU."""
     needs_cores: float = 0.0
-    """CPU cores that it takes, beyond those in use."""
+    """Additional CPU cores."""
     free_cores: float | None = None
     needs_memory_bytes: float | None = None
-    """Memory that it takes, beyond that in use; None if unknown or if it takes none."""
+    """Additional memory; None if unknown or none."""
     free_memory_bytes: float | None = None
     needs_bytes_per_second: float | None = None
-    """Data from storage or the network that it takes, beyond today's; None if unknown."""
+    """Additional data from storage or the network; None if unknown."""
     then: str | None = None
-    """What the GPU waits on most afterwards (`WAITING_ON`); None: nothing worth naming."""
+    """Dominant cause afterwards (`WAITING_ON`); None if all are small."""
     pytorch: bool = False
     """Whether the job's loader is known to be PyTorch's."""
 
     @property
     def of_own_requests(self) -> bool:
-        """Whether the main process waits for the network itself, as it has no workers.
+        """Whether a main without workers waits for its own network requests.
 
-        Whether its requests bring data or report something, they need not hold it up.
+        Requests for data and reports alike can overlap with its work.
         """
         return self.knob == NUM_WORKERS and self.cause == stall.NETWORK and not self.current_value
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing is prescribed for a GPU that idles."""
+    """The reason to prescribe nothing for an idle GPU."""
 
     reason: str
-    """A key of `REFUSALS`."""
+    """Key of `REFUSALS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What came of the last change of a knob that was noticed."""
+    """The outcome of the last change of a knob."""
 
     knob: str
     value_before: float
@@ -118,30 +114,30 @@ class Score:
     predicted_low_ratio: float
     predicted_high_ratio: float
     busy_ratio: float
-    """Since then."""
+    """Busy share since the change."""
 
     @property
     def error_ratio(self) -> float:
-        """Outcome less prediction, as shares of the GPU's time: positive if it is busier."""
+        """Outcome minus prediction; positive if the GPU is busier."""
         return self.busy_ratio - self.predicted_busy_ratio
 
 
 class Outlook(NamedTuple):
-    """What is known of one GPU."""
+    """The advice for one GPU, and the last score."""
 
     advice: Prescription | Refusal | None = None
-    """None for a GPU that is busy, or while too little is known."""
+    """Advice; None for a busy GPU, or before enough observations."""
     score: Score | None = None
     seen: Observed | None = None
-    """What the advice rests on."""
+    """Observations behind the advice."""
     mains: frozenset[Started] = frozenset()
-    """The processes that it is about: all that have the GPU."""
+    """Holders of the GPU during the observations."""
 
 
 NOTHING_KNOWN = Outlook()
 
 
-def leading(stalls: Mapping[str, float]) -> str | None:
-    """The largest of these shares of the time, by cause; None if none is worth naming."""
+def dominant(stalls: Mapping[str, float]) -> str | None:
+    """The cause with the largest share of time; None if it is below 2 %."""
     cause = max(stalls, key=stalls.__getitem__, default=None)
-    return cause if cause and stalls[cause] >= _NAMED else None
+    return cause if cause and stalls[cause] >= 0.02 else None  # noqa: PLR2004

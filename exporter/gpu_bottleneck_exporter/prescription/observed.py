@@ -1,4 +1,4 @@
-"""What was seen of a GPU and its feeders, as far as predictions need it."""
+"""Observations of a GPU and its feeders: the input of predictions."""
 
 from __future__ import annotations
 
@@ -9,140 +9,144 @@ from typing import Any
 
 from gpu_bottleneck_exporter.accounting import stall
 
-OUTSIDE = (stall.STORAGE, stall.MEMORY, stall.NETWORK)
-"""What workers wait for outside of the machine's CPUs: more of them may only wait longer."""
-WAITS_FOR_WORKERS = (stall.WORKER_CPU, *OUTSIDE)
+EXTERNAL_WAITS = (stall.STORAGE, stall.MEMORY, stall.NETWORK)
+"""Causes outside of the machine's CPUs: additional workers may only wait longer."""
+WORKER_WAITS = (stall.WORKER_CPU, *EXTERNAL_WAITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Means over `seconds`; shares are of the time, 0-1. None: unknown, never zero."""
+    """Means over `seconds`; shares are of time, 0-1; None: unknown, never zero."""
 
     seconds: float
     busy: float
-    """Share in which the GPU worked."""
+    """Busy share of the GPU."""
     stalls: Mapping[str, float]
-    """Shares in which it waited, by `waiting_on`."""
+    """Shares of idle time, by `waiting_on`."""
     mains: float = 1.0
     owners: float = 1.0
-    """Of the mains."""
+    """Number of owners of the mains."""
     workers: float = 0.0
     idlers: float = 0.0
-    """Children of the main that are no workers: they hand nothing over."""
+    """Number of children that are no workers."""
     active: float = 0.0
-    """How many workers were at work on a batch: running, reading, waiting for an answer."""
+    """Number of workers at work on a batch: running, reading or awaiting a response."""
     running: float = 0.0
-    """How many of these ran, or waited for a CPU."""
+    """Number of workers running or queued for a CPU."""
     reading: float = 0.0
-    """How many of them waited for files."""
+    """Number of workers in file I/O."""
     threads: float = 0.0
-    """How many loading threads of the main were at work."""
+    """Number of active loading threads of the main."""
     worker_cores: float = 0.0
-    """CPU time of all workers per time."""
+    """CPU use of all workers."""
     worker_queue: float = 0.0
-    """How many of them waited for a CPU (first threads)."""
+    """Number of workers queued for a CPU (first threads)."""
     main_cores: float = 0.0
-    """CPU time of all mains per time."""
+    """CPU use of all mains."""
     main_queue: float = 0.0
-    """Share in which a main waited for a CPU."""
+    """Share in which a main was queued for a CPU."""
     main_disk: float = 0.0
     main_network: float = 0.0
-    """Shares in which the main itself waited for files, and for answers."""
+    """Shares in which the main waited for files, and for responses."""
     main_writes: bool = False
     """Whether the main wrote more to storage than it read."""
     main_reads: bool = False
-    """Whether the main read files, from storage or from the page cache."""
+    """Whether the main read files, also from the page cache."""
     spread: float | None = None
-    """Variance of the logarithm of the time from batch to batch, measured with one worker."""
+    """Variance of the logarithm of the time between batches, measured with one worker."""
     worker_starts: float = 0.0
-    """Per second."""
+    """Worker starts per second."""
     throttled: float = 0.0
-    """Share of the quota periods in which the CPU limit ran out."""
+    """Share of throttled quota periods."""
     limit_cores: float | None = None
     """CPU limit; None without one."""
     free_cores: float | None = None
-    """Idle cores among those on which the job may run, without regard to its limit."""
+    """Idle cores of the cpuset of the job; its CPU limit is ignored."""
     worker_bytes: float | None = None
-    """Memory that one worker has for itself."""
+    """Private memory of one worker."""
     free_bytes: float | None = None
     data_bytes: float | None = None
-    """Per second: what main and workers read from storage, or received if they wait for that."""
+    """Bytes per second from storage, or from the network if the job waits for it."""
     handovers: float | None = None
-    """Write calls of all workers per second: to hand over a batch takes at least one."""
+    """Write calls of all workers per second: at least one per batch."""
     pinned: bool = False
-    """Whether most workers wait for the few CPUs of the job to which they are pinned."""
+    """Whether most workers are queued for the few CPUs to which they are pinned."""
     saturated: bool = False
-    """Whether a disk or a network interface was busy all the time."""
+    """Whether a disk or a network interface was saturated."""
     job_gpus: float = 1.0
-    """How many GPUs of this machine its job has."""
+    """GPUs of the job on this machine."""
     job_busy: float | None = None
-    """Share in which these worked, on average."""
+    """Mean busy share of these GPUs."""
     slack: float | None = None
-    """The least share of the time that another rank can spare; None without others, or unknown."""
+    """The smallest `spare` of the other ranks; None without others, or if one is unknown."""
 
     def waits(self, *names: str) -> float:
-        """Share in which it waited for any of `names`, values of `waiting_on`."""
+        """Share of time in these waits (values of `waiting_on`)."""
         return sum(self.stalls.get(name, 0.0) for name in names)
 
     @property
     def is_unseen(self) -> bool:
-        """Whether it is not known why the GPU idled."""
-        return self.idle > _IDLES and self.waits(stall.UNKNOWN) > self.idle / 2
+        """Whether the GPU idled for an unknown cause."""
+        return self.idle > _MIN_SHARE and self.waits(stall.UNKNOWN) > self.idle / 2
 
     @property
     def idle(self) -> float:
-        """Share in which the GPU did not work."""
+        """Idle share of the GPU."""
         return 1 - self.busy
 
     @property
     def spare(self) -> float | None:
-        """Share of the time without which its own rank could do the same work; None: unknown.
+        """Share of time that this rank could lose without loss of throughput; None: unknown.
 
-        Workers of a rank that waits for another one are not at work all the time, and what they
-        wait for then holds nobody up. Whether that is so is unknown if the wait never shows.
+        The workers of a rank that waits for a peer idle, too, and their waits delay nothing. If no
+        such wait is visible, the spare time is unknown.
         """
         peer = self.waits(stall.PEER)
         if self.workers < 1:
             return peer
-        if peer < _IDLES:
+        if peer < _MIN_SHARE:
             return None
-        needed = max(self.active / self.workers, 1 - peer - self.waits(*WAITS_FOR_WORKERS))
+        needed = max(self.active / self.workers, 1 - peer - self.waits(*WORKER_WAITS))
         return max(1 - needed, peer)
 
     @property
     def pace(self) -> float:
-        """Factor by which the other ranks of its job could be faster."""
+        """Largest possible speed-up of the other ranks of the job."""
         return math.inf if self.slack is None else 1 / max(1 - self.slack, 1e-9)
 
     @property
     def cores(self) -> float:
-        """CPU time of the job per time."""
+        """CPU use of the job."""
         return self.worker_cores + self.main_cores
 
 
-_IDLES = 0.1
+_MIN_SHARE = 0.1
+"""Share of time below which a wait is not evaluated."""
 _LATEST = frozenset({"limit_cores", "spread", "worker_bytes", "free_bytes", "job_gpus"})
-"""What is no mean over the stretch: the last one counts."""
-_WORST = frozenset({"pinned", "saturated", "main_writes", "main_reads"})
-_WHERE_KNOWN = frozenset({"free_cores", "data_bytes", "handovers", "job_busy", "slack"})
-_APART = _LATEST | _WORST | _WHERE_KNOWN | {"seconds", "stalls"}
-_MEANS = [item.name for item in fields(Observed) if item.name not in _APART]
+"""Fields merged by the last value."""
+_FLAGS_BY_MAJORITY = frozenset({"pinned", "saturated", "main_writes", "main_reads"})
+_OPTIONAL_MEANS = frozenset({"free_cores", "data_bytes", "handovers", "job_busy", "slack"})
+"""Fields merged by the mean of known values."""
+_MEANS = sorted(
+    {item.name for item in fields(Observed)}
+    - (_LATEST | _FLAGS_BY_MAJORITY | _OPTIONAL_MEANS | {"seconds", "stalls"})
+)
 
 
-def among(seen: Observed, others: Collection[Observed | None]) -> Observed:
-    """`seen` of one GPU, beside what was seen of the other ranks of its job."""
-    known = [other for other in others if other]
-    seen = replace(seen, job_gpus=1 + len(others))
-    if not known or len(known) < len(others):
-        return seen
-    busy = seen.busy + sum(other.busy for other in known)
-    spares = [spare for other in known if (spare := other.spare) is not None]
-    slack = min(spares) if len(spares) == len(known) else None
-    return replace(seen, job_busy=busy / (1 + len(known)), slack=slack)
+def among(own: Observed, others: Collection[Observed | None]) -> Observed:
+    """`own` with the fields about the other ranks of its job; None: a rank without observations."""
+    ranks = [other for other in others if other]
+    own = replace(own, job_gpus=1 + len(others))
+    if not ranks or len(ranks) < len(others):
+        return own
+    busy = own.busy + sum(rank.busy for rank in ranks)
+    spares = [spare for rank in ranks if (spare := rank.spare) is not None]
+    slack = min(spares) if len(spares) == len(ranks) else None
+    return replace(own, job_busy=busy / (1 + len(ranks)), slack=slack)
 
 
 def merged(parts: Sequence[Observed]) -> Observed:
-    """One observation from several that follow each other; at least one."""
+    """The observation of the whole time of consecutive `parts`, at least one."""
     seconds = sum(part.seconds for part in parts)
 
     def over_time(values: Iterable[float]) -> float:
@@ -150,11 +154,11 @@ def merged(parts: Sequence[Observed]) -> Observed:
         return sum(value * part.seconds for value, part in pairs) / seconds
 
     figures: dict[str, Any] = {n: over_time(getattr(part, n) for part in parts) for n in _MEANS}
-    for name in _WORST:
+    for name in _FLAGS_BY_MAJORITY:
         figures[name] = sum(getattr(part, name) for part in parts) > len(parts) / 2
-    for name in _WHERE_KNOWN:
-        known = [found for part in parts if (found := getattr(part, name)) is not None]
-        figures[name] = sum(known) / len(known) if known else None
+    for name in _OPTIONAL_MEANS:
+        values = [value for part in parts if (value := getattr(part, name)) is not None]
+        figures[name] = sum(values) / len(values) if values else None
     names = dict.fromkeys(name for part in parts for name in part.stalls)
     stalls = {name: over_time(part.stalls.get(name, 0.0) for part in parts) for name in names}
     return replace(parts[-1], **figures, seconds=seconds, stalls=stalls)

@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.fetch import Server, gather
 from gpu_bottleneck_exporter.jobs.model import MAX_DURATION_SECONDS, Job, JobGpu, Use
 from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.nodeview.wire import read
-from gpu_bottleneck_exporter.prescription.model import Prescription, leading
+from gpu_bottleneck_exporter.prescription.model import Prescription, dominant
 from gpu_bottleneck_exporter.report.bill import MAX_LABEL_CHARACTERS, JobReport, ReportQuery
 
 BUSY_SERIES, STALL_SERIES = "workload:busy_gpu_seconds:sum5m", "workload:stall_gpu_seconds:sum5m"
@@ -172,7 +172,7 @@ def _advise(gpus: Iterable[JobGpu], rows: Iterable[Row]) -> None:
         name = labels["__name__"].rpartition(":")[2]
         figures[labels["uuid"]] |= {"knob": labels["knob"], name: value}
     for gpu in gpus:
-        fields = figures[gpu.uuid] | {"cause": leading(gpu.stall_ratios)}
+        fields = figures[gpu.uuid] | {"cause": dominant(gpu.stall_ratios)}
         fields |= {"at_most": fields.get("upper_bound") == 1, "current_busy_ratio": gpu.busy_ratio}
         with suppress(ValueError):
             gpu.recommendation = read(Prescription, fields)

@@ -127,7 +127,7 @@ class Prescriber:
     @property
     def turned(self) -> float:
         """Monotonic seconds at which a knob of its job was last seen to be turned."""
-        return self._keeper.turned
+        return self._keeper.last_change_at
 
     def _explained(  # noqa: PLR0913, PLR0917 - all there is to know
         self,
