@@ -166,7 +166,7 @@ def test_a_job_has_one_id_however_slowly_a_directory_names_its_user() -> None:
     """The first name of a user may take longer than the next one, and than on another node."""
     with keeping() as ledger, ExitStack() as stack:
         users = ledger._recorder._owners._users
-        users._ours_are_the_hosts = True
+        users._has_host_users = True
         users._look_up = lambda uid: None if threading.Event().wait(0.2) else f"u{uid}"
         for _ in range(2):
             one = stack.enter_context(process({"SLURM_JOB_ID": "7"}, user=54321))

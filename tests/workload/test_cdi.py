@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.workload.cdi import device_nodes
 from gpu_bottleneck_exporter.workload.join import holders
-from gpu_bottleneck_exporter.workload.podresources import Given, Holder
+from gpu_bottleneck_exporter.workload.podresources import Allocation, ContainerName
 from support.trees import lay
 
 CLAIM = "dab5ab50-d59a-42a6-af16-cfd4628c0f7a"
@@ -99,8 +99,8 @@ def test_instances_of_one_profile_are_told_apart_by_their_nodes(
         for at in range(2)
         for number in (9, 10)
     ]
-    given = Given(Holder("research", "train-0", "main"), "gpu.nvidia.com", DEVICE, NAME)
+    given = Allocation(ContainerName("research", "train-0", "main"), "gpu.nvidia.com", DEVICE, NAME)
     both = (*NODES, "/dev/nvidia-caps/nvidia-cap228")
     for nodes, found in (((), []), (NODES, ["MIG-1-9"]), (both, [])):
         held = holders([given._replace(nodes=nodes)], gpus, gpus_of_device)
-        assert held == dict.fromkeys(found, (given.holder,))
+        assert held == dict.fromkeys(found, (given.container,))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.workload.kubelet import container_names, names_trouble
-from gpu_bottleneck_exporter.workload.podresources import Holder
+from gpu_bottleneck_exporter.workload.podresources import ContainerName
 
 ID, OTHER = "a1" * 32, "b2" * 32
 
@@ -20,7 +20,7 @@ def test_names_by_id(tmp_path: Path) -> None:
     link(tmp_path, f"train-7f9c.v2-0_team-a_side-car-{ID}.log")
     link(tmp_path, f"other_team-b_main-{OTHER}.log")
     found = container_names(tmp_path, {ID})
-    assert found == {ID: Holder("team-a", "train-7f9c.v2-0", "side-car")}
+    assert found == {ID: ContainerName("team-a", "train-7f9c.v2-0", "side-car")}
 
 
 def test_other_files_name_nothing(tmp_path: Path) -> None:

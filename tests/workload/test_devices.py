@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.driver.nvml.kubernetes import gpus_of_device
 from gpu_bottleneck_exporter.driver.readings import Identity
-from gpu_bottleneck_exporter.workload.join import MOST_HOLDERS, holders
-from gpu_bottleneck_exporter.workload.podresources import Given, Holder
+from gpu_bottleneck_exporter.workload.join import MAX_HOLDERS_PER_GPU, holders
+from gpu_bottleneck_exporter.workload.podresources import Allocation, ContainerName
 
 A = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 B = "GPU-5f3a9c11-1111-2222-3333-444444444444"
@@ -44,7 +44,7 @@ GPUS = (
     part(4, LONE, "7g.80gb", 0),
 )
 PLUGIN, DRIVER = "nvidia.com/gpu", "gpu.nvidia.com"
-HOLDER = Holder("research", "train-0", "main")
+HOLDER = ContainerName("research", "train-0", "main")
 
 PLAIN: dict[str, str | None] = {
     A: A,
@@ -88,50 +88,52 @@ CLAIMED: dict[str, str | None] = {
 }
 
 
-def found(*devices: Given, gpus: Sequence[Identity] = GPUS) -> dict[str, tuple[Holder, ...]]:
+def found(
+    *devices: Allocation, gpus: Sequence[Identity] = GPUS
+) -> dict[str, tuple[ContainerName, ...]]:
     return holders(devices, gpus, gpus_of_device)
 
 
 @pytest.mark.parametrize(("device", "uuid"), PLAIN.items())
 def test_devices_of_plugins(device: str, uuid: str | None) -> None:
-    assert found(Given(HOLDER, PLUGIN, device)) == ({uuid: (HOLDER,)} if uuid else {})
+    assert found(Allocation(HOLDER, PLUGIN, device)) == ({uuid: (HOLDER,)} if uuid else {})
 
 
 @pytest.mark.parametrize("source", [DRIVER, ""], ids=["now", "an older kubelet"])
 @pytest.mark.parametrize(("device", "uuid"), CLAIMED.items())
 def test_claimed_devices(source: str, device: str, uuid: str | None) -> None:
-    assert found(Given(HOLDER, source, device)) == ({uuid: (HOLDER,)} if uuid else {})
+    assert found(Allocation(HOLDER, source, device)) == ({uuid: (HOLDER,)} if uuid else {})
 
 
 @pytest.mark.parametrize("source", ["rdma/hca", "intel.com/gpu", "compute-domain.nvidia.com"])
 def test_devices_of_others_are_no_gpu(source: str) -> None:
-    assert not any(found(Given(HOLDER, source, device)) for device in (*PLAIN, *CLAIMED))
+    assert not any(found(Allocation(HOLDER, source, device)) for device in (*PLAIN, *CLAIMED))
 
 
 @pytest.mark.parametrize("device", [(DRIVER, "gpu-0"), (PLUGIN, "nvidia0")])
 def test_a_number_is_the_device_nodes(device: tuple[str, str]) -> None:
-    by_number = Given(HOLDER, *device)
+    by_number = Allocation(HOLDER, *device)
     assert found(by_number, gpus=[gpu(0, A, 1), gpu(1, B, 0)]) == {B: (HOLDER,)}
     assert found(by_number, gpus=[replace(one, minor=None) for one in GPUS]) == {}
 
 
 def test_all_who_share_a_gpu_are_told_each_once() -> None:
-    second = Holder("research", "train-1", "main")
+    second = ContainerName("research", "train-1", "main")
     replicas = ((second, 2), (HOLDER, 0), (HOLDER, 1))
-    given = (Given(holder, PLUGIN, f"{A}::{number}") for holder, number in replicas)
+    given = (Allocation(holder, PLUGIN, f"{A}::{number}") for holder, number in replicas)
     assert found(*given) == {A: (HOLDER, second)}
 
 
 def test_holders_are_not_without_end() -> None:
-    many = [Given(Holder("n", f"{at:04}", "c"), PLUGIN, A) for at in range(500)]
-    assert len(found(*many)[A]) == MOST_HOLDERS
+    many = [Allocation(ContainerName("n", f"{at:04}", "c"), PLUGIN, A) for at in range(500)]
+    assert len(found(*many)[A]) == MAX_HOLDERS_PER_GPU
 
 
 def test_a_gpu_without_a_uuid_is_nobodys() -> None:
     unknown = Identity(index=0, uuid="")
-    assert found(Given(HOLDER, PLUGIN, ""), gpus=[unknown]) == {}
+    assert found(Allocation(HOLDER, PLUGIN, ""), gpus=[unknown]) == {}
 
 
 @example(st.text(), st.sampled_from([PLUGIN, DRIVER, ""]))
 def test_no_device_is_too_strange(device: str, source: str) -> None:
-    assert len(found(Given(HOLDER, source, device))) <= 1
+    assert len(found(Allocation(HOLDER, source, device))) <= 1

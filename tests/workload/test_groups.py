@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import cgroup_of, hidden_controllers, root_owned_prefix
-from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
+from gpu_bottleneck_exporter.host.cgroup import cgroup_of
+from gpu_bottleneck_exporter.workload.identity import NO_OWNER, Owner
 from gpu_bottleneck_exporter.workload.owners import Groups, read_owner
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.trees import cgroup_v1, cgroup_v2, lay
@@ -55,9 +55,9 @@ def test_a_name_below_a_group_that_was_delegated_is_only_a_name(
     make: Make, name: str, tmp_path: Path
 ) -> None:
     host = Host(tmp_path, make, f"{SERVICE}/{name}")
-    assert host.owner() != NOBODY, "root makes what it likes"
+    assert host.owner() != NO_OWNER, "root makes what it likes"
     (host.mount / SERVICE).chmod(DELEGATED)
-    assert host.owner() == NOBODY
+    assert host.owner() == NO_OWNER
 
 
 @pytest.mark.parametrize("make", [v1, v2])

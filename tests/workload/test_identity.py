@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.host.environment import variables_in
 from gpu_bottleneck_exporter.host.process import real_uid
-from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner, owner_in_cgroup, slurm_job
+from gpu_bottleneck_exporter.workload.identity import NO_OWNER, Owner, owner_in_cgroup, slurm_job
 from gpu_bottleneck_exporter.workload.schedulers import SCHEMES
 from support.rows import rows
 
@@ -221,7 +221,7 @@ def test_hierarchies_that_lie_elsewhere_take_nothing_away() -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", "0::", "0::/", ":", "no colons", v1("/"), v2("/../..")])
 def test_nothing_is_known_of_nothing(text: str) -> None:
-    assert owner_in_cgroup(text) == NOBODY
+    assert owner_in_cgroup(text) == NO_OWNER
 
 
 FOLDERS = st.sampled_from(
@@ -254,7 +254,7 @@ def test_what_is_below_a_container_does_not_change_whose_it_is(before: str, afte
 
 @given(NAMES)
 def test_whatever_a_user_names_a_group_it_is_nobodys(name: str) -> None:
-    assert owner_in_cgroup(v2(f"{USERS}/{name}")) == NOBODY
+    assert owner_in_cgroup(v2(f"{USERS}/{name}")) == NO_OWNER
 
 
 NODES = {

@@ -8,39 +8,39 @@ import pytest
 
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
-from gpu_bottleneck_exporter.workload.podresources import Holder
+from gpu_bottleneck_exporter.workload.podresources import ContainerName
 
-A, B = Holder("research", "train-0", "main"), Holder("vision", "serve-0", "model")
+A, B = ContainerName("research", "train-0", "main"), ContainerName("vision", "serve-0", "model")
 UID, OTHER = "2c48913c-b29f-11e7-9350-020968147796", "96dd7de3-0783-4613-a707-e0effc077ef5"
 ID, OTHER_ID = "a1" * 32, "b2" * 32
 OF_A = Owner(pod_uid=UID, container_id=ID, user="1000")
 OF_B = Owner(pod_uid=OTHER, container_id=OTHER_ID, user="1000")
 
 
-def given(holder: Holder) -> Owner:
+def given(holder: ContainerName) -> Owner:
     """A container that the kubelet names, and in which no process has the GPU."""
     return Owner(*holder, source="kubelet")
 
 
-def named(holder: Holder, owner: Owner) -> Owner:
+def named(holder: ContainerName, owner: Owner) -> Owner:
     return Owner(*holder, owner.pod_uid, owner.container_id, owner.slurm_job_id, owner.user)
 
 
-MONITOR = Holder("monitoring", "dcgm", "exporter")
+MONITOR = ContainerName("monitoring", "dcgm", "exporter")
 """Sees all GPUs, though it was given none."""
-SIDE = Holder(A.namespace, A.pod, "side")
+SIDE = ContainerName(A.namespace, A.pod, "side")
 SIDE_OWNER = Owner(pod_uid=UID, container_id=OTHER_ID)
 UNKNOWN = Owner(pod_uid=UID)
 AS_ROOT = Owner(pod_uid=UID, container_id=ID, user="root")
 DOCKERS = Owner(container_id=OTHER_ID, user="1000")
 OUTSIDE = Owner(user="root", slurm_job_id="7")
-RESERVATION = Holder("kai-resource-reservation", "gpu-reservation-node-1-x7k2p", "main")
+RESERVATION = ContainerName("kai-resource-reservation", "gpu-reservation-node-1-x7k2p", "main")
 """Of a pod with which KAI reserves a GPU to give fractions of it to others."""
 SAME_POD = replace(given(SIDE), pod_uid=UID)
 """A container that has not opened its GPU, in a pod of which another one has."""
 IN_JOB, OTHER_JOB = replace(OF_A, slurm_job_id="7"), replace(SIDE_OWNER, slurm_job_id="8")
-THIRD = Holder(A.namespace, A.pod, "third")
-NAMESAKE = Holder("vision", A.pod, "main")
+THIRD = ContainerName(A.namespace, A.pod, "third")
+NAMESAKE = ContainerName("vision", A.pod, "main")
 NAMED_A, NAMED_B = named(A, OF_A), named(B, OF_B)
 Owners = tuple[Owner, ...]
 CASES: dict[str, tuple[Owners, Assigned, Owners]] = {

@@ -17,8 +17,8 @@ from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
-from gpu_bottleneck_exporter.workload.kubelet import Condition, KubeletWatch, Pace
-from gpu_bottleneck_exporter.workload.podresources import Holder
+from gpu_bottleneck_exporter.workload.kubelet import KubeletState, KubeletTiming, KubeletWatch
+from gpu_bottleneck_exporter.workload.podresources import ContainerName
 from support.beside import repeated
 from support.kubelet import Claim, Container, Kubelet, Pod, link_log, with_gpus
 from support.logged import logged
@@ -32,9 +32,11 @@ WHOLE = Identity(0, GPU, minor=0)
 PART = Identity(1, MIG, None, None, None, "1g.10gb", "GPU-1", 9, minor=1)
 UID, OTHER = "2c48913c-b29f-11e7-9350-020968147796", "96dd7de3-0783-4613-a707-e0effc077ef5"
 ID, OTHER_ID = "a1" * 32, "b2" * 32
-TRAIN = Holder("research", "train-0", "main")
-SERVE = Holder("research", "serve-0", "main")
-QUICK = Pace(0.02, 0.02, 0.02, 0.1, PATIENCE_SECONDS, first_retry=0.02, keep=PATIENCE_SECONDS)
+TRAIN = ContainerName("research", "train-0", "main")
+SERVE = ContainerName("research", "serve-0", "main")
+QUICK = KubeletTiming(
+    0.02, 0.02, 0.02, 0.1, PATIENCE_SECONDS, first_retry=0.02, keep=PATIENCE_SECONDS
+)
 SLOW = replace(QUICK, ask=3600.0)
 """Asks again for a reason only."""
 
@@ -52,7 +54,7 @@ class Node:
         self.owners: frozenset[Owner] = frozenset()
         self.watch: KubeletWatch | None = None
 
-    def look(self, pace: Pace = QUICK, *, expected: bool = False) -> KubeletWatch:
+    def look(self, pace: KubeletTiming = QUICK, *, expected: bool = False) -> KubeletWatch:
         """Begin to watch."""
         places = Settings(kubelet_socket=self.socket, container_logs=self.logs, cdi=self.cdi)
         self.watch = KubeletWatch(places, lambda: self.owners, pace, expected=expected)
@@ -66,13 +68,13 @@ class Node:
         assert self.watch is not None
         return self.watch.assigned(self.gpus, gpus_of_device)[uuid]
 
-    def holders(self, uuid: str = GPU) -> tuple[Holder, ...]:
+    def holders(self, uuid: str = GPU) -> tuple[ContainerName, ...]:
         return self.assigned(uuid).holders
 
     def told(self) -> set[Owner]:
         return set(joined(self.owners, self.assigned()))
 
-    def shows(self, *holders: Holder, uuid: str = GPU) -> None:
+    def shows(self, *holders: ContainerName, uuid: str = GPU) -> None:
         until(lambda: self.holders(uuid) == holders, f"{holders}, not {self.holders(uuid)}")
 
     def tells(self, *owners: Owner) -> None:
@@ -88,7 +90,7 @@ class Node:
         def told() -> bool:
             return condition().given is given and said in f"{condition().trouble}"
 
-        def condition() -> Condition:
+        def condition() -> KubeletState:
             assert self.watch is not None
             return self.watch.condition
 

@@ -9,7 +9,7 @@ import pytest
 from gpu_bottleneck_exporter.feeders.job import facts_of
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.workload.identity import Owner
-from gpu_bottleneck_exporter.workload.owners import MOST_OWNERS, Groups, OwnerReader
+from gpu_bottleneck_exporter.workload.owners import MAX_OWNERS_PER_GPU, Groups, OwnerReader
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.trees import cgroup_v2, lay
 
@@ -79,10 +79,10 @@ def test_who_shares_a_gpu_is_one_owner_with_the_same_user_and_pod_container_or_j
 
 
 def test_there_are_few_owners_of_one_gpu(recorded: Recorded) -> None:
-    pids = range(100, 100 + 2 * MOST_OWNERS)
+    pids = range(100, 100 + 2 * MAX_OWNERS_PER_GPU)
     for pid in pids:
         recorded.process(pid, user=pid)
-    assert recorded.at(0, *pids) == tuple(Owner(user=f"{uid}") for uid in pids[:MOST_OWNERS])
+    assert recorded.at(0, *pids) == tuple(Owner(user=f"{uid}") for uid in pids[:MAX_OWNERS_PER_GPU])
 
 
 def test_the_cgroup_proves_a_job_that_the_environment_only_claims(recorded: Recorded) -> None:

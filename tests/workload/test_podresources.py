@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given as example
 from hypothesis import strategies as st
 
-from gpu_bottleneck_exporter.workload.podresources import Given, Holder, given
+from gpu_bottleneck_exporter.workload.podresources import Allocation, ContainerName, allocations
 from support.kubelet import Claim, Container, Pod, reply
 from support.rows import rows
 
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 NAME = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-gpu-0"
 OTHER = NAME.replace("gpu-0", "gpu-1")
-HOLDER = Holder("research", "train-0", "main")
+HOLDER = ContainerName("research", "train-0", "main")
 REFUSED = "wire type|truncated|a number is missing|decode"
 
 
-def told(*containers: Container) -> list[Given]:
-    return list(given(reply([Pod("train-0", containers=containers)])))
+def told(*containers: Container) -> list[Allocation]:
+    return list(allocations(reply([Pod("train-0", containers=containers)])))
 
 
 @rows(
@@ -34,7 +34,7 @@ def told(*containers: Container) -> list[Given]:
     },
 )
 def test_claimed_devices(claim: Claim, expected: list[tuple[Any, ...]]) -> None:
-    assert told(Container(claims=[claim])) == [Given(HOLDER, *names) for names in expected]
+    assert told(Container(claims=[claim])) == [Allocation(HOLDER, *names) for names in expected]
 
 
 def test_who_has_no_name_is_left_out() -> None:
@@ -48,7 +48,7 @@ WHOLE = reply([Pod("größe" * 40, containers=[FULL])])
 def test_a_message_that_is_cut_short_is_refused() -> None:
     for end in range(1, len(WHOLE)):
         with pytest.raises(ValueError, match=REFUSED):
-            list(given(WHOLE[:end]))
+            list(allocations(WHOLE[:end]))
 
 
 @pytest.mark.parametrize(
@@ -66,22 +66,22 @@ def test_a_message_that_is_cut_short_is_refused() -> None:
 )
 def test_what_is_no_such_message_is_refused(bad: bytes) -> None:
     with pytest.raises(ValueError, match=REFUSED):
-        list(given(bad))
+        list(allocations(bad))
 
 
 def test_fields_of_later_versions_are_passed_over() -> None:
     later = b"\x9a\x06\x02hi" + b"\x18\x07" + b"\x21" + bytes(8) + b"\x2d" + bytes(4)
     pod = reply([Pod("train-0", containers=[Container(devices={"nvidia.com/gpu": [GPU]})])])
-    assert list(given(later + pod + later)) == [Given(HOLDER, "nvidia.com/gpu", GPU)]
+    assert list(allocations(later + pod + later)) == [Allocation(HOLDER, "nvidia.com/gpu", GPU)]
 
 
 @example(st.binary() | st.binary(max_size=40).map(lambda tail: WHOLE[:60] + tail))
 def test_no_bytes_are_too_strange(data: bytes) -> None:
     try:
-        found = list(given(data))
+        found = list(allocations(data))
     except ValueError:
         return
-    assert all(all(each.holder) for each in found)
+    assert all(all(each.container) for each in found)
 
 
 TEXT = st.text(min_size=1, max_size=20)
@@ -93,8 +93,8 @@ PODS = st.lists(st.builds(Pod, TEXT, TEXT, st.lists(CONTAINERS, max_size=3)), ma
 
 @example(PODS)
 def test_what_was_told_is_what_is_read(pods: list[Pod]) -> None:
-    assert list(given(reply(pods))) == [
-        Given(Holder(pod.namespace, pod.name, container.name), resource, device)
+    assert list(allocations(reply(pods))) == [
+        Allocation(ContainerName(pod.namespace, pod.name, container.name), resource, device)
         for pod in pods
         for container in pod.containers
         for resource, devices in container.devices.items()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, named
+from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, rendezvous_hash
 from gpu_bottleneck_exporter.workload.ranks import LAUNCHERS, rendezvous
 from support.programs import shell
 from support.trees import cgroup_v2, lay
@@ -21,7 +21,7 @@ def name(proc: Path, variables: Mapping[str, str], pid: int = 1) -> str | None:
     """Of a process of ours, on a machine with files of its own below `proc`."""
     lay(proc, {f"{pid}/net/dev": "", "sys/kernel/random/boot_id": f"{proc.name}\n"})
     place = rendezvous(proc, pid, variables)
-    return named(place) if place else None
+    return rendezvous_hash(place) if place else None
 
 
 def test_ranks_on_two_machines_have_one_name(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_slurm_job_that_is_only_claimed_is_no_place_where_groups_prove_another
 
 
 def test_a_name_that_is_no_text_has_a_hash_all_the_same() -> None:
-    assert len(named(("\udcff", "1"))) == 12
+    assert len(rendezvous_hash(("\udcff", "1"))) == 12
 
 
 def test_whose_processes_are_of_several_jobs_meets_nowhere() -> None:

@@ -18,7 +18,7 @@ from support.waiting import PATIENCE_SECONDS, until
 ROOT = "27 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
 OVERLAY = "812 700 0:52 / / rw,relatime - overlay overlay rw\n"
 REST = "28 27 0:21 / /proc rw,relatime - proc proc rw\n"
-USUAL_PATIENCE_SECONDS = users._PATIENCE_SECONDS
+USUAL_PATIENCE_SECONDS = users._NAME_TIMEOUT_SECONDS
 
 
 Where = Callable[..., UserNames]

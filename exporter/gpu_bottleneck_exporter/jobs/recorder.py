@@ -25,8 +25,8 @@ from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Prescription
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.workload.identity import NOBODY, Owner
-from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of, named
+from gpu_bottleneck_exporter.workload.identity import NO_OWNER, Owner
+from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of, rendezvous_hash
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class JobRecorder:
         """`store_run` is called with an earlier run of a job under its new id."""
         self._settings, self._proc = settings, settings.procfs
         # Names are part of ids, and other nodes may resolve them at once.
-        users = UserNames(self._proc, patience_seconds=1.0)
+        users = UserNames(self._proc, timeout_seconds=1.0)
         self._owners = OwnerReader(self._proc, Groups(self._proc, settings.sysfs), users)
         self._store, self._exits, self._throttle = store, exits, throttle
         self._store_run = store_run
@@ -151,7 +151,7 @@ class JobRecorder:
         if stat is None or stat.ended:
             return False
         started_ns = monotonic_start_ns(stat.started_ticks) + self._offset_ns
-        owner, *_ = *self._owners.of([(pid, stat.started_ticks)], time.monotonic_ns()), NOBODY
+        owner, *_ = *self._owners.of([(pid, stat.started_ticks)], time.monotonic_ns()), NO_OWNER
         if holders.pod:
             owner = replace(owner, **holders.pod._asdict())
         elif owner.pod_uid and owner.container_id:
@@ -296,4 +296,4 @@ def _id(kind: str, *names: str) -> str:
     safe = re.sub(r"[^A-Za-z0-9._-]", "-", text)[:80]
     if safe == text and (len(names) == 1 or not any("-" in name for name in names)):
         return safe
-    return f"{safe[:67]}-{named(names)}"
+    return f"{safe[:67]}-{rendezvous_hash(names)}"

@@ -27,7 +27,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Video,
 )
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.workload.join import NOTHING, Assigned
+from gpu_bottleneck_exporter.workload.join import UNASSIGNED, Assigned
 
 R = TypeVar("R")
 N = TypeVar("N", int, float)
@@ -80,7 +80,7 @@ class GpuSnapshot:
     up: bool = True
     feeding: Feeding | None = None
     """None if the feeders are unknown, or were not read within the deadline."""
-    assigned: Assigned = NOTHING
+    assigned: Assigned = UNASSIGNED
     most_lanes: int | None = None
     """Most PCIe lanes in use at once since the exporter started."""
     unlisted_pids: tuple[int, ...] | None = None

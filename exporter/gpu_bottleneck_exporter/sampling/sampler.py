@@ -28,8 +28,13 @@ from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
-from gpu_bottleneck_exporter.workload.join import NOTHING
-from gpu_bottleneck_exporter.workload.kubelet import UNASKED, Condition, KubeletWatch, Pace
+from gpu_bottleneck_exporter.workload.join import UNASSIGNED
+from gpu_bottleneck_exporter.workload.kubelet import (
+    NOT_QUERIED,
+    KubeletState,
+    KubeletTiming,
+    KubeletWatch,
+)
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 if TYPE_CHECKING:
@@ -75,7 +80,7 @@ class SamplerState:
     """
     host: HostSnapshot | None = None
     """None if it is not watched, or was not read within the deadline."""
-    kubelet: Condition = UNASKED
+    kubelet: KubeletState = NOT_QUERIED
     waited_for_cpu_seconds: float | None = None
     """Run queue delay of the exporter's own threads; None if the kernel does not report it."""
     starved: bool | None = None
@@ -229,7 +234,7 @@ class Sampler:
             waited_for_cpu_seconds=self._own_cpu.waited_seconds,
             starved=self._own_cpu.starved,
             host=self._host(now),
-            kubelet=self._kubelet.condition if self._kubelet else UNASKED,
+            kubelet=self._kubelet.condition if self._kubelet else NOT_QUERIED,
         )
 
     def _implausible(self) -> Mapping[str, int]:
@@ -241,7 +246,7 @@ class Sampler:
     def _new_kubelet(self) -> KubeletWatch:
         settings = self._settings
         expected = in_a_pod() or settings.kubelet_socket != KUBELET_SOCKET
-        return KubeletWatch(settings, self._owners, Pace(), expected=expected)
+        return KubeletWatch(settings, self._owners, KubeletTiming(), expected=expected)
 
     def _new_jobs(self) -> JobFiles:
         folder = self._settings.job_mapping_dir
@@ -277,7 +282,7 @@ class Sampler:
         given = self._kubelet.assigned(known, self._driver.gpus_of_device) if self._kubelet else {}
         found = dict(given)
         for uuid, jobs in self._jobs.jobs(known).items():
-            found[uuid] = replace(found.get(uuid, NOTHING), jobs=jobs)
+            found[uuid] = replace(found.get(uuid, UNASSIGNED), jobs=jobs)
         return tuple(
             replace(gpu, assigned=found[gpu.identity.uuid])
             if gpu.up and gpu.identity.uuid in found

@@ -1,1 +1,1 @@
-"""Who owns the work on a GPU: from its main processes to pod, container, job and user."""
+"""Maps the processes on a GPU to pod, container, job and user."""

@@ -1,4 +1,4 @@
-"""The owner of a process, from the text of its files in /proc; pure functions."""
+"""Parses the owner of a process from its files in /proc. No I/O."""
 
 from __future__ import annotations
 
@@ -17,55 +17,54 @@ _POD = re.compile(
 by `:cri-containerd:<id>`. The uid of a static pod is a hash."""
 _CONTAINER = re.compile(r"(?:^|(?<!conmon)[-:])([0-9a-f]{64})(?:\.scope)?$")
 """Folder of a container in any runtime: `<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`,
-`crio-<id>`, `libpod-payload-<id>`. Not that of conmon, which only monitors the container."""
-_SLURM = re.compile(
+`crio-<id>`, `libpod-payload-<id>`; not of conmon, its monitor."""
+_SLURM_JOB = re.compile(
     r"(?:^|/)(?:(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?/uid_[0-9]+)"
     r"/(?:job_([0-9]{1,10})|(s[0-9A-HJKMNP-TV-Z]{13}))(?:/|$)"
 )
-"""Cgroup v2, then v1; with `<node>_` or `_<node>` if several slurmd run on one machine.
+"""Folder of a job in cgroup v2 or v1; with `<node>_` or `_<node>` for several slurmd on a machine.
 
 Since 26.05 v2 names a job by its SLUID, unless CgroupJobIdPaths is set: Crockford's base 32
 (src/common/sluid.c)."""
-_USERS_OWN = re.compile(r"user-[0-9]+\.slice|user@[0-9]+\.service")
-"""Below these, users create and name groups themselves."""
-_JOB = re.compile(r"[0-9]{1,10}")
+_USER_FOLDER = re.compile(r"user-[0-9]+\.slice|user@[0-9]+\.service")
+"""Folder below which users create and name groups themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of a process. None: not in one, or not known."""
+    """The owner of a process. None: none, or unknown."""
 
     namespace: str | None = None
-    """Namespace of the pod. This, `pod` and `container` are names, known to the kubelet only."""
+    """Namespace of the pod. Only the kubelet has this and the next two names."""
     pod: str | None = None
     container: str | None = None
     pod_uid: str | None = None
     container_id: str | None = None
     slurm_job_id: str | None = None
-    """Its number; its SLUID where only that is known."""
+    """Job number, or SLUID if that is unknown."""
     user: str | None = None
     rendezvous: str | None = None
-    """A hash of the place where the ranks of its job meet."""
+    """Hash of the rendezvous of the job's ranks."""
     job: str | None = None
-    """Another scheduler's job, or a container manager's machine: `pbs-1234.server`, `lxc-101`."""
+    """Job of another scheduler, or machine of a container manager: `pbs-1234.server`, `lxc-101`."""
     source: str | None = None
-    """Where pod, container or job is known from: `cgroup` (a group that root made), `kubelet`,
-    `prolog`, or `claim` (the process's own environment). None: there is only a user.
+    """Source of pod, container and job: `cgroup` (a group made by root), `kubelet`, `prolog` or
+    `claim` (the process's own environment); None: only a user.
 
-    In a pod or container, `claim` and `prolog` are about the job: the rest is from the group."""
+    In a pod or container, `claim` and `prolog` refer to the job only."""
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The label values in this order, empty if unknown: all fields but `source`."""
         return tuple([getattr(self, name) or "" for name in _LABELS])
 
-    def known_from(self, source: str) -> Owner:
-        """The same owner with this source, if there is anything beside the user."""
-        named = self.pod_uid or self.container_id or self.slurm_job_id or self.job
-        return replace(self, source=source if named else None)
+    def with_source(self, source: str) -> Owner:
+        """This owner with `source`, if it has more than a user."""
+        unit = self.pod_uid or self.container_id or self.slurm_job_id or self.job
+        return replace(self, source=source if unit else None)
 
 
-NOBODY = Owner()
+NO_OWNER = Owner()
 _LABELS = tuple(one.name for one in fields(Owner) if one.name != "source")
 """Names of the fields in `Owner.texts`."""
 
@@ -73,38 +72,36 @@ _LABELS = tuple(one.name for one in fields(Owner) if one.name != "source")
 def owner_in_cgroup(
     text: str, ours: str = "", made_by_root: Callable[[str, str], str] = lambda _, path: path
 ) -> Owner:
-    """Pod, container and job that `text`, a /proc/PID/cgroup file, names.
+    """Pod, container and job named in `text`, a /proc/PID/cgroup file.
 
-    `ours` is our own such file: if we run in a container, what lies around it is the node, not
-    somebody's container. `made_by_root` returns the beginning of a path, given with its
-    controllers, that only root can have created. Under cgroup v1 some hierarchies may lie outside
-    of the pod or job: the most specific line counts. Folders are recognised by name, so a path
-    from another cgroup namespace may begin with `/../..`.
+    `ours`: our own such file; folders above our container are the node. `made_by_root` takes
+    controllers and path, and returns the leading part that only root can have created. Under
+    cgroup v1, hierarchies may lie outside of the pod or job: the most specific line counts.
+    Folders match by name, so a path may begin with `/../..` (another cgroup namespace).
     """
     around = {controllers: _around(path) for controllers, path in memberships(ours)}
-    found = [
+    owners = [
         _owner(made_by_root(controllers, path), around.get(controllers, ()))
         for controllers, path in memberships(text)
     ]
-    most = max(found, key=lambda one: (bool(one.pod_uid), bool(one.container_id)), default=NOBODY)
-    slurm = next((one.slurm_job_id for one in found if one.slurm_job_id), None)
-    job = next((one.job for one in found if one.job), None)
-    return replace(most, slurm_job_id=slurm, job=job).known_from("cgroup")
+    most = max(owners, key=lambda o: (bool(o.pod_uid), bool(o.container_id)), default=NO_OWNER)
+    slurm = next((owner.slurm_job_id for owner in owners if owner.slurm_job_id), None)
+    job = next((owner.job for owner in owners if owner.job), None)
+    return replace(most, slurm_job_id=slurm, job=job).with_source("cgroup")
 
 
 def slurm_job(variables: Mapping[str, str]) -> str | None:
-    """The Slurm job that `variables` of a process name."""
+    """The Slurm job in the environment `variables` of a process."""
     number = variables.get("SLURM_JOB_ID", "")
-    return number if _JOB.fullmatch(number) else None
+    return number if re.fullmatch(r"[0-9]{1,10}", number) else None
 
 
 def _owner(path: str, around: Sequence[str]) -> Owner:
-    """What the folders of `path` name, from the outermost inwards, without those `around` us.
+    """The owner named by the folders of `path`, except those `around` us.
 
-    The outermost container counts, within a pod the pod's: groups below it were created inside,
-    and everything in it is one tenant, however many containers it creates for itself. But a
-    container outside of pods that has pods is a node (kind, k3d), and they are its tenants. Groups
-    below a user's own count for nothing. The kernel appends ` (deleted)` to a removed group.
+    The outermost container counts, within a pod the pod's: containers nested in it belong to the
+    same tenant. A container that contains pods is a node (kind, k3d), and the pods are its tenants.
+    Groups below a user's own do not count. The kernel appends ` (deleted)` to a removed group.
     """
     folders = path.removesuffix(" (deleted)").split("/")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(folders, around, strict=False))
@@ -112,26 +109,26 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
     pods = [depth for depth, folder in enumerate(folders) if _POD.search(folder)]
     pod = container = None
     for depth, folder in enumerate(folders):
-        if _USERS_OWN.fullmatch(folder):
+        if _USER_FOLDER.fullmatch(folder):
             end = depth
             break
         if depth < begin:
             continue
-        if pod is None and (found := _POD.search(folder)):
-            pod, container, end = found[1].replace("_", "-"), None, len(folders)
-        if found := _CONTAINER.search(folder):
-            container, end = found[1], depth
+        if pod is None and (match := _POD.search(folder)):
+            pod, container, end = match[1].replace("_", "-"), None, len(folders)
+        if match := _CONTAINER.search(folder):
+            container, end = match[1], depth
             if pod or not pods or depth > pods[-1]:
                 break
     inside = "/".join(folders[begin:end])
-    slurm, other = _SLURM.search(inside), job_in(inside)
+    slurm, other = _SLURM_JOB.search(inside), job_in(inside)
     number = (slurm[1] or slurm[2]) if slurm else None
     job = other.name if other and not (other.is_machine and (pod or container)) else None
     return Owner(pod_uid=pod, container_id=container, slurm_job_id=number, job=job)
 
 
 def _around(path: str) -> Sequence[str]:
-    """Folders of our own `path` above our own pod or container: those of the node."""
+    """Folders of our own `path` above our pod or container: the node's."""
     folders = path.split("/")
     pods = [depth for depth, folder in enumerate(folders) if _POD.search(folder)]
     own = pods or [depth for depth, folder in enumerate(folders) if _CONTAINER.search(folder)]

@@ -1,8 +1,8 @@
-"""GPUs given to Slurm jobs, from files that a site's prolog writes and its epilog removes.
+"""GPUs allocated to Slurm jobs, from files that a prolog writes and an epilog removes.
 
-Two conventions: /run/gpustat of Princeton's jobstats, files named by a GPU's number or uuid that
-hold `JOB UID`; and the job mapping directory of dcgm-exporter, files named `GPU` or `GPU.INSTANCE`
-with a job in each line. Both are read alike.
+Two conventions are read alike: /run/gpustat of Princeton's jobstats, files named by a GPU's number
+or uuid that contain `JOB UID`; and the job mapping directory of dcgm-exporter, files named `GPU` or
+`GPU.INSTANCE` with one job per line.
 """
 
 from __future__ import annotations
@@ -21,23 +21,17 @@ from gpu_bottleneck_exporter.workload.identity import Owner
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 10.0
-"""Between two looks at the folder: as often as owners of processes are read."""
-_MOST_FILES = 256
-"""More than twice as many as 16 GPUs have instances."""
-_MOST_BYTES = 4096
-"""A page: far more than `_MOST_JOBS` jobs."""
-_MOST_JOBS = 32
-"""Per file."""
-_JOB = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", re.MULTILINE)
+_MAX_JOB_FILES = 256
+"""Bound on the files read: twice the instances of 16 GPUs, and more."""
+_JOB_LINE = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", re.MULTILINE)
 
 
 class JobFiles(Loop):
-    """Reads the folder every 10 s: a file that is gone takes the allocation with it."""
+    """Reads the folder every 10 s; an allocation ends with its file."""
 
     def __init__(self, folder: Path, user: Callable[[int], str], *, expected: bool = False) -> None:
-        """`user` returns a user's name; `expected`: a missing `folder` is logged."""
-        super().__init__("jobfiles", self._look, _LOOK_SECONDS, log=log)
+        """`user`: the name of a user id; `expected`: log a missing `folder`."""
+        super().__init__("jobfiles", self._scan, 10.0, log=log)
         self._throttle = LogThrottle(log)
         self._folder = folder
         self._user = user
@@ -45,20 +39,20 @@ class JobFiles(Loop):
         self._jobs: Mapping[str, Sequence[Owner]] = {}
 
     def jobs(self, gpus: Sequence[Identity]) -> Mapping[str, tuple[Owner, ...]]:
-        """The jobs that were given each of `gpus`, by uuid.
+        """Jobs of each of `gpus`, by uuid.
 
-        A number that is one GPU's index and another's minor counts for none.
+        A number that is one GPU's index and another's minor is ignored.
         """
-        found: dict[str, set[Owner]] = {}
+        by_gpu: dict[str, set[Owner]] = {}
         for name, jobs in self._jobs.items():
             matching = [gpu.uuid for gpu in gpus if name in _names(gpu)]
             if len(matching) == 1:
-                found.setdefault(matching[0], set()).update(jobs)
-        return {gpu: tuple(sorted(jobs, key=lambda job: job.texts)) for gpu, jobs in found.items()}
+                by_gpu.setdefault(matching[0], set()).update(jobs)
+        return {gpu: tuple(sorted(jobs, key=lambda job: job.texts)) for gpu, jobs in by_gpu.items()}
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         try:
-            names, _ = list_names(self._folder, _MOST_FILES)
+            names, _ = list_names(self._folder, _MAX_JOB_FILES)
         except OSError as error:
             names = []
             if self._expected and self._throttle.is_new("folder", error.strerror):
@@ -67,14 +61,14 @@ class JobFiles(Loop):
         self._jobs = {name.lower(): jobs for name in names if (jobs := self._read(name))}
 
     def _read(self, name: str) -> Sequence[Owner]:
-        text = read_owned(self._folder / name, _MOST_BYTES) or ""
+        text = read_owned(self._folder / name, 4096) or ""
         return tuple(
             Owner(slurm_job_id=job, user=uid and self._user(int(uid)), source="prolog")
-            for job, uid in (found.groups() for found in islice(_JOB.finditer(text), _MOST_JOBS))
+            for job, uid in (line.groups() for line in islice(_JOB_LINE.finditer(text), 32))
         )
 
 
 def _names(gpu: Identity) -> set[str]:
-    """What a file about `gpu` may be called, in lower case."""
+    """File names for `gpu`, in lower case."""
     part = "" if gpu.parent_uuid is None else f".{gpu.gpu_instance}"
     return {f"{number}{part}" for number in (gpu.index, gpu.minor)} | {gpu.uuid.lower()}

@@ -1,4 +1,4 @@
-"""The thread that queries the kubelet: which container was given which GPU."""
+"""The thread that queries the kubelet for the allocation of GPUs to containers."""
 
 from __future__ import annotations
 
@@ -20,213 +20,219 @@ from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload import podresources
 from gpu_bottleneck_exporter.workload.cdi import device_nodes
 from gpu_bottleneck_exporter.workload.identity import Owner
-from gpu_bottleneck_exporter.workload.join import Assigned, Named, holders
-from gpu_bottleneck_exporter.workload.podresources import Given, Holder, KubeletTrouble
+from gpu_bottleneck_exporter.workload.join import Assigned, DeviceResolver, holders
+from gpu_bottleneck_exporter.workload.podresources import (
+    Allocation,
+    ContainerName,
+    KubeletTrouble,
+)
 
 log = logging.getLogger(__name__)
 
-_MOST_DESCRIBED = 1024
-"""Devices in an answer whose files are looked for: far more than a node has GPUs and instances."""
-_MAX_SOUGHT = 1024
-"""Containers whose names are searched for: more than a node has in 90 s."""
-_MOUNT = (
+_MAX_SEARCHES = 1024
+"""Bound on searches for CDI files (a node has far fewer GPUs and instances), and for names of
+containers (a node starts fewer in 90 s)."""
+_SOCKET_REMEDY = (
     "mount the host's folder /var/lib/kubelet/pod-resources (the folder, because a kubelet that "
     "restarts creates a new socket) and name the socket with --kubelet.socket"
 )
-_MOUNT_LOGS = (
+_LOGS_REMEDY = (
     "mount the host's folder /var/log/containers, whose links carry the names of containers (no "
     "log is opened), and name it with --kubelet.container-logs"
 )
-_NAME = "([-.A-Za-z0-9]{1,253})"
-_LINK = re.compile(rf"{_NAME}_{_NAME}_{_NAME}-([0-9a-f]{{64}})\.log")
+_LOG_LINK = re.compile(
+    r"([-.A-Za-z0-9]{1,253})_" * 2 + r"([-.A-Za-z0-9]{1,253})-([0-9a-f]{64})\.log"
+)
 """`<pod>_<namespace>_<container>-<id>.log`; Kubernetes allows no `_` in these names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Intervals in seconds."""
+class KubeletTiming:
+    """Times of `KubeletWatch`, in seconds."""
 
     look: float = 1.0
-    """Between two looks for new pods on the GPUs."""
+    """Interval between checks for new pods on the GPUs."""
     search: float = 10.0
-    """The same while there is no socket."""
+    """Interval between checks while there is no socket."""
     name: float = 10.0
-    """Between two searches for the names of containers; those of new ones are searched at each
-    look for as long."""
+    """Interval between searches for container names, and age up to which a container is searched
+    at each check."""
     ask: float = 30.0
-    """Between two calls."""
+    """Interval between calls."""
     deadline: float = 5.0
-    """For one call."""
+    """Time limit of a call."""
     first_retry: float = 2.0
-    """Doubles with each failure, and each answer without a GPU, up to `ask`."""
+    """Pause after a failure or a response without a GPU; doubles each time, up to `ask`."""
     keep: float = 90.0
-    """After which an answer is no longer shown."""
+    """Lifetime of a response."""
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """Whether the kubelet answers; None: it is not expected to, or the first call is pending."""
+class KubeletState:
+    """Availability of the kubelet; None: not expected, or the first call is pending."""
 
     given: bool | None = None
     trouble: KubeletTrouble | None = None
-    """Why it does not answer; if it does, why pods have no names."""
+    """Reason for missing responses; if there are some, for missing names of pods."""
 
     @property
     def pending(self) -> bool:
-        """Whether the first call has not been answered yet."""
+        """Whether the first call is in flight."""
         return self.given is None and self.trouble is not None
 
 
-UNASKED = Condition()
+NOT_QUERIED = KubeletState()
 
 
 class KubeletWatch(Loop):
-    """Queries the kubelet periodically, and as soon as a new pod is seen on a GPU."""
+    """Queries the kubelet periodically, and at once for a new pod on a GPU."""
 
     def __init__(
         self,
         settings: Settings,
         owners: Callable[[], Iterable[Owner]],
-        pace: Pace,
+        timing: KubeletTiming,
         *,
         expected: bool,
     ) -> None:
-        """`owners` returns those now on all GPUs; it is called from this thread.
+        """`owners`: the current owners on all GPUs; called from this thread.
 
-        `expected`: a missing socket is reported.
+        `expected`: report a missing socket.
         """
-        super().__init__("kubelet", self._look, pace.search, log=log)
+        super().__init__("kubelet", self._check, timing.search, log=log)
         self._throttle = LogThrottle(log)
-        self.condition = UNASKED
-        """Whether the kubelet answers, and if not, why."""
+        self.condition = NOT_QUERIED
+        """Availability of the kubelet."""
         self._settings = settings
         self._expected = expected
         self._owners = owners
-        self._pace = pace
-        self._names: Mapping[str, Holder] = {}
-        self._naming = Every(pace.name)
+        self._timing = timing
+        self._names: Mapping[str, ContainerName] = {}
+        self._naming = Every(timing.name)
         self._sought: dict[str, float] = {}
-        """Containers to name, and since when, in monotonic seconds."""
+        """First occurrence of the containers to name, in monotonic seconds."""
         self._nodes: Mapping[str, tuple[str, ...]] = {}
-        """Device nodes by CDI name; a claim's never change."""
-        self._devices: tuple[Given, ...] | None = None
-        """In the last answer that was accepted."""
-        self._answered = 0.0
-        """When that came, in monotonic seconds."""
-        self._doubted = False
-        """Whether the last answer was rejected."""
+        """Device nodes by CDI name; those of a claim never change."""
+        self._devices: tuple[Allocation, ...] | None = None
+        """Devices of the last accepted response."""
+        self._accepted_at = 0.0
+        """Time of that response, in monotonic seconds."""
+        self._rejected = False
+        """Whether the last response was rejected."""
         self._socket: tuple[int, int] | None = None
-        self._asked_about: frozenset[str] = frozenset()
+        self._queried_pods: frozenset[str] = frozenset()
         self._due = 0.0
-        self._retry = pace.first_retry
+        self._retry = timing.first_retry
 
-    def assigned(self, gpus: Sequence[Identity], named: Named) -> Mapping[str, Assigned]:
+    def assigned(self, gpus: Sequence[Identity], resolve: DeviceResolver) -> Mapping[str, Assigned]:
         """Allocations by uuid; `gpus` must be all GPUs and MIG instances of the node."""
-        is_current = time.monotonic() - self._answered <= self._pace.keep
-        having = holders((self._devices or ()) if is_current else (), gpus, named)
-        return {gpu.uuid: Assigned(having.get(gpu.uuid, ()), self._names) for gpu in gpus}
+        is_current = time.monotonic() - self._accepted_at <= self._timing.keep
+        by_gpu = holders((self._devices or ()) if is_current else (), gpus, resolve)
+        return {gpu.uuid: Assigned(by_gpu.get(gpu.uuid, ()), self._names) for gpu in gpus}
 
     def seek(self, container_id: str) -> None:
-        """Name a container, which may end before the next look. For any thread."""
-        if len(self._sought) < _MAX_SOUGHT:
+        """Search the name of a container, which may end before the next check. Thread-safe."""
+        if len(self._sought) < _MAX_SEARCHES:
             self._sought.setdefault(container_id, time.monotonic())
 
-    def _look(self) -> float:
+    def _check(self) -> float:
         owners, now = list(self._owners()), time.monotonic()
         pods = frozenset(owner.pod_uid for owner in owners if owner.pod_uid)
         self._name_containers({owner.container_id for owner in owners if owner.container_id}, now)
         try:
-            found = _identify(self._settings.kubelet_socket)
-            if found is None:
-                self._miss(pods)
-            elif self._is_due(found, pods, now):
-                self._socket, self._asked_about = found, pods
-                self._ask()
+            socket = _identify(self._settings.kubelet_socket)
+            if socket is None:
+                self._report_missing(pods)
+            elif self._is_due(socket, pods, now):
+                self._socket, self._queried_pods = socket, pods
+                self._query()
         except KubeletTrouble as trouble:
             self._pause(time.monotonic())
-            # A copy: the raised one has a traceback, whose frames keep the reply in memory.
-            kept = KubeletTrouble(trouble.sentence, trouble.remedy)
-            self._tell(Condition(given=False, trouble=kept))
-        return self._pace.look if self._socket else self._pace.search
+            # Copied without the traceback: its frames would retain the response.
+            trouble = KubeletTrouble(trouble.sentence, trouble.remedy)
+            self._report(KubeletState(given=False, trouble=trouble))
+        return self._timing.look if self._socket else self._timing.search
 
     def _name_containers(self, ids: set[str], now: float) -> None:
         for container_id in ids:
             self.seek(container_id)
         sought = dict(self._sought)  # a copy: other threads add to it
         for container_id in sought.keys() - ids:
-            if now - sought[container_id] > self._pace.keep:
+            if now - sought[container_id] > self._timing.keep:
                 del self._sought[container_id]
         unnamed = sought.keys() - self._names.keys()
-        is_new = any(now - sought[container_id] < self._pace.name for container_id in unnamed)
+        is_new = any(now - sought[container_id] < self._timing.name for container_id in unnamed)
         if unnamed and (is_new or self._naming.is_due(now)):
-            # The link of a pod that was deleted is gone, and its name still that of its job.
-            kept = {key: name for key, name in self._names.items() if key in sought}
+            # A deleted pod has no link; its job retains the name.
+            retained = {key: name for key, name in self._names.items() if key in sought}
             with suppress(OSError):
-                self._names = {**kept, **container_names(self._settings.container_logs, unnamed)}
+                self._names = {
+                    **retained,
+                    **container_names(self._settings.container_logs, unnamed),
+                }
 
-    def _is_due(self, found: tuple[int, int], pods: frozenset[str], now: float) -> bool:
-        if found != self._socket:
-            self._retry, self._doubted = self._pace.first_retry, False
+    def _is_due(self, socket: tuple[int, int], pods: frozenset[str], now: float) -> bool:
+        if socket != self._socket:
+            self._retry, self._rejected = self._timing.first_retry, False
             return True
         # A new pod triggers a call at once, except during the pause after a failure.
-        sure = self.condition.given and not self._doubted
-        return now >= self._due or bool(sure and pods - self._asked_about)
+        works = self.condition.given and not self._rejected
+        return now >= self._due or bool(works and pods - self._queried_pods)
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         path = self._settings.kubelet_socket
         if self.condition.given is None:
-            waiting = KubeletTrouble(f"{path} has not answered yet", podresources.UNWELL)
-            self.condition = Condition(None, waiting)
-        reply = podresources.call(path, self._pace.deadline)
+            pending = KubeletTrouble(f"{path} has not answered yet", podresources.UNWELL)
+            self.condition = KubeletState(None, pending)
+        reply = podresources.call(path, self._timing.deadline)
         at = time.monotonic()
         try:
-            devices = tuple(podresources.given(reply))
+            devices = tuple(podresources.allocations(reply))
         except ValueError as error:
             sentence = f"{path} sent an invalid answer: {error}"
             raise KubeletTrouble(sentence, podresources.UPGRADE) from error
         self._accept(self._described(devices), at)
-        self._tell(Condition(given=True, trouble=names_trouble(self._settings.container_logs)))
+        self._report(KubeletState(given=True, trouble=names_trouble(self._settings.container_logs)))
 
-    def _described(self, devices: Sequence[Given]) -> tuple[Given, ...]:
-        """`devices` with the nodes of those that are claimed."""
-        folder, known = self._settings.cdi, self._nodes
-        names = [device.cdi or device.device for device in devices[:_MOST_DESCRIBED]]
-        self._nodes = {name: known.get(name) or device_nodes(folder, name) for name in names}
-        return tuple(
-            one._replace(nodes=self._nodes.get(one.cdi or one.device, ())) for one in devices
-        )
+    def _described(self, devices: Sequence[Allocation]) -> tuple[Allocation, ...]:
+        """`devices` with the device nodes of claimed ones."""
+        folder, nodes = self._settings.cdi, self._nodes
+        names = [device.cdi or device.device for device in devices[:_MAX_SEARCHES]]
+        self._nodes = {name: nodes.get(name) or device_nodes(folder, name) for name in names}
+        return tuple(d._replace(nodes=self._nodes.get(d.cdi or d.device, ())) for d in devices)
 
-    def _accept(self, devices: tuple[Given, ...], at: float) -> None:
-        """Accept an answer that came `at`, or reject it and query again soon.
+    def _accept(self, devices: tuple[Allocation, ...], at: float) -> None:
+        """Accept a response of time `at`, or reject it and query again soon.
 
-        A kubelet that has just started answers before it knows its pods: with none, or with
-        static pods only. So while devices are missing, the last answer stays; a second answer in a
-        row is accepted.
+        A kubelet that has just started responds without its pods, or with static pods only. So a
+        response with missing devices is rejected once; the next one is accepted.
         """
         missing = not devices if self._devices is None else not {*self._devices} <= {*devices}
-        self._doubted = missing and not self._doubted
-        if self._doubted or devices:
-            self._retry = self._pace.first_retry
-        if not self._doubted:
-            self._devices, self._answered = devices, at
-        if not self._doubted and devices:
-            self._due = at + self._pace.ask
+        self._rejected = missing and not self._rejected
+        if self._rejected or devices:
+            self._retry = self._timing.first_retry
+        if not self._rejected:
+            self._devices, self._accepted_at = devices, at
+        if not self._rejected and devices:
+            self._due = at + self._timing.ask
         else:
-            # It may still not know its pods; an empty node is queried ever less often.
+            # The pods may still be missing; an empty node is queried less and less often.
             self._pause(at)
 
     def _pause(self, since: float) -> None:
         self._due = since + self._retry
-        self._retry = min(2 * self._retry, self._pace.ask)
+        self._retry = min(2 * self._retry, self._timing.ask)
 
-    def _miss(self, pods: Collection[str]) -> None:
+    def _report_missing(self, pods: Collection[str]) -> None:
         if self._expected or pods or self._socket is not None:
             sentence = f"there is no socket {self._settings.kubelet_socket}"
-            self._tell(Condition(given=False, trouble=KubeletTrouble(sentence, _MOUNT)))
-        # Matches no socket: the next one counts as new.
+            self._report(
+                KubeletState(given=False, trouble=KubeletTrouble(sentence, _SOCKET_REMEDY))
+            )
+        # Matches no socket, so that the next one counts as new.
         self._socket = (0, 0) if self._socket else None
 
-    def _tell(self, condition: Condition) -> None:
+    def _report(self, condition: KubeletState) -> None:
         self.condition = condition
         if not self._throttle.is_new("kubelet", condition.given):
             return
@@ -239,37 +245,37 @@ class KubeletWatch(Loop):
             log.warning("signal is not available", values)
 
 
-def container_names(folder: Path, ids: Collection[str]) -> Mapping[str, Holder]:
-    """Names of those containers among `ids` whose log is linked in `folder`. Raises OSError.
+def container_names(folder: Path, ids: Collection[str]) -> Mapping[str, ContainerName]:
+    """Names of the containers `ids`, from the kubelet's log links in `folder`. Raises OSError.
 
-    The kubelet keeps these links; no log is opened.
+    No log is opened.
     """
-    links = [_LINK.fullmatch(link.name) for link in folder.iterdir()]
-    return {one[4]: Holder(one[2], one[1], one[3]) for one in links if one and one[4] in ids}
+    links = [_LOG_LINK.fullmatch(link.name) for link in folder.iterdir()]
+    return {m[4]: ContainerName(m[2], m[1], m[3]) for m in links if m and m[4] in ids}
 
 
 def names_trouble(folder: Path) -> KubeletTrouble | None:
-    """Why no container gets a name; None if `folder` can be read."""
+    """The reason for missing names; None if `folder` is readable."""
     try:
         os.scandir(folder).close()
     except OSError as error:
         sentence = f"pods have uids only, no names: {folder}: {error.strerror}"
-        return KubeletTrouble(sentence, _MOUNT_LOGS)
+        return KubeletTrouble(sentence, _LOGS_REMEDY)
     return None
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
-    """Inode and ctime of the socket, which change when it is recreated; None if it is missing.
+    """Inode and ctime of the socket, which identify it; None if it is missing.
 
     Raises KubeletTrouble.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        remedy = podresources.ROOT_ONLY if isinstance(error, PermissionError) else _MOUNT
+        remedy = podresources.ROOT_ONLY if isinstance(error, PermissionError) else _SOCKET_REMEDY
         raise KubeletTrouble(f"{path}: {error.strerror}", remedy) from error
-    if not stat.S_ISSOCK(found.st_mode):
-        raise KubeletTrouble(f"{path} is not a socket", _MOUNT)
-    return found.st_ino, found.st_ctime_ns
+    if not stat.S_ISSOCK(status.st_mode):
+        raise KubeletTrouble(f"{path} is not a socket", _SOCKET_REMEDY)
+    return status.st_ino, status.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Recognises the ranks of one job by the variables that their launcher gave to all of them."""
+"""Recognises the ranks of a distributed job by the variables of their launcher."""
 
 from __future__ import annotations
 
@@ -19,31 +19,30 @@ from gpu_bottleneck_exporter.host.process import (
 )
 from gpu_bottleneck_exporter.host.sockets import is_here
 
-Place = tuple[str, ...]
-"""Where the ranks of a distributed job meet: it shows which processes in many pods are one job."""
+Rendezvous = tuple[str, ...]
+"""Meeting point of the ranks of a job, equal in all of them, also across pods."""
 _LOCAL_NAME = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?", re.IGNORECASE)
 _GCS_ADDRESS = re.compile(r"\0--gcs[-_]address=([^\0]+)")
-"""In the command line of a raylet (python/ray/_private/services.py)."""
+"""Option of a raylet (python/ray/_private/services.py)."""
 
 
 class Launcher(NamedTuple):
-    """The variables by which a launcher tells ranks where they meet."""
+    """The rendezvous variables of a launcher."""
 
     place: tuple[str, ...]
-    """Set in all ranks: equal in those of one job, and different in those of others."""
+    """Variables set in all ranks, equal within a job and different between jobs."""
     size: tuple[str, ...]
-    """The number of ranks: the first of these that is set. A process that is alone meets none."""
+    """Variables for the number of ranks: the first that is set. One rank has no rendezvous."""
     source: str
-    """The code or page that describes them."""
+    """Code or page that documents them."""
     refines: str = ""
-    """A variable that belongs to the place if it is set."""
+    """Variable to add to the place if it is set."""
     has_address: bool = True
-    """Whether the first variable of the place is an address: a loopback address is only unique on
-    one machine."""
+    """Whether the first variable is an address: loopback addresses are unique per machine."""
     default_size: str = ""
-    """The number of ranks where no variable gives it; empty: several."""
+    """Number of ranks if no variable is set; empty: several."""
     is_collective: bool = True
-    """Whether its processes work in step; those of a Ray job may be independent trials."""
+    """Whether ranks work in lockstep; those of a Ray job may be independent trials."""
 
 
 LAUNCHERS = (
@@ -137,12 +136,15 @@ LAUNCHERS = (
         default_size="1",
     ),
 )
-"""A process that several fit is of the first."""
+"""Launchers in order of precedence."""
 COLLECTIVE = tuple(launcher for launcher in LAUNCHERS if launcher.is_collective)
-"""Those whose ranks wait for each other."""
+"""Launchers of ranks that wait for each other."""
 VARIABLES = tuple(
     dict.fromkeys(
-        name for one in LAUNCHERS for name in (*one.place, *one.size, one.refines) if name
+        name
+        for launcher in LAUNCHERS
+        for name in (*launcher.place, *launcher.size, launcher.refines)
+        if name
     )
 )
 
@@ -153,30 +155,29 @@ def rendezvous(
     variables: Mapping[str, str],
     unit: str = "",
     launchers: Collection[Launcher] = LAUNCHERS,
-) -> Place | None:
-    """The place, with the user, that is the same for all processes of one job; None if alone.
+) -> Rendezvous | None:
+    """The rendezvous of a process, with its user; None if it is not one of several ranks.
 
-    `variables` are of the process's environment, and so a claim: only processes of one user meet.
-    A loopback address is only unique within one network namespace and one `unit` (the process's
-    container or Slurm job), so these are added to it.
+    `variables`: from its environment and so not trusted, hence the user. A loopback address is
+    only unique within a network namespace and `unit` (container or Slurm job), which are added.
     """
-    values = {**variables, **_of_ray(proc, pid, variables)}
+    values = {**variables, **_ray_address(proc, pid, variables)}
     for launcher in launchers:
         place = tuple(values.get(name, "") for name in launcher.place)
         sizes = (values[name] for name in launcher.size if values.get(name))
         if not all(place) or next(sizes, launcher.default_size) == "1":
             continue
-        where = ""
-        if launcher.has_address and _is_local(place[0]):  # of one machine, which its boot shows
+        machine = ""
+        if launcher.has_address and _is_local(place[0]):
             boot = (read(f"{proc}/sys/kernel/random/boot_id") or "").strip()
-            where = f"{boot}/{network_namespace(proc, pid)}/{unit}"
+            machine = f"{boot}/{network_namespace(proc, pid)}/{unit}"
         refined = tuple(filter(None, [values.get(launcher.refines)]))
-        return (*place, *refined, user_id(proc, pid), where)
+        return (*place, *refined, user_id(proc, pid), machine)
     return None
 
 
-def _of_ray(proc: Path, pid: int, variables: Mapping[str, str]) -> Mapping[str, str]:
-    """The address of the cluster of a Ray worker, by the command line of its raylet.
+def _ray_address(proc: Path, pid: int, variables: Mapping[str, str]) -> Mapping[str, str]:
+    """The cluster address of a Ray worker, from the command line of its raylet.
 
     RAY_ADDRESS may be missing, and is a loopback address on the head.
     """
@@ -186,11 +187,11 @@ def _of_ray(proc: Path, pid: int, variables: Mapping[str, str]) -> Mapping[str, 
 
 
 def _is_local(address: str) -> bool:
-    """Whether `address`, perhaps with scheme, port and further addresses, is the machine itself."""
+    """Whether `address`, optionally with scheme, port and further addresses, is this machine."""
     host = _host(address.partition(",")[0].rpartition("//")[2])
     if _LOCAL_NAME.fullmatch(host):
         return True
-    with suppress(OSError, ValueError):  # also knows short forms such as `127.1`
+    with suppress(OSError, ValueError):  # accepts short forms such as `127.1`
         return is_here(IPv4Address(socket.inet_aton(host)))
     with suppress(ValueError):
         return is_here(IPv6Address(host))

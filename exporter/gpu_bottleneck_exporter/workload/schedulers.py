@@ -1,4 +1,4 @@
-"""Jobs and machines by the control groups that a scheduler or container manager creates as root."""
+"""Recognises jobs and machines by the control groups of schedulers and container managers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import re
 from typing import NamedTuple
 
 _ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
-"""Bytes in the name of a systemd unit (systemd-escape(1))."""
-_MAX_NAME_CHARACTERS = 128
-"""More than a job id with its server's host name has; names of LXC have 253 at most."""
+"""Escaped bytes in a systemd unit name (systemd-escape(1))."""
 
 
 class Scheme(NamedTuple):
@@ -16,11 +14,11 @@ class Scheme(NamedTuple):
 
     scheduler: str
     pattern: str
-    """The folders of a job in a path; the first group is what the scheduler calls the job."""
+    """Folders of a job in a path; the first group is the job id."""
     source: str
-    """The code or page that describes them."""
+    """Code or page that documents them."""
     is_machine: bool = False
-    """Whether it is a machine of its own: pods and containers in it are owners themselves."""
+    """Whether it is a machine: its pods and containers are owners themselves."""
 
 
 SCHEMES = (
@@ -93,25 +91,26 @@ SCHEMES = (
         is_machine=True,
     ),
 )
-_COMPILED = [(one, re.compile(rf"(?:^|/){one.pattern}(?=/|$)")) for one in SCHEMES]
+_PATTERNS = [(it, re.compile(rf"(?:^|/){it.pattern}(?=/|$)")) for it in SCHEMES]
 
 
 class SchedulerJob(NamedTuple):
     """A job or machine in the path of a control group."""
 
     name: str
-    """`pbs-1234.server`: the scheduler, and what it calls the job."""
+    """Scheduler and job id: `pbs-1234.server`."""
     is_machine: bool
     end: int
-    """Where its folder ends in the path."""
+    """End of its folder in the path."""
 
 
 def job_in(path: str) -> SchedulerJob | None:
-    """The job, else the machine, that control group `path` is in; None if it is in none."""
-    for scheme, pattern in _COMPILED:
+    """The job, or else the machine, of control group `path`, or None."""
+    for scheme, pattern in _PATTERNS:
         if match := pattern.search(path):
             name = f"{scheme.scheduler}-{_unescaped(match[1])}"
-            return SchedulerJob(name[:_MAX_NAME_CHARACTERS], scheme.is_machine, match.end())
+            # More than a job id with its server's host name; LXC allows 253 characters.
+            return SchedulerJob(name[:128], scheme.is_machine, match.end())
     return None
 
 

@@ -1,4 +1,4 @@
-"""User names by user id, if the names known here are the host's."""
+"""Names of the host's users by user id."""
 
 from __future__ import annotations
 
@@ -11,57 +11,54 @@ from gpu_bottleneck_exporter.host.aside import Aside
 from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
-_PATIENCE_SECONDS = 0.05
-"""How long a thread that samples waits for a name; a later one is used from the next read on."""
-_AGAIN_SECONDS = 600.0
-"""Between two look-ups of a user without a name."""
-_LONGEST = 64
-"""A directory service may allow names that useradd does not; they become label values."""
+_NAME_TIMEOUT_SECONDS = 0.05
+"""Time limit of a look-up in a sampling thread; a later result is used from the next read on."""
 
 
 def known_name(uid: int) -> str | None:
-    """The name from /etc/passwd or a directory service, which may be slow; None without one.
+    """The name from /etc/passwd or a directory service, which may be slow; None if unsuitable.
 
-    A name of digits only would pass for the user with that number.
+    A directory service may allow names that are unsuitable as label values. A name of digits only
+    would be taken for a user id.
     """
     try:
         name = pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return None
-    is_label = len(name) <= _LONGEST and name.isprintable() and not name.isdecimal()
-    return name if is_label else None
+    is_label = name.isprintable() and not name.isdecimal()
+    return name if is_label and len(name) <= 64 else None  # noqa: PLR2004
 
 
 class UserNames:
-    """Names by user id; the id as text if there is none.
+    """Caches user names by user id.
 
-    A container's own /etc/passwd does not describe the host's users, except that 0 is root.
+    A container's own /etc/passwd is not the host's; only 0 is root in both.
     """
 
-    def __init__(self, proc: Path, patience_seconds: float = _PATIENCE_SECONDS) -> None:
-        """`proc`: the host's; `patience_seconds`: how long a caller waits for a name."""
+    def __init__(self, proc: Path, timeout_seconds: float = _NAME_TIMEOUT_SECONDS) -> None:
+        """`proc`: the host's; `timeout_seconds`: limit of a look-up."""
         self._look_up = known_name
-        self._ours_are_the_hosts = _users_are_the_hosts(proc)
+        self._has_host_users = _is_host_root(proc)
         self._known: dict[int, str] = {0: "root"}
         self._due: dict[int, float] = {}
-        self._directory = Aside(patience_seconds)
+        self._directory = Aside(timeout_seconds)
 
     def of(self, uid: int) -> str:
-        """The name of user `uid`."""
+        """The name of user `uid`, or the id as text."""
         due = uid not in self._known and time.monotonic() >= self._due.get(uid, 0.0)
-        if due and self._ours_are_the_hosts:
-            # As of one process, so that one question at a time waits for an answer.
-            self._directory.call(0, partial(self._learn, uid))
+        if due and self._has_host_users:
+            # As one process, so that one look-up at a time is pending.
+            self._directory.call(0, partial(self._update, uid))
         return self._known.get(uid, str(uid))
 
-    def _learn(self, uid: int) -> None:
-        self._due[uid] = time.monotonic() + _AGAIN_SECONDS
+    def _update(self, uid: int) -> None:
+        self._due[uid] = time.monotonic() + 600.0  # then retry
         if name := self._look_up(uid):
             self._known[uid] = name
 
 
-def _users_are_the_hosts(proc: Path) -> bool:
-    """Whether our root folder is that of the machine's process 1, and so our /etc/passwd."""
+def _is_host_root(proc: Path) -> bool:
+    """Whether our root folder, and so our /etc/passwd, is that of the machine's process 1."""
     ours = _root(proc / "self")
     return bool(in_hosts_pid_namespace(proc)) and ours is not None and ours == _root(proc / "1")
 
