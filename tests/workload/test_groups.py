@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.host.cgroup import cgroup_of
+from gpu_bottleneck_exporter.host.cgroup import cgroup_of, hidden_controllers, root_owned_prefix
 from gpu_bottleneck_exporter.workload.identity import NO_OWNER, Owner
 from gpu_bottleneck_exporter.workload.owners import Groups, read_owner
 from gpu_bottleneck_exporter.workload.users import UserNames

@@ -1,8 +1,7 @@
-"""Recommends a setting for an idle GPU: the knob, its new value and the predicted busy share.
+"""Recommends a setting for an idle GPU: knob, value and predicted busy share.
 
-One cause must dominate, or the effect of a change cannot be predicted. The model is a loop of
-steps: a step now takes one unit of time, of which the GPU works `busy`. A change makes `rate` steps
-in that time, so that the GPU works `busy * rate`.
+One cause must dominate, or the effect is unpredictable. A step of the loop now takes one unit of
+time, of which the GPU works `busy`. At `rate` steps in that time, it works `busy * rate`.
 """
 
 from __future__ import annotations
@@ -18,22 +17,21 @@ from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
 from gpu_bottleneck_exporter.prescription.observed import EXTERNAL_WAITS, WORKER_WAITS, Observed
 
 HEALTHY = 0.85
-"""Busy share from which nothing is prescribed: platform teams call such jobs well tuned."""
+"""Busy share from which nothing is prescribed: well tuned, by platform teams."""
 MIN_BUSY = 0.01
 """Busy share below which the GPU counts as unused."""
 MIN_GAIN = 0.05
-"""Minimum gain in busy share: less is not worth a change, and within the noise."""
+"""Minimum gain in busy share: less is noise."""
 PREDICTION_ERROR = 0.12
-"""Relative error of a prediction that nine of ten outcomes do not exceed
-(`tests/prescriptions`)."""
+"""Relative error of nine of ten predictions, at most (`tests/prescriptions`)."""
 _MIN_CAUSE_SHARE = 0.4
-"""Minimum share of the idle time for a cause to count (`gpu:threshold:evidence` of the rules)."""
+"""Minimum share of idle time of a dominant cause (`gpu:threshold:evidence`)."""
 _TARGET_THROUGHPUT = 0.95
-"""Share of the throughput with unlimited workers to aim at: the rest takes many of them."""
+"""Share of the throughput with unlimited workers: the rest takes many of them."""
 _HALF = 0.5
-"""Cores, workers or threads, on average, below which none counts."""
+"""Mean cores, workers or threads below which none counts."""
 _NEGLIGIBLE_CORES = 0.1
-"""Cores per worker below which additional workers need no free cores."""
+"""Cores per worker below which more need no free cores."""
 
 Advice = Prescription | Refusal
 
@@ -41,8 +39,8 @@ Advice = Prescription | Refusal
 class TrainingLoop(NamedTuple):
     """A training loop whose step now takes one unit of time.
 
-    Batches are consumed in order, two ahead per worker, as by PyTorch's DataLoader: workers wait
-    for the slowest. `rate` was fitted to simulations (`tests/prescriptions/test_order.py`).
+    Batches are in order, two ahead per worker, as PyTorch's DataLoader's: workers wait for the
+    slowest. `rate` was fitted to simulations (`tests/prescriptions/test_order.py`).
     """
 
     work: float
@@ -51,7 +49,7 @@ class TrainingLoop(NamedTuple):
     """Time of the main and its GPU per available batch."""
     cause: str
     spread: float = 0.0
-    """Variance of the logarithm of the batch time; 0: workers never wait for each other."""
+    """Variance of the logarithm of the batch time; 0: constant."""
 
     @property
     def _power(self) -> float:
@@ -64,13 +62,13 @@ class TrainingLoop(NamedTuple):
         return 1.4 + 1.6 / self.spread if self.spread else math.inf
 
     def rate(self, workers: float) -> float:
-        """Steps per unit of time with `workers`, limited by the workers and by the main."""
+        """Steps per unit of time, limited by `workers` and by the main."""
         limits = math.pow(workers, self._power) / self.work, 1 / self.serial
         sharpness, low = self._sharpness, min(limits)
         return low * math.pow(1 + math.pow(low / max(limits), sharpness), -1 / sharpness)
 
     def _worker_rate(self, rate: float) -> float:
-        """Rate of the workers alone in a loop of `rate`: that with a main that takes no time."""
+        """The rate with a main that takes no time, in a loop of `rate`."""
         used = min(rate * self.serial, _TARGET_THROUGHPUT)
         return rate * math.pow(1 - math.pow(used, self._sharpness), -1 / self._sharpness)
 
@@ -80,14 +78,14 @@ class TrainingLoop(NamedTuple):
         return math.ceil(min(workers, 128) - 1e-6)
 
     def with_single_worker(self, spread: float) -> TrainingLoop:
-        """This loop with a measured `spread`, and the `work` for a rate of 1 with one worker."""
+        """The loop with a measured `spread`, and work for rate 1 with one worker."""
         loop = self._replace(spread=spread)
         return loop._replace(work=1 / loop._worker_rate(1.0))  # noqa: SLF001 - of the same class
 
     def with_spread(self, workers: int) -> TrainingLoop:
-        """This loop with the spread for a rate of 1 with `workers`.
+        """The loop with the spread for rate 1 with `workers`, to five decimals.
 
-        Bisects to the fifth decimal; beyond a spread of 6, workers gain next to nothing.
+        Beyond 6, more workers gain next to nothing.
         """
         low, high = 0.0, 6.0
         for _ in range(20):
@@ -98,7 +96,7 @@ class TrainingLoop(NamedTuple):
 
 
 def advise(observed: Observed) -> Advice | None:
-    """The best prescription for a GPU, the refusal of one, or None if none is needed."""
+    """The best prescription, a refusal, or None if none is needed."""
     if observed.busy >= HEALTHY or observed.waits(stall.UNALLOCATED) > observed.idle / 2:
         return None
     refusal = _refusal(observed)
@@ -121,7 +119,7 @@ def _gains(advice: Advice) -> bool:
 
 
 def predict(observed: Observed, knob: str, value: float) -> Advice:
-    """The prediction for `num_workers` or `cpu_limit` at `value`, or its refusal."""
+    """The prediction for `num_workers` or `cpu_limit` at `value`."""
     refusal = _refusal(observed)
     if refusal:
         return refusal
@@ -163,7 +161,7 @@ def parts_of(observed: Observed) -> Mapping[str, float]:
 
 
 def _hands_over(observed: Observed) -> bool:
-    """Whether workers write often enough to hand over batches; other children do not."""
+    """Whether the workers write often enough for batches."""
     return observed.handovers is None or observed.handovers >= 0.1  # noqa: PLR2004 per second
 
 
@@ -217,14 +215,13 @@ def _loop(observed: Observed) -> TrainingLoop | Refusal:
     ):
         return Refusal("changing")
     now, waits = round(observed.workers), _batch_wait(observed)
-    # Fewer active workers do not explain the wait for them. The exponent is for workers that wait
-    # for each other's slow batches, with a coefficient of variation of 2.
+    # Fewer active workers do not explain the wait. The exponent is for batch times with a
+    # coefficient of variation of 2.
     least = min(0.6 * now, math.pow(now, 0.55))
     if waits > MIN_GAIN and observed.active < least:
         return Refusal("peer" if observed.waits(stall.PEER) > MIN_GAIN else "inconsistent")
-    # The mean number of active workers is the work of a step (Little's law). Idle workers during a
-    # wait mean batches that differ and are taken in order. A single worker is never idle then: its
-    # spread is measured.
+    # Active workers are the work of a step (Little's law). Idle ones during a wait mean uneven,
+    # ordered batches. A single worker is never idle then: its spread is measured.
     work = min(max(observed.active, least), now) if now > 1 else 1.0
     cause = max((*WORKER_WAITS, stall.ASLEEP), key=observed.waits)
     loop = TrainingLoop(work, max(1 - waits, observed.busy), cause)
@@ -245,7 +242,7 @@ def _batch_wait(observed: Observed) -> float:
 def _inline(observed: Observed) -> TrainingLoop | Refusal:
     """The loop with the main's loading moved to workers.
 
-    Loading takes the idle time, or the main's waits and run time if these overlap with steps.
+    Loading takes the idle time, or the main's waits and run time if longer.
     """
     # States, not idle time: waits during GPU work move to the workers, too.
     waits, mains = min(observed.main_disk + observed.main_network, 1.0), _processes(observed)
@@ -296,7 +293,7 @@ def _prescription(
     highest: float = 0.0,
     **change: Any,  # noqa: ANN401 - fields
 ) -> Prescription:
-    """The prescription of `change`, predicted to bring `rate`, or `highest` at most."""
+    """The prescription of `change` at predicted `rate`, `highest` at most."""
     predicted = min(observed.busy * rate, 1.0)
     bytes_now, job = observed.data_bytes, observed.job_busy
     low = (1 - PREDICTION_ERROR) * predicted
@@ -320,7 +317,7 @@ def _prescription(
 
 
 def alone(advice: Prescription, observed: Observed) -> Prescription:
-    """`advice` with the prediction for this rank alone, with the job's other ranks unchanged."""
+    """`advice` as predicted if the job's other ranks do not change."""
     part = min(observed.busy * observed.pace / max(advice.busy_ratio, 1e-9), 1.0)
     ends = part * advice.busy_low_ratio, part * advice.busy_high_ratio
     return replace(
@@ -341,7 +338,7 @@ def _free(observed: Observed) -> float | None:
     """Free cores within the job's limit; None if unknown."""
     left = [] if observed.limit_cores is None else [max(observed.limit_cores - observed.cores, 0.0)]
     left += [] if observed.free_cores is None else [observed.free_cores]
-    # The scheduler prefers a job that sleeps most of the time, even on a busy machine.
+    # Even on a busy machine, the scheduler prefers a job that sleeps.
     least = 0.25 if observed.worker_cores <= _NEGLIGIBLE_CORES * observed.active else 0.0
     return max(min(left), least) if left else None
 
@@ -395,7 +392,6 @@ def _with_cores(observed: Observed, knob: str, value: float) -> Advice:
 
 
 def _unqueued_rate(observed: Observed) -> float | Refusal:
-    """The rate without waits for a CPU."""
     if not observed.main_queue and not observed.worker_queue:
         return Refusal("unseen")
     own = min(observed.main_queue, observed.idle)
@@ -416,10 +412,10 @@ def _unqueued_rate(observed: Observed) -> float | Refusal:
 
 
 def _without(observed: Observed, knob: str) -> Prescription:
-    """The prediction for a step without this work: an upper bound, as some of it remains."""
+    """The prediction without this work: an upper bound, as some remains."""
     share = parts_of(observed)[knob]
     cause = stall.HOST_CODE if knob == model.HOST_CODE else stall.STORAGE
-    # The main's wait for a CPU shrinks with its work. The factor covers the error of sampling.
+    # The wait for a CPU shrinks with the work. The factor covers sampling error.
     removed = 1.2 * share + min(observed.waits(stall.CPU_QUEUE), observed.main_queue)
     rate = 1 / max(1 - removed, observed.busy)
     return _prescription(

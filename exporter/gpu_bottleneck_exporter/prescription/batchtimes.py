@@ -1,7 +1,6 @@
 """Measures the variance of the time between batches, for a main with one worker.
 
-Many batches may pass between two passes over the feeders, so a separate thread samples main and
-worker several times per batch.
+Batches can be faster than the passes over the feeders, so a separate thread samples the pair.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from gpu_bottleneck_exporter.host.process import Started, calls_in
 from gpu_bottleneck_exporter.schedule import FEW, LONG_NS
 
 _SAMPLES_PER_BATCH = 6
-"""Samples in the mean time of a batch: the time resolution is a sixth of it."""
+"""Samples per mean batch time: the time resolution."""
 _MIN_PAUSE_SECONDS = 0.005
 _MIN_BATCHES = 32
 """Minimum number of batches for a spread."""
 _MOMENT_ORDER = 1.5
-"""Order of the moment behind the spread: the second moment takes far more batches, and the
-logarithm misses rare slow ones."""
+"""Order of the moment behind the spread: the second takes far more batches, the logarithm misses
+rare slow ones."""
 
 
 class Pair(NamedTuple):
@@ -36,7 +35,7 @@ class Pair(NamedTuple):
 
 
 class BatchTimes:
-    """Statistics of the time between batches, from samples of arrivals. No I/O."""
+    """Statistics of the time between batches. No I/O."""
 
     def __init__(self, at: float) -> None:
         """`at`: the start, in seconds."""
@@ -46,7 +45,7 @@ class BatchTimes:
         self._last: float | None = None
         """Arrival of the last batch; None if unknown."""
         self._arriving = False
-        """Whether a batch arrived at the last sample: its parts may arrive in succession."""
+        """Whether the last sample saw an arrival: a batch has several parts."""
 
     @property
     def pause(self) -> float:
@@ -55,7 +54,7 @@ class BatchTimes:
         return min(max(mean / _SAMPLES_PER_BATCH, _MIN_PAUSE_SECONDS), 0.25)
 
     def add(self, at: float, *, arrived: bool) -> None:
-        """Add a sample: whether a batch, or a part of one, arrived since the last."""
+        """Add a sample: whether a part of a batch arrived since the last."""
         # A thread that was short of CPU missed the time of arrival.
         if at - self._sampled > self.pause * _SAMPLES_PER_BATCH / 2:
             self._last = None
@@ -87,8 +86,6 @@ class BatchTimes:
 
 
 class _Measurement:
-    """The measurement of one pair, on its own thread."""
-
     def __init__(self, proc: Path, pair: Pair, now_ns: int, stop: threading.Event) -> None:
         self.times = BatchTimes(time.monotonic())
         self.began_ns = self.used_ns = now_ns
@@ -100,8 +97,8 @@ class _Measurement:
     def _run(self) -> None:
         """Sample until there are enough batches.
 
-        A batch raises both the main's read calls and the worker's write calls; log files and
-        encrypted requests raise only one of them.
+        A batch raises the main's reads and the worker's writes; log files and encrypted requests
+        raise only one of them.
         """
         with suppress(FileLimitError):
             reads, writes = self._main.count("syscr"), self._worker.count("syscw")
@@ -131,8 +128,7 @@ class SpreadMeter:
     def spread(self, pair: Pair, now_ns: int) -> float | None:
         """The spread of `pair` as measured by `now_ns` (monotonic), None if unknown.
 
-        Starts a measurement on first use, and again after half an hour; an unused one is dropped
-        after a minute.
+        Measured on first use and every half hour; dropped after a minute without use.
         """
         oldest_ns = now_ns - LONG_NS
         self._measured = {

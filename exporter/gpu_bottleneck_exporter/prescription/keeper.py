@@ -14,10 +14,10 @@ from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Re
 from gpu_bottleneck_exporter.prescription.observed import Observed, merged
 
 WINDOW_SECONDS = 60.0
-"""Observed time behind an advice: enough for slow batches, and for a job's phases."""
+"""Observed time behind an advice: slow batches fit in, phases of a job show."""
 MIN_WINDOW_SECONDS = 15.0
 ADVICE_INTERVAL_SECONDS = 20.0
-"""Interval per idle GPU: advice takes milliseconds, and its CPU time must not grow with them."""
+"""Interval times idle GPUs: bounds the CPU time, milliseconds each."""
 
 
 class Setting(NamedTuple):
@@ -27,13 +27,11 @@ class Setting(NamedTuple):
     """Key that survives a restart; empty: no process holds the GPU."""
     mains: frozenset[Started]
     workers: int
-    """Number of workers and other children of the mains."""
+    """Children of the mains."""
     limit_cores: float | None
 
 
 class _Baseline(NamedTuple):
-    """The last observations at a setting."""
-
     at: float
     setting: Setting
     observed: Observed
@@ -48,7 +46,7 @@ class _Trial(NamedTuple):
 
 
 class Keeper:
-    """The last minute of one GPU and its last change. Times: monotonic seconds. Not thread-safe."""
+    """The last minute of a GPU and its last change. Times: monotonic seconds. Not thread-safe."""
 
     def __init__(self) -> None:
         self.outlook = model.NOTHING_KNOWN
@@ -61,7 +59,6 @@ class Keeper:
         self._score: Score | None = None
         """Score of the last change by the job of `_baseline`."""
         self.last_change_at = -math.inf
-        """Time of the last change of a knob."""
         self._due = 0.0
         self._starts_for = 0.0
 
@@ -80,7 +77,7 @@ class Keeper:
         if setting != self._setting:
             before, pending = self._setting, self._pending
             self._pending = setting
-            # Adopted after two parts: workers start one by one, and exit between epochs.
+            # Not before the second part: workers start one by one, and exit between epochs.
             if before and before.mains == setting.mains and pending != setting:
                 return
             self._adopt(at, setting)
@@ -140,7 +137,7 @@ class Keeper:
         self.outlook = Outlook(self._advised(observed), score, observed, self._setting.mains)
 
     def _visible_parts(self) -> list[Observed]:
-        """Observations with a visible cause; all of them if most of the window has none."""
+        """Observations with a visible cause; all if most have none."""
         visible = [part for part in self._parts if not part.is_unseen]
         unseen = [part for part in self._parts if part.is_unseen]
         return [*visible, *unseen] if _enough(unseen) and not _enough(visible) else visible

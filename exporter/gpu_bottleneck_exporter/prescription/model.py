@@ -20,9 +20,8 @@ KNOBS = (
     HOST_CODE := "host_code",
     CHECKPOINTS := "checkpoints",
 )
-"""Settings and their units: loader workers; cores of the CPU limit; cores obtained in competition
-with other jobs; share of time, 0-1, that the GPU waits for host code or for checkpoints. Totals of
-all processes that share the GPU."""
+"""Settings and units, in total of a GPU's processes: loader workers; cores of the CPU limit; cores
+won in competition; share of time, 0-1, that the GPU waits for host code or for checkpoints."""
 REMOVED = frozenset({HOST_CODE, CHECKPOINTS})
 """Knobs to reduce rather than to set."""
 
@@ -58,29 +57,26 @@ class Prescription:
     """New value of the knob, in the unit of `KNOBS`."""
     current_busy_ratio: float
     busy_ratio: float
-    """Prediction."""
     busy_low_ratio: float
     busy_high_ratio: float
     """Bounds of the prediction for nine of ten outcomes."""
     at_most: bool = False
     """Whether `busy_ratio` is an upper bound."""
     job_gpus: int = 1
-    """GPUs of the job on this machine. `busy_ratio` assumes that all ranks follow their
-    prescriptions."""
+    """GPUs of the job on this machine; for `busy_ratio`, all of them change."""
     job_current_busy_ratio: float | None = None
     job_busy_ratio: float | None = None
-    """Mean of these GPUs if only this rank changes, limited by the next slowest rank. None for a
-    job with one GPU, or if the limit is unknown."""
+    """Mean of these GPUs if only this rank changes, limited by the next slowest. None for one GPU,
+    or if unknown."""
     processes: int = 1
     """Processes of the owner on this GPU."""
     needs_cores: float = 0.0
-    """Additional CPU cores."""
     free_cores: float | None = None
     needs_memory_bytes: float | None = None
     """Additional memory; None if unknown or none."""
     free_memory_bytes: float | None = None
     needs_bytes_per_second: float | None = None
-    """Additional data from storage or the network; None if unknown."""
+    """Additional data read or received; None if unknown."""
     then: str | None = None
     """Dominant cause afterwards (`WAITING_ON`); None if all are small."""
     pytorch: bool = False
@@ -90,7 +86,7 @@ class Prescription:
     def of_own_requests(self) -> bool:
         """Whether a main without workers waits for its own network requests.
 
-        Requests for data and reports alike can overlap with its work.
+        Such requests, for data or reports, can overlap with its work.
         """
         return self.knob == NUM_WORKERS and self.cause == stall.NETWORK and not self.current_value
 

@@ -25,35 +25,33 @@ class Observed:
     """Shares of idle time, by `waiting_on`."""
     mains: float = 1.0
     owners: float = 1.0
-    """Number of owners of the mains."""
+    """Owners of the mains."""
     workers: float = 0.0
     idlers: float = 0.0
-    """Number of children that are no workers."""
+    """Children that are no workers."""
     active: float = 0.0
-    """Number of workers at work on a batch: running, reading or awaiting a response."""
+    """Workers at work on a batch: running, reading or awaiting a response."""
     running: float = 0.0
-    """Number of workers running or queued for a CPU."""
+    """Workers running or queued for a CPU."""
     reading: float = 0.0
-    """Number of workers in file I/O."""
+    """Workers in file I/O."""
     threads: float = 0.0
-    """Number of active loading threads of the main."""
+    """Active loading threads of the main."""
     worker_cores: float = 0.0
-    """CPU use of all workers."""
     worker_queue: float = 0.0
-    """Number of workers queued for a CPU (first threads)."""
+    """Workers queued for a CPU (first threads)."""
     main_cores: float = 0.0
-    """CPU use of all mains."""
     main_queue: float = 0.0
     """Share in which a main was queued for a CPU."""
     main_disk: float = 0.0
     main_network: float = 0.0
-    """Shares in which the main waited for files, and for responses."""
+    """Shares in which the main awaited files, and responses."""
     main_writes: bool = False
     """Whether the main wrote more to storage than it read."""
     main_reads: bool = False
     """Whether the main read files, also from the page cache."""
     spread: float | None = None
-    """Variance of the logarithm of the time between batches, measured with one worker."""
+    """Variance of the logarithm of the time between batches, with one worker."""
     worker_starts: float = 0.0
     """Worker starts per second."""
     throttled: float = 0.0
@@ -61,16 +59,16 @@ class Observed:
     limit_cores: float | None = None
     """CPU limit; None without one."""
     free_cores: float | None = None
-    """Idle cores of the cpuset of the job; its CPU limit is ignored."""
+    """Idle cores of the job's cpuset; its CPU limit is ignored."""
     worker_bytes: float | None = None
     """Private memory of one worker."""
     free_bytes: float | None = None
     data_bytes: float | None = None
-    """Bytes per second from storage, or from the network if the job waits for it."""
+    """Bytes per second read from storage, or received if awaited."""
     handovers: float | None = None
     """Write calls of all workers per second: at least one per batch."""
     pinned: bool = False
-    """Whether most workers are queued for the few CPUs to which they are pinned."""
+    """Whether most workers queue for a few CPUs to which they are pinned."""
     saturated: bool = False
     """Whether a disk or a network interface was saturated."""
     job_gpus: float = 1.0
@@ -78,7 +76,7 @@ class Observed:
     job_busy: float | None = None
     """Mean busy share of these GPUs."""
     slack: float | None = None
-    """The smallest `spare` of the other ranks; None without others, or if one is unknown."""
+    """The smallest `spare` of other ranks; None without any, or if unknown."""
 
     def waits(self, *names: str) -> float:
         """Share of time in these waits (values of `waiting_on`)."""
@@ -96,10 +94,10 @@ class Observed:
 
     @property
     def spare(self) -> float | None:
-        """Share of time that this rank could lose without loss of throughput; None: unknown.
+        """Share of time that this rank can lose without loss of throughput; None: unknown.
 
-        The workers of a rank that waits for a peer idle, too, and their waits delay nothing. If no
-        such wait is visible, the spare time is unknown.
+        While it waits for a peer, its workers idle and their waits delay nothing. Unknown unless
+        such a wait is visible.
         """
         peer = self.waits(stall.PEER)
         if self.workers < 1:
@@ -134,7 +132,7 @@ _MEANS = sorted(
 
 
 def among(own: Observed, others: Collection[Observed | None]) -> Observed:
-    """`own` with the fields about the other ranks of its job; None: a rank without observations."""
+    """`own` with the fields about the job's other ranks; None: not observed."""
     ranks = [other for other in others if other]
     own = replace(own, job_gpus=1 + len(others))
     if not ranks or len(ranks) < len(others):
@@ -146,7 +144,7 @@ def among(own: Observed, others: Collection[Observed | None]) -> Observed:
 
 
 def merged(parts: Sequence[Observed]) -> Observed:
-    """The observation of the whole time of consecutive `parts`, at least one."""
+    """The observation of consecutive `parts`, at least one."""
     seconds = sum(part.seconds for part in parts)
 
     def over_time(values: Iterable[float]) -> float:

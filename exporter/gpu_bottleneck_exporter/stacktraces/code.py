@@ -13,17 +13,17 @@ from gpu_bottleneck_exporter.stacktraces.layouts import Layout
 from gpu_bottleneck_exporter.stacktraces.memory import ProcessMemory, UnreadableError, word
 
 MAX_CACHED_CHARACTERS = 2**18
-"""Bound on the cached frames of a process, in characters: at most 1 MiB."""
+"""Bound on the cached frames of a process: at most 1 MiB."""
 _CHARACTER_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _BYTES_OFFSET = 16
-"""Offset of the content of a bytes object, and of the flags of a string, from the header's end."""
+"""Offset from the header of a bytes object's content, and of a string's flags."""
 _LINE_STEP = struct.Struct("=Bb")
 _LOCATION_ENTRY = re.compile(rb"[\x80-\xff][\x00-\x7f]*")
 _NO_LINE = -128
 
 
 class _Code(NamedTuple):
-    """The identity of a code object: an address may be reused by another."""
+    """A code object's identity: addresses are reused."""
 
     address: int
     filename: int
@@ -46,7 +46,7 @@ class Codes:
         self._characters = 0
 
     def frame(self, address: int, instruction: int, copy: int = 0) -> Frame:
-        """The frame at `instruction` of copy `copy` of the code object at `address`.
+        """The frame at `instruction` in a copy of the code object at `address`.
 
         `instruction`: an address; before 3.11, an offset. Raises UnreadableError.
         """

@@ -1,6 +1,6 @@
 """Symbols of the ELF programs and libraries that a process has mapped.
 
-Read from its memory: the file at a mapping's path may have been replaced since.
+Read from memory, as the files may have been replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH = 5, 6, 0x6FFFFEF5
 
 
 def mapped(maps: str) -> list[tuple[int, str]]:
-    """Address and path of each file mapped from its beginning. `maps`: text of /proc/PID/maps."""
+    """Address and path of each file mapped from its start, in /proc/PID/maps."""
     return [(int(address, 16), path) for address, path in _MAPPED_FILE.findall(maps)]
 
 
@@ -76,7 +76,6 @@ class Image:
         return word(self._memory.read(at + number * 4, 4), 0)
 
     def _symbol_address(self, number: int, name: str) -> int | None:
-        """The address of symbol `number` if its name is `name`."""
         raw = self._memory.read(self._entries[_DT_SYMTAB] + number * 24, 24)
         text = name.encode() + b"\0"
         if self._memory.read(self._entries[_DT_STRTAB] + word(raw, 0, 4), len(text)) != text:
@@ -85,7 +84,6 @@ class Image:
 
 
 def _gnu_hash(name: str) -> int:
-    """The hash of DT_GNU_HASH."""
     value = 5381
     for byte in name.encode():
         value = (value * 33 + byte) & 0xFFFFFFFF

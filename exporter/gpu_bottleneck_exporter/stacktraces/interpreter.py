@@ -1,4 +1,4 @@
-"""The Python interpreter of another process: its threads and their stacks."""
+"""The threads and stacks of another process's Python interpreter."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from gpu_bottleneck_exporter.stacktraces.memory import (
 )
 
 MAX_FRAMES = 64
-"""Bound on the calls read of a thread: the innermost."""
+"""Bound on the innermost calls read of a thread."""
 MAX_PYTHON_THREADS = 64
-"""Bound on the threads read of a process."""
 _PYTHON_FILE = re.compile(r"(?:^|/)(?:lib)?python[^/]*$")
 _PYTHON_VERSION = re.compile(r"/(?:lib)?python3\.([0-9]{1,2})(?![0-9])")
 _DEBUG_OFFSETS = struct.Struct("=8s9Q")
-"""The start of _PyRuntime since 3.13, alike in all versions: mark, version, free-threaded, a size,
+"""The start of _PyRuntime since 3.13: mark, version, free-threaded, a size,
 `finalizing`, interpreters, a size, `id`, next interpreter, threads."""
 _IS_X86 = platform.machine() == "x86_64"
 
@@ -37,7 +36,7 @@ class PythonThread(NamedTuple):
 
     address: int
     number: int
-    """Thread id in its own PID namespace; 0 if unknown, arbitrary if the C library is not glibc."""
+    """Thread id in its own PID namespace; 0 if unknown, arbitrary without glibc."""
 
 
 class Interpreter:
@@ -88,7 +87,7 @@ class Interpreter:
         return threads
 
     def _number(self, tid: int) -> int:
-        """The number of the thread with this value at `Layout.tid`."""
+        """Thread id by the value at `Layout.tid`."""
         if self.minor >= 11:  # noqa: PLR2004 Python stores the number itself
             return tid
         # Its offset in the `struct pthread` of glibc.
@@ -105,7 +104,7 @@ class Interpreter:
         return pointer(self._runtime + at) == thread.address if _IS_X86 else None
 
     def place(self, thread: PythonThread) -> tuple[int, int]:
-        """Addresses of a thread's innermost call and code: each call and return changes them."""
+        """Addresses of the innermost call and its code: they change with each call."""
         call = self._innermost(thread)
         return call, self.memory.pointer(call + self._layout.code) if call else 0
 
@@ -131,7 +130,6 @@ class Interpreter:
 
 
 def _runtime(memory: ProcessMemory, maps: str) -> tuple[Image, int, str]:
-    """The program or library that contains Python, the address of its state, and its path."""
     for base, path in mapped(maps):
         if not _PYTHON_FILE.search(path):
             continue
@@ -145,7 +143,7 @@ def _runtime(memory: ProcessMemory, maps: str) -> tuple[Image, int, str]:
 
 
 def _minor(memory: ProcessMemory, image: Image, paths: str) -> int:
-    """The minor version of Python 3; before 3.11, only file names contain it."""
+    """The minor version of Python 3; before 3.11, from file names."""
     if address := image.address("Py_Version"):
         return memory.pointer(address) >> 16 & 255
     match = _PYTHON_VERSION.search(paths)

@@ -1,6 +1,6 @@
-"""Offsets within CPython's structures on 64-bit Linux, by minor version.
+"""Offsets within CPython's structures on 64-bit Linux, the same in all releases of a version.
 
-All releases of a version share them. tests/stacktraces/offsets.c prints a version's row of
+tests/stacktraces/offsets.c prints a version's row of
 layouts.csv from its headers.
 """
 
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     lock: int
     """Thread: flags; before 3.12, _PyRuntime: the holder of the GIL."""
     interpreters: int = 0
-    """_PyRuntime: the first interpreter. Since 3.13, _PyRuntime lists this and the next two."""
+    """_PyRuntime: the first interpreter. Since 3.13, _PyRuntime lists these three offsets."""
     next_interpreter: int = 0
     threads: int = 0
     """Interpreter: its first thread."""
@@ -51,9 +51,8 @@ class Layout(NamedTuple):
 
 
 NEXT_THREAD = 8
-"""Thread: offset of the next thread, in bytes."""
 MIN_C_OWNER = 3
-"""The lowest owner of calls that stand for no Python function."""
+"""Minimum owner of calls without a Python function."""
 
 
 def _rows() -> Iterator[tuple[int, bool, Layout]]:

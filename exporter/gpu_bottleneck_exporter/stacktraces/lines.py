@@ -1,8 +1,7 @@
 """Idle time by line of code, from samples of the stacks of a GPU's feeders. No I/O.
 
-The split of idle time by cause gives the seconds; the samples give the lines that caused them. As
-in that split, busy time is subtracted from the mains first: a main that sleeps in a synchronize
-while its GPU works delays nothing.
+The split by cause gives the seconds, the samples their lines. As in the split, busy time is first
+subtracted from the mains: one that sleeps in a synchronize while its GPU works delays nothing.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 _STANDARD_LIBRARY = r"/lib(?:64)?/python3(?:\.\d+t?)?/"
 _LIBRARY_FOLDERS = rf"{_STANDARD_LIBRARY}|/(?:site|dist)-packages/"
 _LIBRARY_FILE = re.compile(rf"^<frozen |{_LIBRARY_FOLDERS}")
-"""Files that a job's author does not edit: the standard library and installed packages."""
+"""Files of the standard library and installed packages, not the job's own."""
 _MODULE = re.compile(rf".*(?:{_LIBRARY_FOLDERS})([^/]+)")
 _PLUMBING = re.compile(
     rf"^<frozen |{_STANDARD_LIBRARY}(?:"
     r"(?:multiprocessing|concurrent|asyncio)/|(?:threading|socket|socketserver|selectors|queue)\.py)"
 )
-"""Modules of the standard library that pass on requests."""
+"""Standard modules that pass on requests."""
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _MAX_CODE_LINES = 1000
-"""Bound on the lines counted per GPU: a job can make up more. Further lines are not counted."""
+"""Bound per GPU: a job can make up lines."""
 _RUNNING = frozenset(a for a in Activity if a.runs)
 _FILE_IO = frozenset(a for a in Activity if a.on_files)
 _MAINS, _NOT_MAINS = frozenset({True}), frozenset({False})
@@ -56,20 +55,19 @@ _CULPRITS: Mapping[str, Sequence[tuple[frozenset[bool], frozenset[Activity]]]] =
     stall.REQUESTS: _RESTING_MAINS,
     stall.ASLEEP: _RESTING_MAINS,
 }
-"""Roles and activities to blame, by `waiting_on`: the first pair that was sampled."""
+"""Roles and activities to blame by `waiting_on`; the first sampled pair counts."""
 EXPLAINED_BY_LINES = frozenset(_CULPRITS)
-"""Values of `waiting_on` that lines of code explain."""
 
 
 class ThreadSample(NamedTuple):
-    """The state of one thread at one time."""
+    """A thread's state at one time."""
 
     role: str
     wait: Wait
     frames: Sequence[Frame]
     """Calls, the innermost first."""
     native: bool = False
-    """Whether it ran native code, with the GIL released."""
+    """Whether it ran native code without the GIL."""
 
 
 class StackSample(NamedTuple):
@@ -80,7 +78,7 @@ class StackSample(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of the job's own code, and the library function that it called."""
+    """A line of the job's code, and the library function it called."""
 
     file: str
     line: int
@@ -90,7 +88,7 @@ class Line(NamedTuple):
 
 
 def line_of(frames: Sequence[Frame]) -> Line | None:
-    """The innermost line of the job's own code, else the innermost; None for an empty stack."""
+    """The innermost line of the job's own code, else of the stack; None if it is empty."""
     inner = next((n for n, f in enumerate(frames) if not _LIBRARY_FILE.search(f.file)), 0)
     if not frames:
         return None
@@ -102,10 +100,10 @@ def line_of(frames: Sequence[Frame]) -> Line | None:
 
 
 def serves_others(wait: Wait, frames: Sequence[Frame]) -> bool:
-    """Whether a thread only waits for requests of other threads, so that nothing waits for it.
+    """Whether a thread only awaits requests of others, so that nothing waits for it.
 
-    Its innermost call is accept, or its whole stack is plumbing: multiprocessing's
-    `resource_sharer`, a library's event loop. The requesting thread shows the job's own line.
+    It is in accept, or its whole stack is plumbing, such as an event loop or multiprocessing's
+    `resource_sharer`. The requesting thread shows the job's own line.
     """
     if ACTIVITY_OF[wait].runs or not frames:
         return False
@@ -130,16 +128,12 @@ def _qualified_name(frame: Frame) -> str:
 
 
 class _LineKey(NamedTuple):
-    """The key by which samples are counted."""
-
     line: Line
     role: str
     activity: Activity
 
 
 class _Attribution(NamedTuple):
-    """Idle time attributed to one key."""
-
     key: _LineKey
     waiting_on: str
     nanoseconds: float
@@ -147,7 +141,7 @@ class _Attribution(NamedTuple):
 
 @dataclass(slots=True)
 class _Weight:
-    """Samples of one key; all but the first weighted by the idle share of the GPU."""
+    """Samples; all fields but the first are weighted by the GPU's idle share."""
 
     all: float = 0.0
     idle: float = 0.0
@@ -160,16 +154,15 @@ class LineCount:
     """Counts stack samples of one GPU by line. Not thread-safe."""
 
     idle_ns: dict[str, int] = field(default_factory=dict)
-    """Idle time of the added ticks, by `waiting_on`."""
+    """Idle time by `waiting_on`."""
     looks: int = 0
     _busy: float = 0.0
-    """Samples that busy time explains."""
     _sampled: dict[_LineKey, _Weight] = field(default_factory=dict)
 
     def add(
         self, windows: Sequence[Window], stalls: Mapping[str, int], samples: Iterable[StackSample]
     ) -> None:
-        """Add a tick: its windows, their idle time by `waiting_on`, and its stack samples."""
+        """Add a tick: windows, idle time by `waiting_on`, stack samples."""
         add_up(self.idle_ns, stalls)
         for sample in samples if windows else ():
             self.looks += 1
@@ -193,7 +186,7 @@ class LineCount:
         weight.native += share * thread.native
 
     def result(self, trouble: str | None = None) -> IdleLines:
-        """Idle time by line: each cause's time is attributed to the samples of that cause."""
+        """Idle time by line: each cause's is attributed to its samples."""
         weights = self._weights()
         whole_ns = sum(self.idle_ns.values())
         lines = [
@@ -234,10 +227,7 @@ class LineCount:
             )
 
     def _weights(self) -> dict[_LineKey, float]:
-        """Samples of the idle GPU by key.
-
-        Busy time is subtracted from the mains' samples, in the order of `Activity`.
-        """
+        """Idle samples by key. Busy time is subtracted from mains', in order of `Activity`."""
         weights = {key: weight.idle for key, weight in self._sampled.items()}
         busy, mains = self._busy, [key for key in weights if key.role == Role.MAIN]
         whole = sum(self._sampled[key].all for key in mains)
@@ -254,7 +244,7 @@ class LineCount:
 
 
 def _idle_share(windows: Sequence[Window], at_ns: int) -> float:
-    """Idle share of the window around `at_ns`, or else of the nearest."""
+    """Idle share of the window nearest to `at_ns`."""
     window = min(windows, key=lambda w: abs(w.end_ns - w.duration_ns // 2 - at_ns))
     return 1 - window.active_ns / window.duration_ns if window.duration_ns else 0.0
 
@@ -264,7 +254,6 @@ def _nanoseconds(attributions: Iterable[_Attribution]) -> float:
 
 
 def _attribute(idle_ns: int, wait: str, weights: Mapping[_LineKey, float]) -> list[_Attribution]:
-    """`idle_ns`, split in proportion to `weights`."""
     whole = sum(weights.values())
     return [
         _Attribution(key, wait, idle_ns * weight / whole)
@@ -274,7 +263,6 @@ def _attribute(idle_ns: int, wait: str, weights: Mapping[_LineKey, float]) -> li
 
 
 def _culprits(wait: str, weights: Mapping[_LineKey, float]) -> dict[_LineKey, float]:
-    """The part of `weights` that `_CULPRITS` selects for `wait`."""
     for mains, activities in _CULPRITS.get(wait, ()):
         selected = {
             key: weight

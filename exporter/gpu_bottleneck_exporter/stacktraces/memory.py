@@ -11,20 +11,20 @@ from typing import TypeVar
 from gpu_bottleneck_exporter.host.files import raise_if_file_limit
 
 MAX_READ_BYTES = 262_144
-"""Bound on one read: the line table of a very long function."""
+"""Bound on a read: a very long function's line table."""
 T = TypeVar("T")
 
 
 class UnreadableError(Exception):
-    """Memory that changed during the read, or holds no plausible structure."""
+    """Memory that changed during the read, or is implausible."""
 
 
 class NoMemoryError(Exception):
-    """A process that cannot be read at all; the message is a clause that gives the reason."""
+    """An unreadable process; the message is a clause with the reason."""
 
 
 class ProcessMemory:
-    """The memory of one process, from /proc/PID/mem: a third of the cost of process_vm_readv."""
+    """A process's memory, by /proc/PID/mem: a third of the cost of process_vm_readv."""
 
     def __init__(self, folder: str, until: float) -> None:
         """`folder`: /proc/PID. Raises NoMemoryError, FileLimitError."""
@@ -38,7 +38,7 @@ class ProcessMemory:
             raise NoMemoryError(f"reading its memory takes {takes}: {error.strerror}") from None
 
     def __del__(self) -> None:
-        # Not earlier: a hung read may resume much later, when the number may be another file's.
+        # Not earlier: a hung read may resume later, and must not read another file.
         with suppress(AttributeError):
             os.close(self._file)
 

@@ -18,7 +18,7 @@ class CodeLine:
     line: int
     function: str
     called: str = ""
-    """The innermost function if it is a library's, such as `torch.stack`; else empty."""
+    """The innermost function if it is a library's: `torch.stack`."""
     role: str
     """`Role` of the process that ran it."""
     waiting_on: str = ""
@@ -26,24 +26,24 @@ class CodeLine:
     ratio: Ratio
     """Share of the idle time."""
     lock_ratio: Ratio
-    """Share of its samples in which it waited for another thread or process."""
+    """Share of samples in a wait for another thread or process."""
     native_ratio: Ratio
-    """Share of its samples in which native code ran that it had called."""
+    """Share of samples in native code that it called."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleLines:
-    """Idle time of a GPU by line, from stack samples of its feeders."""
+    """Idle time of a GPU by line."""
 
     seconds: float = 0.0
     """Idle time during sampling."""
     looks: int = 0
     lines: tuple[CodeLine, ...] = ()
-    """Lines that the GPU waited for, the longest first."""
+    """Awaited lines, the longest first."""
     waits: tuple[CodeLine, ...] = ()
-    """Lines of the mains in that time; they differ from `lines` if those are of workers."""
+    """Lines of the mains; others than `lines` if those are of workers."""
     trouble: str | None = None
-    """Reason for which stacks, or some of them, could not be read."""
+    """Reason for unreadable stacks."""
     looking: bool = False
     """Whether sampling is in progress."""
     age_seconds: float = 0.0
@@ -51,8 +51,7 @@ class IdleLines:
 
 
 class Findings(NamedTuple):
-    """The lines of one GPU while the same processes held it."""
+    """Lines of a GPU and its holders in that time."""
 
     lines: IdleLines
     mains: frozenset[Started]
-    """All processes that held the GPU in that time."""

@@ -1,4 +1,4 @@
-"""Reads the stacks of Python threads from the memory of processes, without stopping them.
+"""Reads the stacks of Python threads without stopping them.
 
 A stack that changes during a read may be inconsistent, and is read again.
 """
@@ -27,26 +27,26 @@ from gpu_bottleneck_exporter.stacktraces.memory import (
 )
 
 READ_TIMEOUT_SECONDS = 0.8
-"""Time limit of all reads of a sample. Less than that of `stack_reads` for one, so that each call
-returns in time and its CPU time is counted."""
+"""Time limit per sample: less than `stack_reads` allows a call, so that calls return and their CPU
+time is counted."""
 _MAX_CACHED_PROCESSES = 64
 _MAX_PROCESSES_PER_ROLE = 2
-"""Bound on the mains of a sample, and on its helpers."""
+"""Bound on the mains of a sample, and on the helpers."""
 _UNKNOWN_OWNER = "it is not known to be of the owner of all that hold the GPU"
 _NESTED_PID = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
 _SINGLE_USER = re.compile(r"^Uid:\t(\d+)\t\1\t\1\t\1$", re.MULTILINE)
 stack_reads = Aside(1.0)
-"""Runs all reads of this module, so that a hung one delays no others."""
+"""Runs all reads here: a hung one delays no others."""
 
 
 class UnreadableReason(str):
-    """The reason for which a process cannot be read: a clause about it."""
+    """A clause with the reason for an unreadable process."""
 
     __slots__ = ()
 
 
 class ThreadStack(NamedTuple):
-    """The state of a Python thread at one time."""
+    """A Python thread's state at one time."""
 
     tid: int
     """Thread id; 0 if unknown."""
@@ -63,8 +63,6 @@ Stacks = Sequence[ThreadStack] | UnreadableReason
 
 
 class _CachedProcess:
-    """The interpreter and open files of one process."""
-
     def __init__(self, proc: Path, pid: int) -> None:
         self.folder, self.tasks = f"{proc}/{pid}", f"{proc}/{pid}/task"
         self.process = ProcessReader(proc, pid)
@@ -87,7 +85,6 @@ class _CachedProcess:
             self.threads[number] = Thread(self.tasks, tid, None) if tid else None
 
     def close(self) -> None:
-        """Close its files."""
         self.process.close()
         self.threads.clear()
 
@@ -115,13 +112,13 @@ class StackReader(AbstractContextManager["StackReader"]):
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all reads so far, without that of the calling thread."""
+        """CPU time of all reads, without the calling thread's."""
         return stack_reads.cpu_seconds - self._cpu_seconds_before
 
     def read(self, mains: Sequence[Started], helpers: Sequence[Started]) -> Mapping[int, Stacks]:
-        """Stacks by pid of the first mains and of the first helpers of their owner.
+        """Stacks by pid of the first mains and their owner's first helpers.
 
-        None is read unless all mains have one owner, as lines are shown to each of them.
+        All mains must have one owner: each is shown the lines.
         """
         until = time.monotonic() + self._timeout
         owners = [self._owner(pid) for pid, _ in mains]
@@ -132,7 +129,7 @@ class StackReader(AbstractContextManager["StackReader"]):
         return {started[0]: self._read(started, owner, until) for started in chosen}
 
     def _owner(self, pid: int) -> _Owner:
-        """The owner of a process; None if it is unknown or the process has ended.
+        """The owner of a process; None if unknown, or it has ended.
 
         A process with several user ids, such as a setuid program, holds data of several users.
         """
@@ -164,7 +161,7 @@ class StackReader(AbstractContextManager["StackReader"]):
     def _read_aside(
         self, cached: _CachedProcess | None, started: Started, until: float, *, may_read: bool
     ) -> tuple[_CachedProcess, Stacks]:
-        """The stacks of a process. Runs in `stack_reads`, as an execve can delay each read."""
+        """Stacks of a process, read in `stack_reads`: an execve can delay each read."""
         pid, started_ticks = started
         process = cached or _CachedProcess(self._proc, pid)
         stacks: Stacks
@@ -202,13 +199,13 @@ def _stacks(process: _CachedProcess, until: float) -> list[ThreadStack]:
     stacks: dict[int, ThreadStack] = {}
     for thread in threads:
         if stack := _stack(process.threads[thread.number], interpreter, thread):
-            # A thread of a subinterpreter, which is listed first, is also one of the main one.
+            # A thread of a subinterpreter, listed first, is also in the main one.
             stacks.setdefault(stack.tid or thread.address, stack)
     return [*stacks.values()]
 
 
 def _trouble(process: ProcessReader, started_ticks: int | None) -> str | None:
-    """The reason for which the process with this start time cannot be read."""
+    """The reason not to read the process with this start time."""
     stat = process.stat()
     if stat is None or stat.ended or stat.started_ticks != started_ticks:
         return "it has ended"
@@ -218,7 +215,7 @@ def _trouble(process: ProcessReader, started_ticks: int | None) -> str | None:
 def _stack(
     task: Thread | None, interpreter: Interpreter, thread: PythonThread
 ) -> ThreadStack | None:
-    """The state of a thread; None if it runs no function, or calls and returns too fast."""
+    """The state of a thread; None without a function, or if it changes too fast."""
     stack = None
     for _ in range(3):
         try:
@@ -235,6 +232,6 @@ def _stack(
 
 
 def _nested_pid(folder: str) -> int:
-    """The id of a process or thread in its own PID namespace; 0 if it has ended."""
+    """Id of a process or thread in its own PID namespace; 0 if ended."""
     match = _NESTED_PID.search(read(f"{folder}/status") or "")
     return int(match[1]) if match else 0

@@ -33,23 +33,19 @@ from gpu_bottleneck_exporter.stacktraces.reader import StackReader, ThreadStack,
 log = logging.getLogger(__name__)
 
 MIN_WAIT_NS = 2 * LONG_NS
-"""Duration of one wait after which a GPU is sampled without a request."""
+"""Length of a wait that starts sampling without a request."""
 SESSION_SECONDS = LONG_NS / 1e9
-"""Duration of a sampling session."""
 _SESSION_INTERVAL_NS = 10 * LONG_NS
-"""Pause between unrequested sessions of a GPU; lines are served for as long."""
+"""Pause between unrequested sessions, and lifetime of lines."""
 _MIN_SAMPLE_INTERVAL_SECONDS = 0.2
 _MAX_PENDING = 64
-"""Bound on samples that await the driver's windows (at least 9 s), and on findings not yet popped
-(of eight GPUs with frequent changes)."""
+"""Bound on samples that await the driver's windows (9 s), and on unpopped findings (eight GPUs)."""
 MIN_WAIT_SHARE = 0.1
-"""Minimum share of time in one wait: below it, samples cost more than they can show."""
+"""Minimum share of time in one wait: less is not worth a sample."""
 
 
 @dataclass(slots=True)
 class _WatchedGpu:
-    """The samples of one GPU and the waits that start them."""
-
     count: LineCount = field(default_factory=LineCount)
     pending: deque[StackSample] = field(default_factory=lambda: deque(maxlen=_MAX_PENDING))
     """Samples that await the driver's windows."""
@@ -60,10 +56,9 @@ class _WatchedGpu:
     ended: bool = False
     """Whether the findings of the session were published."""
     mains: frozenset[Started] = frozenset()
-    """Holders of the GPU during the session."""
     trouble: str | None = None
     recent_ns: dict[str, float] = field(default_factory=dict)
-    """Idle time by `waiting_on`, with exponential decay."""
+    """Decaying idle time by `waiting_on`."""
     waiting_on: str | None = None
     """The largest of `recent_ns`, followed by its start."""
     since_ns: int = 0
@@ -82,7 +77,7 @@ class _WatchedGpu:
         self.pending.clear()
 
     def hand_over(self, mains: frozenset[Started], now_ns: int) -> Findings | None:
-        """Set the holders of the GPU. Returns the unpublished findings of previous ones."""
+        """Set the holders. Returns unpublished findings of previous ones."""
         if mains == self.mains:
             return None
         findings = None if self.began_ns is None or self.ended else self.findings()
@@ -92,7 +87,6 @@ class _WatchedGpu:
         return findings
 
     def findings(self) -> Findings:
-        """The lines of the session so far."""
         return Findings(self.count.result(self.trouble), self.mains)
 
     def follow(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
@@ -131,7 +125,6 @@ class LineWatch:
         self._ended: deque[tuple[str, Findings]] = deque(maxlen=_MAX_PENDING)
         self._lock = threading.Lock()
         self.loop = Loop("stacks", self._sample_if_due, _MIN_SAMPLE_INTERVAL_SECONDS, log=log)
-        """Loop of the sampling thread; sleeps between sessions."""
 
     def request(self, uuid: str, seconds: float = SESSION_SECONDS) -> None:
         """Sample GPU `uuid` for this time from now; prolongs a session."""
@@ -244,7 +237,7 @@ class LineWatch:
 def _between(
     windows: Sequence[Window], stalls: Mapping[str, int], start_ns: int, end_ns: int
 ) -> tuple[list[Window], dict[str, int]]:
-    """The windows that end in this interval, and their proportion of the idle time."""
+    """The windows that end in this interval, and their part of the idle time."""
     inside = [window for window in windows if start_ns < window.end_ns <= end_ns]
     (all_ns, all_busy_ns), (ns, busy_ns) = sums(windows), sums(inside)
     idle_ns = max(all_ns - all_busy_ns, 1)
@@ -252,7 +245,7 @@ def _between(
 
 
 def _threads(pid: int, stacks: Iterable[ThreadStack], *, is_main: bool) -> Iterator[ThreadSample]:
-    """The threads of a process that may delay the GPU. A main's other threads are helpers."""
+    """Threads that may delay the GPU. A main's other threads are helpers."""
     for stack in stacks:
         first = stack.tid == pid
         role = Role.MAIN if is_main and first else Role.THREAD if is_main else Role.WORKER

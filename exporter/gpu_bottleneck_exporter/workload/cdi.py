@@ -1,7 +1,7 @@
 """Device nodes of claimed devices, from the CDI files of DRA drivers.
 
-A driver describes the devices of a claim in `VENDOR-CLASS_CLAIM.yaml` or `.json`, and names them
-`VENDOR/CLASS=CLAIM-DEVICE` (Container Device Interface, transient specs).
+A claim has a file `VENDOR-CLASS_CLAIM.yaml` or `.json` with devices `VENDOR/CLASS=CLAIM-DEVICE`
+(Container Device Interface, transient specs).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CDI_NAME = re.compile(r"([a-z0-9.-]+)/([a-z]+)=([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-
 
 
 def device_nodes(folder: Path, name: str) -> tuple[str, ...]:
-    """Paths of the device nodes of CDI device `name`, or empty if no file in `folder` has it.
+    """Paths of the device nodes of CDI device `name`, or empty.
 
     Only files of root are read; their form is not trusted.
     """

@@ -13,21 +13,21 @@ from gpu_bottleneck_exporter.workload.schedulers import job_in
 _POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:$|:)"
 )
-"""Folder of a pod: `pod<uid>`, `kubepods-burstable-pod<uid with _>.slice`, or the latter followed
-by `:cri-containerd:<id>`. The uid of a static pod is a hash."""
+"""Folder of a pod: `pod<uid>`, `kubepods-burstable-pod<uid with _>.slice`, also with
+`:cri-containerd:<id>`. The uid of a static pod is a hash."""
 _CONTAINER = re.compile(r"(?:^|(?<!conmon)[-:])([0-9a-f]{64})(?:\.scope)?$")
-"""Folder of a container in any runtime: `<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`,
+"""Folder of a container: `<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`,
 `crio-<id>`, `libpod-payload-<id>`; not of conmon, its monitor."""
 _SLURM_JOB = re.compile(
     r"(?:^|/)(?:(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?/uid_[0-9]+)"
     r"/(?:job_([0-9]{1,10})|(s[0-9A-HJKMNP-TV-Z]{13}))(?:/|$)"
 )
-"""Folder of a job in cgroup v2 or v1; with `<node>_` or `_<node>` for several slurmd on a machine.
+"""Folder of a job, cgroup v2 then v1; with `<node>_` or `_<node>` if a machine has several slurmd.
 
 Since 26.05 v2 names a job by its SLUID, unless CgroupJobIdPaths is set: Crockford's base 32
 (src/common/sluid.c)."""
 _USER_FOLDER = re.compile(r"user-[0-9]+\.slice|user@[0-9]+\.service")
-"""Folder below which users create and name groups themselves."""
+"""Folder below which users name groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Owner:
     """The owner of a process. None: none, or unknown."""
 
     namespace: str | None = None
-    """Namespace of the pod. Only the kubelet has this and the next two names."""
+    """Namespace of the pod. Only the kubelet has these three names."""
     pod: str | None = None
     container: str | None = None
     pod_uid: str | None = None
@@ -46,12 +46,10 @@ class Owner:
     rendezvous: str | None = None
     """Hash of the rendezvous of the job's ranks."""
     job: str | None = None
-    """Job of another scheduler, or machine of a container manager: `pbs-1234.server`, `lxc-101`."""
+    """Other scheduler's job, or container manager's machine: `pbs-1234.server`, `lxc-101`."""
     source: str | None = None
-    """Source of pod, container and job: `cgroup` (a group made by root), `kubelet`, `prolog` or
-    `claim` (the process's own environment); None: only a user.
-
-    In a pod or container, `claim` and `prolog` refer to the job only."""
+    """Source of pod, container and job: `cgroup` (made by root), `kubelet`, `prolog` or `claim`
+    (the environment); None: only a user. In a container, the last two are of the job only."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -74,10 +72,9 @@ def owner_in_cgroup(
 ) -> Owner:
     """Pod, container and job named in `text`, a /proc/PID/cgroup file.
 
-    `ours`: our own such file; folders above our container are the node. `made_by_root` takes
-    controllers and path, and returns the leading part that only root can have created. Under
-    cgroup v1, hierarchies may lie outside of the pod or job: the most specific line counts.
-    Folders match by name, so a path may begin with `/../..` (another cgroup namespace).
+    `ours`: our own such file; folders above our container are the node's. `made_by_root`: from
+    controllers and path, the leading part that only root can have created. Under cgroup v1, the
+    most specific line counts. A path of another cgroup namespace may begin with `/../..`.
     """
     around = {controllers: _around(path) for controllers, path in memberships(ours)}
     owners = [
@@ -99,9 +96,9 @@ def slurm_job(variables: Mapping[str, str]) -> str | None:
 def _owner(path: str, around: Sequence[str]) -> Owner:
     """The owner named by the folders of `path`, except those `around` us.
 
-    The outermost container counts, within a pod the pod's: containers nested in it belong to the
-    same tenant. A container that contains pods is a node (kind, k3d), and the pods are its tenants.
-    Groups below a user's own do not count. The kernel appends ` (deleted)` to a removed group.
+    The outermost container counts, within a pod the pod's: nested ones are of the same tenant. But
+    a container with pods is a node (kind, k3d), and they are its tenants. Users' own groups do not
+    count. The kernel appends ` (deleted)` to a removed group.
     """
     folders = path.removesuffix(" (deleted)").split("/")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(folders, around, strict=False))
@@ -128,7 +125,7 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
 
 
 def _around(path: str) -> Sequence[str]:
-    """Folders of our own `path` above our pod or container: the node's."""
+    """The node's folders in our own `path`."""
     folders = path.split("/")
     pods = [depth for depth, folder in enumerate(folders) if _POD.search(folder)]
     own = pods or [depth for depth, folder in enumerate(folders) if _CONTAINER.search(folder)]

@@ -1,8 +1,7 @@
 """GPUs allocated to Slurm jobs, from files that a prolog writes and an epilog removes.
 
-Two conventions are read alike: /run/gpustat of Princeton's jobstats, files named by a GPU's number
-or uuid that contain `JOB UID`; and the job mapping directory of dcgm-exporter, files named `GPU` or
-`GPU.INSTANCE` with one job per line.
+Reads /run/gpustat of Princeton's jobstats, files named by a GPU's number or uuid with `JOB UID`;
+and the job mapping directory of dcgm-exporter, files `GPU` or `GPU.INSTANCE` with a job per line.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gpu_bottleneck_exporter.workload.identity import Owner
 log = logging.getLogger(__name__)
 
 _MAX_JOB_FILES = 256
-"""Bound on the files read: twice the instances of 16 GPUs, and more."""
+"""Bound on files: over twice the instances of 16 GPUs."""
 _JOB_LINE = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", re.MULTILINE)
 
 
@@ -41,7 +40,7 @@ class JobFiles(Loop):
     def jobs(self, gpus: Sequence[Identity]) -> Mapping[str, tuple[Owner, ...]]:
         """Jobs of each of `gpus`, by uuid.
 
-        A number that is one GPU's index and another's minor is ignored.
+        Ignores a number that is one GPU's index and another's minor.
         """
         by_gpu: dict[str, set[Owner]] = {}
         for name, jobs in self._jobs.items():
@@ -69,6 +68,5 @@ class JobFiles(Loop):
 
 
 def _names(gpu: Identity) -> set[str]:
-    """File names for `gpu`, in lower case."""
     part = "" if gpu.parent_uuid is None else f".{gpu.gpu_instance}"
     return {f"{number}{part}" for number in (gpu.index, gpu.minor)} | {gpu.uuid.lower()}

@@ -1,4 +1,4 @@
-"""Merges the owners of a GPU's processes with allocations by the kubelet or a prolog."""
+"""Merges owners of processes with allocations of the kubelet or a prolog."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from gpu_bottleneck_exporter.workload.podresources import Allocation, ContainerN
 
 MAX_HOLDERS_PER_GPU = 32
 PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
-"""Namespaces of the pods that reserve a GPU of which KAI and Run:ai allocate fractions."""
+"""Namespaces of pods that reserve a GPU for fractions by KAI and Run:ai."""
 DeviceResolver = Callable[[str, str, Sequence[Identity]], Sequence[Identity]]
-"""Type of `Driver.gpus_of_device`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def holders(
 ) -> dict[str, tuple[ContainerName, ...]]:
     """Sorted containers by uuid of their GPU.
 
-    A device whose name matches several GPUs is resolved by its device nodes, or ignored.
+    A device that matches several GPUs is resolved by its device nodes, or ignored.
     """
     by_gpu: dict[str, set[ContainerName]] = {}
     for device in devices:
@@ -53,11 +52,10 @@ def holders(
 def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     """The `owners` of processes with their names, and owners of unused allocations.
 
-    Names match by container id only: a process can open a GPU that is not allocated to it, so a
-    single pod and a single holder may differ. While a pod has no name, no holder is added: it may
-    be that pod, and would count as a second tenant. A placeholder counts only while it is alone:
-    the pod of the fraction has not opened the GPU yet. Another container of a pod that uses the
-    GPU, as while an init container runs, belongs to the same tenant.
+    Names match by container id only: a process can open a GPU that is not allocated to it. While a
+    pod has no name, no holder is added: it may be that pod, not a second tenant. A placeholder
+    counts only while alone: its fraction's pod has not opened the GPU yet. Another container of a
+    pod that uses the GPU, as while an init container runs, is of the same tenant.
     """
     using = tuple(_with_name(_checked(owner, assigned.jobs), assigned.names) for owner in owners)
     using += _unused(using, assigned.jobs)
@@ -71,7 +69,7 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
 
 
 def _holding(holder: ContainerName, owners: Iterable[Owner]) -> Owner:
-    """`holder` as an owner, with uid and job of its pod's `owners` if these agree."""
+    """`holder` as an owner, with uid and job of its pod if `owners` agree on these."""
     of_pod = [owner for owner in owners if (owner.namespace, owner.pod) == holder[:2]]
     uids = {owner.pod_uid for owner in of_pod}
     jobs = {(owner.slurm_job_id, owner.job) for owner in of_pod}
@@ -100,7 +98,7 @@ def _unused(owners: Sequence[Owner], jobs: Iterable[Owner]) -> tuple[Owner, ...]
 
 
 def _may_belong_to(owner: Owner, job: Owner) -> bool:
-    """Whether a process of `owner` may be of `job`: the user's, or root's for that user."""
+    """Whether a process of `owner`, the user or root, may be of `job`."""
     if owner.slurm_job_id and owner.slurm_job_id.isdecimal():
         return owner.slurm_job_id == job.slurm_job_id
     return None in (owner.user, job.user) or owner.user in ("root", job.user)

@@ -1,4 +1,4 @@
-"""The thread that queries the kubelet for the allocation of GPUs to containers."""
+"""The thread that queries the kubelet for allocations."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ from gpu_bottleneck_exporter.workload.podresources import (
 log = logging.getLogger(__name__)
 
 _MAX_SEARCHES = 1024
-"""Bound on searches for CDI files (a node has far fewer GPUs and instances), and for names of
-containers (a node starts fewer in 90 s)."""
+"""Bound on searches for CDI files, and for names of containers (a node starts fewer in 90 s)."""
 _SOCKET_REMEDY = (
     "mount the host's folder /var/lib/kubelet/pod-resources (the folder, because a kubelet that "
     "restarts creates a new socket) and name the socket with --kubelet.socket"
@@ -55,25 +54,24 @@ class KubeletTiming:
     search: float = 10.0
     """Interval between checks while there is no socket."""
     name: float = 10.0
-    """Interval between searches for container names, and age up to which a container is searched
-    at each check."""
+    """Interval of searches for container names; younger containers are searched at each check."""
     ask: float = 30.0
     """Interval between calls."""
     deadline: float = 5.0
     """Time limit of a call."""
     first_retry: float = 2.0
-    """Pause after a failure or a response without a GPU; doubles each time, up to `ask`."""
+    """Pause after a failure or an empty response; doubles up to `ask`."""
     keep: float = 90.0
     """Lifetime of a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletState:
-    """Availability of the kubelet; None: not expected, or the first call is pending."""
+    """Availability of the kubelet; None: not expected, or pending."""
 
     given: bool | None = None
     trouble: KubeletTrouble | None = None
-    """Reason for missing responses; if there are some, for missing names of pods."""
+    """Reason for missing responses, or else for missing names."""
 
     @property
     def pending(self) -> bool:
@@ -95,14 +93,13 @@ class KubeletWatch(Loop):
         *,
         expected: bool,
     ) -> None:
-        """`owners`: the current owners on all GPUs; called from this thread.
+        """`owners`: those on all GPUs; called from this thread.
 
         `expected`: report a missing socket.
         """
         super().__init__("kubelet", self._check, timing.search, log=log)
         self._throttle = LogThrottle(log)
         self.condition = NOT_QUERIED
-        """Availability of the kubelet."""
         self._settings = settings
         self._expected = expected
         self._owners = owners
@@ -110,15 +107,14 @@ class KubeletWatch(Loop):
         self._names: Mapping[str, ContainerName] = {}
         self._naming = Every(timing.name)
         self._sought: dict[str, float] = {}
-        """First occurrence of the containers to name, in monotonic seconds."""
+        """Start of the search by container id, in monotonic seconds."""
         self._nodes: Mapping[str, tuple[str, ...]] = {}
-        """Device nodes by CDI name; those of a claim never change."""
+        """Device nodes by CDI name; they never change."""
         self._devices: tuple[Allocation, ...] | None = None
         """Devices of the last accepted response."""
         self._accepted_at = 0.0
         """Time of that response, in monotonic seconds."""
         self._rejected = False
-        """Whether the last response was rejected."""
         self._socket: tuple[int, int] | None = None
         self._queried_pods: frozenset[str] = frozenset()
         self._due = 0.0
@@ -131,7 +127,7 @@ class KubeletWatch(Loop):
         return {gpu.uuid: Assigned(by_gpu.get(gpu.uuid, ()), self._names) for gpu in gpus}
 
     def seek(self, container_id: str) -> None:
-        """Search the name of a container, which may end before the next check. Thread-safe."""
+        """Search the name of a container before it ends. Thread-safe."""
         if len(self._sought) < _MAX_SEARCHES:
             self._sought.setdefault(container_id, time.monotonic())
 
@@ -204,8 +200,8 @@ class KubeletWatch(Loop):
     def _accept(self, devices: tuple[Allocation, ...], at: float) -> None:
         """Accept a response of time `at`, or reject it and query again soon.
 
-        A kubelet that has just started responds without its pods, or with static pods only. So a
-        response with missing devices is rejected once; the next one is accepted.
+        A kubelet that has just started responds without its pods, except static ones. So a response
+        with missing devices is rejected, unless the last one was.
         """
         missing = not devices if self._devices is None else not {*self._devices} <= {*devices}
         self._rejected = missing and not self._rejected
@@ -216,7 +212,7 @@ class KubeletWatch(Loop):
         if not self._rejected and devices:
             self._due = at + self._timing.ask
         else:
-            # The pods may still be missing; an empty node is queried less and less often.
+            # Pods may still be missing; an empty node is queried less and less often.
             self._pause(at)
 
     def _pause(self, since: float) -> None:
@@ -246,10 +242,7 @@ class KubeletWatch(Loop):
 
 
 def container_names(folder: Path, ids: Collection[str]) -> Mapping[str, ContainerName]:
-    """Names of the containers `ids`, from the kubelet's log links in `folder`. Raises OSError.
-
-    No log is opened.
-    """
+    """Names of the containers `ids`, from log links in `folder`. Raises OSError."""
     links = [_LOG_LINK.fullmatch(link.name) for link in folder.iterdir()]
     return {m[4]: ContainerName(m[2], m[1], m[3]) for m in links if m and m[4] in ids}
 
@@ -265,7 +258,7 @@ def names_trouble(folder: Path) -> KubeletTrouble | None:
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
-    """Inode and ctime of the socket, which identify it; None if it is missing.
+    """Identity of the socket (inode, ctime); None if missing.
 
     Raises KubeletTrouble.
     """

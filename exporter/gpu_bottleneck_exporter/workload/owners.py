@@ -31,22 +31,22 @@ from gpu_bottleneck_exporter.workload.users import UserNames
 
 SYSFS = Path("/sys")
 MAX_OWNERS_PER_GPU = 8
-"""Bound on the owners of a GPU: only a runaway fork would exceed it."""
+"""Bound exceeded only by runaway forks."""
 MAX_CLAIM_CHARACTERS = 128
 _MAX_CACHED_GROUPS = 1024
-"""Bound on the cached owners: more than a node has pods and jobs."""
+"""Bound above the pods and jobs of a node."""
 _SLURMSTEPD_TITLE = re.compile(r"slurmstepd: \[([0-9]{1,10})[.+]")
 """`[7.0]`, `[7.batch]`, `[7.extern]`, `[7.interactive]`, `[7.0+1]` in a heterogeneous job."""
 _NAME_AND_PARENT = re.compile(r"Name:\t(.*)\n(?:.*\n)*?PPid:\t([0-9]+)\n")
 _NESTED_NAMESPACE = re.compile(r"^NSpid:\t[0-9]+\t", re.MULTILINE)
-"""Status of a process in another PID namespace than the host's, as in a container."""
+"""Status of a process outside of the host's PID namespace."""
 _LOGIN_USER = re.compile(r":/user\.slice/user-([0-9]+)\.slice(?:/|$)", re.MULTILINE)
 """Group of a login: its processes may have 65 536 other uids (subuid(5))."""
 _EFFECTIVE_CAPABILITIES = re.compile(r"^CapEff:\t([0-9a-f]{1,16})$", re.MULTILINE)
 
 
 class OwnerReader:
-    """Reads the owners of GPU holders, each as `RefreshSchedule` has it due. Not thread-safe."""
+    """Reads owners of processes when due by `RefreshSchedule`. Not thread-safe."""
 
     def __init__(
         self, proc: Path, groups: Groups | None = None, users: UserNames | None = None
@@ -61,7 +61,7 @@ class OwnerReader:
     def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
         """The distinct owners of `processes`, sorted, at monotonic time `now_ns`.
 
-        An owner with several rendezvous gets none: its processes belong to several jobs.
+        Several rendezvous are several jobs: such an owner gets none.
         """
         places: defaultdict[Owner, set[str]] = defaultdict(set)
         owners = {self._owner(process, now_ns) for process in processes} - {NO_OWNER}
@@ -86,7 +86,7 @@ class OwnerReader:
             self._groups.forget()
         proven = owner.source == "cgroup" or owner.container_id
         group = f"{self._proc}/{process[0]}/cgroup" if proven else ""
-        # A removed group, or one with such a name, proves its owner all the same.
+        # A removed group, or one so named, proves its owner all the same.
         if " (deleted)\n" not in (read(group) or ""):
             owner = read_owner(self._proc, process[0], self._users, self._groups)
         self._known[process] = ageing, owner
@@ -96,7 +96,7 @@ class OwnerReader:
 def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
     """The owner of process `pid`.
 
-    Its environment is readable for the same user, or with the permission to ptrace.
+    Its environment takes the same user or the permission to ptrace.
     """
     claims = groups.claims(pid)
     owner, uid = groups.owner(pid), user_id(proc, pid)
@@ -108,7 +108,7 @@ def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
 
 
 def claims_of(proc: Path, pid: int, names: Collection[str]) -> dict[str, str]:
-    """The variables `names` of process `pid` that are set. Not trusted: users can set them."""
+    """Variables `names` of process `pid`. Not trusted: users can set them."""
     claims = variables(proc, pid, tuple(names)) if names else {}
     return {name: value[:MAX_CLAIM_CHARACTERS] for name, value in claims.items() if value}
 
@@ -140,9 +140,9 @@ class Groups:
         return self._known[text]
 
     def claims(self, pid: int) -> Mapping[str, str]:
-        """The launcher variables of a process, without an implausible job.
+        """Launcher variables of a process.
 
-        Users can set SLURM_JOB_ID: where Slurm creates control groups, these prevail.
+        Users can set SLURM_JOB_ID: Slurm's control groups, if it creates any, prevail.
         """
         claims = variables(self._proc, pid, VARIABLES)
         if "SLURM_JOB_ID" not in claims:
@@ -163,12 +163,12 @@ class Groups:
         return owner.pod_uid or owner.container_id or "", owner.slurm_job_id or owner.job or ""
 
     def forget(self) -> None:
-        """Clear the cache: a group may have been recreated for another owner."""
+        """Clear the cache: groups may be recreated for other owners."""
         self._known.clear()
         self._slurm_tracks = None
 
     def slurm_tracks(self) -> bool:
-        """Whether Slurm creates groups for its jobs: processes outside of them then have no job."""
+        """Whether Slurm creates groups for jobs: other processes then have none."""
         if self._slurm_tracks is None:
             patterns = ("*.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/uid_*")
             groups = (group for pattern in patterns for group in self._cgroups.glob(pattern))
@@ -180,9 +180,9 @@ class Groups:
 def job_number(proc: Path, cgroups: Path, text: str, job: str) -> str | None:
     """The number of Slurm job `job` if it is a SLUID and its slurmstepd is visible; else `job`.
 
-    Since Slurm 26.05, groups of cgroup v2 are named by SLUID. The slurmstepd of a step runs in
-    `step_0/slurm`, with the title `slurmstepd: [JOB.STEP]` (src/plugins/cgroup/v2/cgroup_v2.c,
-    src/slurmd/slurmstepd/slurmstepd.c). Group and process are root's, so the job cannot forge them.
+    Since Slurm 26.05, groups of cgroup v2 are named by SLUID. A slurmstepd runs in `step_0/slurm`,
+    with the title `slurmstepd: [JOB.STEP]` (src/plugins/cgroup/v2/cgroup_v2.c,
+    src/slurmd/slurmstepd/slurmstepd.c). Both are root's: a job cannot forge them.
     `text`: a /proc/PID/cgroup file; `cgroups`: the mount of cgroup v2.
     """
     if not job or job.isdecimal():
@@ -195,7 +195,7 @@ def job_number(proc: Path, cgroups: Path, text: str, job: str) -> str | None:
 
 
 def _title(proc: Path, pid: int) -> str:
-    """The title of process `pid` if it is root's: users can choose their titles."""
+    """The title of process `pid` if it is root's: users choose theirs."""
     return command_line(proc, pid).text if user_id(proc, pid) == "0" else ""
 
 
@@ -207,9 +207,8 @@ def rendezvous_hash(place: Rendezvous) -> str:
 def without_bystanders(reading: Processes, proc: Path, daemons: Collection[str]) -> Processes:
     """`reading` without the processes of a desktop and without the driver's own `daemons`.
 
-    X server, compositor and browser only draw, outside of containers and jobs: the GPU is not
-    allocated to them. Daemons hold it for others. Unreadable processes are retained. `proc`: the
-    host's.
+    X server, compositor and browser only draw, outside of containers and jobs. Daemons hold the GPU
+    for others. Unreadable processes are retained. `proc`: the host's.
     """
     processes = tuple(
         process
@@ -226,10 +225,10 @@ def _is_desktops(process: Process, proc: Path) -> bool:
 
 
 def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = True) -> bool:
-    """Whether a process is root's daemon, or was `started` by it and runs as its client's user.
+    """Whether a process is root's daemon, or was `started` by it as its client's user.
 
-    The name is not proof, but only root can start a process as another user. The root of a
-    container counts only if privileged, as in NVIDIA's MPS daemon set.
+    The name proves nothing, but only root can start a process as another user. A container's root
+    counts only if privileged, as in NVIDIA's MPS daemon set.
     """
     status = (read(f"{proc}/{pid}/status") or "") if names else ""
     match = _NAME_AND_PARENT.match(status)
@@ -243,10 +242,9 @@ def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = 
 
 
 def _administers(proc: Path, pid: int, status: str) -> bool:
-    """Whether a process has CAP_SYS_ADMIN in our user namespace.
+    """Whether a process has CAP_SYS_ADMIN in our user namespace: in its own, any process can.
 
-    In its own user namespace, any process can have all capabilities. False without the permission
-    to ptrace.
+    False without the permission to ptrace.
     """
     effective = _EFFECTIVE_CAPABILITIES.search(status)
     with suppress(OSError):
@@ -258,8 +256,7 @@ def _administers(proc: Path, pid: int, status: str) -> bool:
 def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
     """The function from a pid to its tenant: pod, container, job or user, by groups of root's.
 
-    A tenant's processes share one time budget for blocking reads. Its own reads never block.
-    Thread-safe.
+    Tenants have time budgets for blocking reads. Its own reads never block. Thread-safe.
     """
     by_root = partial(root_owned_prefix, sysfs)
 

@@ -1,10 +1,9 @@
 """Device allocations of containers, from the kubelet's v1.PodResourcesLister/List.
 
-One gRPC call per connection over its UNIX socket, by h2, which takes a tenth of grpcio's memory.
-The response is parsed from protobuf's wire format, as few fields are needed. Their numbers in the
-kubelet's podresources/v1/api.proto: pod {name 1, namespace 2, containers 3 {name
-1, devices 2 {resource_name 1, device_ids 2}, dynamic_resources 5 {claim_resources 4 {cdi_devices 1,
-driver_name 2, device_name 4}}}}.
+A gRPC call over its UNIX socket, by h2, which takes a tenth of grpcio's memory. Protobuf is parsed
+here, as few fields are needed. Their numbers in the kubelet's podresources/v1/api.proto: pod
+{name 1, namespace 2, containers 3 {name 1, devices 2 {resource_name 1, device_ids 2},
+dynamic_resources 5 {claim_resources 4 {cdi_devices 1, driver_name 2, device_name 4}}}}.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ _REQUEST_HEADERS = (
 _FIRST_STREAM = 1
 """Id of a client's first stream (RFC 9113, 5.1.1)."""
 _PREFIX_BYTES = 5
-"""Length of the prefix of a gRPC message: compression flag, and message length in four bytes."""
+"""Prefix of a gRPC message: compression flag, length in four bytes."""
 _MAX_RESPONSE_BYTES = 16 * 2**20
-"""Bound that the kubelet's own tests use (test/e2e_node/util.go)."""
+"""Bound of the kubelet's own tests (test/e2e_node/util.go)."""
 _LENGTH_DELIMITED = 2
-"""Protobuf's wire type of strings and messages, in the low three bits of a field's key."""
+"""Protobuf's wire type of strings and messages."""
 _FIXED_BYTES = {1: 8, 5: 4}
-"""Length of a value by wire type."""
 Fields = defaultdict[int, list[bytes]]
 """Values of a message by field number."""
 
@@ -45,7 +43,7 @@ _REMEDIES = {b"7": ROOT_ONLY, b"12": UPGRADE, b"16": ROOT_ONLY}
 
 
 class KubeletTrouble(Exception):  # noqa: N818 - usually a restart, no error
-    """The reason for missing allocations or names in one sentence, and its remedy."""
+    """A sentence on missing allocations or names, and its remedy."""
 
     def __init__(self, sentence: str, remedy: str) -> None:
         super().__init__(sentence)
@@ -54,7 +52,7 @@ class KubeletTrouble(Exception):  # noqa: N818 - usually a restart, no error
 
 
 def call(path: Path, deadline_seconds: float) -> bytes:
-    """The response message of the server at `path` to `METHOD`.
+    """The response at `path` to `METHOD`.
 
     Raises KubeletTrouble, after `deadline_seconds` at the latest.
     """
@@ -80,7 +78,6 @@ def call(path: Path, deadline_seconds: float) -> bytes:
 
 
 def _exchange(channel: socket.socket, deadline: float) -> tuple[dict[bytes, bytes], bytearray]:
-    """Headers with trailers, and body of the response."""
     from h2 import config, connection, events  # noqa: PLC0415
 
     http = connection.H2Connection(config.H2Configuration(client_side=True, header_encoding=None))
@@ -144,11 +141,11 @@ class ContainerName(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """A device and the container that it is allocated to."""
+    """A device allocated to a container."""
 
     container: ContainerName
     source: str
-    """Resource of a device plugin, DRA driver, or "" for a claim without a driver."""
+    """Device plugin's resource, DRA driver, or "" if unknown."""
     device: str
     cdi: str = ""
     """Name in CDI files, if different."""
@@ -174,7 +171,7 @@ def _devices(container: Fields) -> Iterator[tuple[str, str]]:
 
 
 def _claimed(container: Fields) -> Iterator[tuple[str, str, str]]:
-    """Drivers, names and CDI names of claimed devices; only the last from older kubelets."""
+    """Drivers, names and CDI names; only the last from older kubelets."""
     for claim in map(_fields, container[5]):
         for resource in map(_fields, claim[4]):
             driver, device = _text(resource, 2), _text(resource, 4)

@@ -1,4 +1,4 @@
-"""Recognises the ranks of a distributed job by the variables of their launcher."""
+"""Recognises the ranks of a job by their launcher's variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.host.process import (
 from gpu_bottleneck_exporter.host.sockets import is_here
 
 Rendezvous = tuple[str, ...]
-"""Meeting point of the ranks of a job, equal in all of them, also across pods."""
+"""Meeting point of a job's ranks, also across pods."""
 _LOCAL_NAME = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?", re.IGNORECASE)
 _GCS_ADDRESS = re.compile(r"\0--gcs[-_]address=([^\0]+)")
 """Option of a raylet (python/ray/_private/services.py)."""
@@ -30,19 +30,19 @@ class Launcher(NamedTuple):
     """The rendezvous variables of a launcher."""
 
     place: tuple[str, ...]
-    """Variables set in all ranks, equal within a job and different between jobs."""
+    """Variables of all ranks that identify a job."""
     size: tuple[str, ...]
-    """Variables for the number of ranks: the first that is set. One rank has no rendezvous."""
+    """Variables with the number of ranks; the first set counts. A single rank has no rendezvous."""
     source: str
     """Code or page that documents them."""
     refines: str = ""
     """Variable to add to the place if it is set."""
     has_address: bool = True
-    """Whether the first variable is an address: loopback addresses are unique per machine."""
+    """Whether the place is an address: loopback addresses are unique per machine."""
     default_size: str = ""
     """Number of ranks if no variable is set; empty: several."""
     is_collective: bool = True
-    """Whether ranks work in lockstep; those of a Ray job may be independent trials."""
+    """Whether ranks work in lockstep; Ray's may be independent trials."""
 
 
 LAUNCHERS = (
@@ -156,10 +156,10 @@ def rendezvous(
     unit: str = "",
     launchers: Collection[Launcher] = LAUNCHERS,
 ) -> Rendezvous | None:
-    """The rendezvous of a process, with its user; None if it is not one of several ranks.
+    """The rendezvous of a process and its user; None without other ranks.
 
-    `variables`: from its environment and so not trusted, hence the user. A loopback address is
-    only unique within a network namespace and `unit` (container or Slurm job), which are added.
+    `variables`: its environment, not trusted, hence the user. Loopback addresses are unique within
+    a network namespace and `unit` (container or Slurm job), which are added.
     """
     values = {**variables, **_ray_address(proc, pid, variables)}
     for launcher in launchers:
@@ -177,17 +177,14 @@ def rendezvous(
 
 
 def _ray_address(proc: Path, pid: int, variables: Mapping[str, str]) -> Mapping[str, str]:
-    """The cluster address of a Ray worker, from the command line of its raylet.
-
-    RAY_ADDRESS may be missing, and is a loopback address on the head.
-    """
+    """A Ray worker's cluster address, by its raylet: RAY_ADDRESS may be missing or loopback."""
     raylet = parent_of(proc, pid) if "RAY_JOB_ID" in variables else 0
     match = _GCS_ADDRESS.search(command_line(proc, raylet).text) if raylet else None
     return {"RAY_ADDRESS": match[1]} if match else {}
 
 
 def _is_local(address: str) -> bool:
-    """Whether `address`, optionally with scheme, port and further addresses, is this machine."""
+    """Whether `address` (scheme, port and more addresses allowed) is this machine."""
     host = _host(address.partition(",")[0].rpartition("//")[2])
     if _LOCAL_NAME.fullmatch(host):
         return True
@@ -199,7 +196,7 @@ def _is_local(address: str) -> bool:
 
 
 def _host(address: str) -> str:
-    """`host`, `host:port`, `[IPv6]:port` or a plain IPv6 address without its port."""
+    """The host of `host`, `host:port`, `[IPv6]:port` or a plain IPv6 address."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0] if address.count(":") == 1 else address

@@ -12,14 +12,13 @@ from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 _NAME_TIMEOUT_SECONDS = 0.05
-"""Time limit of a look-up in a sampling thread; a later result is used from the next read on."""
+"""Time limit of a look-up; a later result is used from the next read on."""
 
 
 def known_name(uid: int) -> str | None:
-    """The name from /etc/passwd or a directory service, which may be slow; None if unsuitable.
+    """The name from /etc/passwd or a directory service, which may be slow; None if it is no label.
 
-    A directory service may allow names that are unsuitable as label values. A name of digits only
-    would be taken for a user id.
+    A name of digits only would pass for a user id.
     """
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -32,7 +31,7 @@ def known_name(uid: int) -> str | None:
 class UserNames:
     """Caches user names by user id.
 
-    A container's own /etc/passwd is not the host's; only 0 is root in both.
+    A container's /etc/passwd is not the host's; only root is the same.
     """
 
     def __init__(self, proc: Path, timeout_seconds: float = _NAME_TIMEOUT_SECONDS) -> None:
@@ -58,7 +57,7 @@ class UserNames:
 
 
 def _is_host_root(proc: Path) -> bool:
-    """Whether our root folder, and so our /etc/passwd, is that of the machine's process 1."""
+    """Whether our root folder, so /etc/passwd, is that of the machine's process 1."""
     ours = _root(proc / "self")
     return bool(in_hosts_pid_namespace(proc)) and ours is not None and ours == _root(proc / "1")
 
@@ -66,7 +65,7 @@ def _is_host_root(proc: Path) -> bool:
 def _root(process: Path) -> tuple[str, str] | None:
     """Device and folder of the root mount of `process`.
 
-    Mount ids cannot be compared: a service with its own mount namespace has different ones.
+    Mount ids are not comparable across mount namespaces.
     """
     mount = mount_points(process).get("/")
     return (mount.device, mount.root) if mount else None
