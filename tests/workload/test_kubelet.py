@@ -35,9 +35,9 @@ ID, OTHER_ID = "a1" * 32, "b2" * 32
 TRAIN = ContainerName("research", "train-0", "main")
 SERVE = ContainerName("research", "serve-0", "main")
 QUICK = KubeletTiming(
-    0.02, 0.02, 0.02, 0.1, PATIENCE_SECONDS, first_retry=0.02, keep=PATIENCE_SECONDS
+    0.02, 0.02, 0.02, 0.1, PATIENCE_SECONDS, first_retry=0.02, lifetime=PATIENCE_SECONDS
 )
-SLOW = replace(QUICK, ask=3600.0)
+SLOW = replace(QUICK, query=3600.0)
 """Asks again for a reason only."""
 
 
@@ -54,10 +54,10 @@ class Node:
         self.owners: frozenset[Owner] = frozenset()
         self.watch: KubeletWatch | None = None
 
-    def look(self, pace: KubeletTiming = QUICK, *, expected: bool = False) -> KubeletWatch:
+    def look(self, timing: KubeletTiming = QUICK, *, expected: bool = False) -> KubeletWatch:
         """Begin to watch."""
         places = Settings(kubelet_socket=self.socket, container_logs=self.logs, cdi=self.cdi)
-        self.watch = KubeletWatch(places, lambda: self.owners, pace, expected=expected)
+        self.watch = KubeletWatch(places, lambda: self.owners, timing, expected=expected)
         self.watch.start()
         return self.watch
 
@@ -185,7 +185,7 @@ def test_a_new_container_is_named_at_once_though_others_were_just_searched_for(
 ) -> None:
     link_log(running.logs, "train-0", ID)
     running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
-    running.look(replace(SLOW, name=3600.0))
+    running.look(replace(SLOW, naming=3600.0))
     running.tells(Owner(*TRAIN, UID, ID))
     running.on_the_gpu(Owner(pod_uid=OTHER, container_id=OTHER_ID))
     running.tells(Owner(pod_uid=OTHER, container_id=OTHER_ID))
@@ -194,7 +194,7 @@ def test_a_new_container_is_named_at_once_though_others_were_just_searched_for(
 
 
 def test_a_container_that_no_look_has_met_is_named(running: Node) -> None:
-    watch = running.look(replace(SLOW, name=3600.0))
+    watch = running.look(replace(SLOW, naming=3600.0))
     running.works()
     watch.seek(ID)
     link_log(running.logs, "train-0", ID)
@@ -209,7 +209,7 @@ def test_a_container_that_no_look_has_met_is_named(running: Node) -> None:
 def test_containers_without_names_are_searched_for_now_and_then_and_forgotten(
     running: Node,
 ) -> None:
-    watch = running.look(replace(SLOW, name=0.2, keep=0.5))
+    watch = running.look(replace(SLOW, naming=0.2, lifetime=0.5))
     running.on_the_gpu(Owner(pod_uid=UID, container_id=ID))
     for number in range(5000):
         watch.seek(f"{number:064x}")
@@ -237,7 +237,7 @@ def test_a_folder_of_links_that_is_not_mounted(
 def test_without_a_kubelet_nothing_is_said(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     watch = node.look()
-    time.sleep(10 * QUICK.look)
+    time.sleep(10 * QUICK.check)
     assert watch.condition.given is None
     assert not watch.condition.pending
     assert node.holders() == ()
@@ -270,7 +270,7 @@ def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
     running.works()
     running.kubelet.stop()
     running.fails("there is no socket")
-    time.sleep(5 * QUICK.look)
+    time.sleep(5 * QUICK.check)
     assert running.holders() == (TRAIN,)
     running.kubelet.pods = [with_gpus("serve-0", GPU)]
     running.kubelet.start()
@@ -330,7 +330,7 @@ def test_nobody_asks_an_early_answer_about_new_pods(running: Node) -> None:
     running.kubelet.start()
     until(lambda: running.kubelet.asked == asked, "the empty answer")
     running.on_the_gpu(Owner(pod_uid=UID))
-    time.sleep(10 * QUICK.look)
+    time.sleep(10 * QUICK.check)
     assert running.kubelet.asked == asked
     assert running.holders() == (TRAIN,)
 
@@ -365,7 +365,7 @@ def test_a_kubelet_that_misbehaves_and_recovers(
 
 def test_a_kubelet_that_fails_is_asked_ever_less_often(running: Node) -> None:
     running.kubelet.refusal = grpc.StatusCode.INTERNAL
-    watch = running.look(replace(QUICK, first_retry=0.01, ask=0.08))
+    watch = running.look(replace(QUICK, first_retry=0.01, query=0.08))
     until(lambda: watch._retry == 0.08, "the longest pause")
     assert running.kubelet.asked >= 3
 
@@ -375,12 +375,12 @@ def test_a_kubelet_that_has_just_failed_is_not_asked_about_new_pods(running: Nod
     running.look(replace(SLOW, first_retry=3600.0))
     running.fails("gRPC status 13")
     running.on_the_gpu(Owner(pod_uid=UID))
-    time.sleep(10 * QUICK.look)
+    time.sleep(10 * QUICK.check)
     assert running.kubelet.asked == 1
 
 
 def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:
-    running.look(replace(QUICK, keep=0.5))
+    running.look(replace(QUICK, lifetime=0.5))
     running.shows(TRAIN)
     running.kubelet.refusal = grpc.StatusCode.UNAVAILABLE
     running.shows()

@@ -82,7 +82,7 @@ class Interpreter:
             while address and len(threads) < MAX_PYTHON_THREADS:
                 raw = self.memory.read(address, self._size)
                 threads.append(PythonThread(address, self._number(word(raw, layout.tid))))
-                address = word(raw, layouts.NEXT_THREAD)
+                address = word(raw, 8)  # `next`, in all versions
             interpreter = self.memory.pointer(interpreter + layout.next_interpreter)
         return threads
 

@@ -50,7 +50,6 @@ class Layout(NamedTuple):
     """Call: the number of its copy."""
 
 
-NEXT_THREAD = 8
 MIN_C_OWNER = 3
 """Minimum owner of calls without a Python function."""
 

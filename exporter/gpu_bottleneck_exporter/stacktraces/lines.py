@@ -26,7 +26,7 @@ _STANDARD_LIBRARY = r"/lib(?:64)?/python3(?:\.\d+t?)?/"
 _LIBRARY_FOLDERS = rf"{_STANDARD_LIBRARY}|/(?:site|dist)-packages/"
 _LIBRARY_FILE = re.compile(rf"^<frozen |{_LIBRARY_FOLDERS}")
 """Files of the standard library and installed packages, not the job's own."""
-_MODULE = re.compile(rf".*(?:{_LIBRARY_FOLDERS})([^/]+)")
+_MODULE_NAME = re.compile(rf".*(?:{_LIBRARY_FOLDERS})([^/]+)")
 _PLUMBING = re.compile(
     rf"^<frozen |{_STANDARD_LIBRARY}(?:"
     r"(?:multiprocessing|concurrent|asyncio)/|(?:threading|socket|socketserver|selectors|queue)\.py)"
@@ -122,7 +122,7 @@ def gist(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 def _qualified_name(frame: Frame) -> str:
     """The function with its package or module: `torch.stack`."""
-    match = _MODULE.match(frame.file)
+    match = _MODULE_NAME.match(frame.file)
     module = match.group(1).removesuffix(".py") if match else PurePath(frame.file).stem
     return f"{module}.{frame.function}"
 

@@ -20,8 +20,6 @@ from gpu_bottleneck_exporter.workload.identity import Owner
 
 log = logging.getLogger(__name__)
 
-_MAX_JOB_FILES = 256
-"""Bound on files: over twice the instances of 16 GPUs."""
 _JOB_LINE = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", re.MULTILINE)
 
 
@@ -51,7 +49,7 @@ class JobFiles(Loop):
 
     def _scan(self) -> None:
         try:
-            names, _ = list_names(self._folder, _MAX_JOB_FILES)
+            names, _ = list_names(self._folder, 256)  # over twice the instances of 16 GPUs
         except OSError as error:
             names = []
             if self._expected and self._throttle.is_new("folder", error.strerror):

@@ -49,19 +49,19 @@ _LOG_LINK = re.compile(
 class KubeletTiming:
     """Times of `KubeletWatch`, in seconds."""
 
-    look: float = 1.0
+    check: float = 1.0
     """Interval between checks for new pods on the GPUs."""
-    search: float = 10.0
+    socket: float = 10.0
     """Interval between checks while there is no socket."""
-    name: float = 10.0
+    naming: float = 10.0
     """Interval of searches for container names; younger containers are searched at each check."""
-    ask: float = 30.0
+    query: float = 30.0
     """Interval between calls."""
     deadline: float = 5.0
     """Time limit of a call."""
     first_retry: float = 2.0
-    """Pause after a failure or an empty response; doubles up to `ask`."""
-    keep: float = 90.0
+    """Pause after a failure or an empty response; doubles up to `query`."""
+    lifetime: float = 90.0
     """Lifetime of a response."""
 
 
@@ -97,7 +97,7 @@ class KubeletWatch(Loop):
 
         `expected`: report a missing socket.
         """
-        super().__init__("kubelet", self._check, timing.search, log=log)
+        super().__init__("kubelet", self._check, timing.socket, log=log)
         self._throttle = LogThrottle(log)
         self.condition = NOT_QUERIED
         self._settings = settings
@@ -105,7 +105,7 @@ class KubeletWatch(Loop):
         self._owners = owners
         self._timing = timing
         self._names: Mapping[str, ContainerName] = {}
-        self._naming = Every(timing.name)
+        self._naming = Every(timing.naming)
         self._sought: dict[str, float] = {}
         """Start of the search by container id, in monotonic seconds."""
         self._nodes: Mapping[str, tuple[str, ...]] = {}
@@ -122,7 +122,7 @@ class KubeletWatch(Loop):
 
     def assigned(self, gpus: Sequence[Identity], resolve: DeviceResolver) -> Mapping[str, Assigned]:
         """Allocations by uuid; `gpus` must be all GPUs and MIG instances of the node."""
-        is_current = time.monotonic() - self._accepted_at <= self._timing.keep
+        is_current = time.monotonic() - self._accepted_at <= self._timing.lifetime
         by_gpu = holders((self._devices or ()) if is_current else (), gpus, resolve)
         return {gpu.uuid: Assigned(by_gpu.get(gpu.uuid, ()), self._names) for gpu in gpus}
 
@@ -147,17 +147,17 @@ class KubeletWatch(Loop):
             # Copied without the traceback: its frames would retain the response.
             trouble = KubeletTrouble(trouble.sentence, trouble.remedy)
             self._report(KubeletState(given=False, trouble=trouble))
-        return self._timing.look if self._socket else self._timing.search
+        return self._timing.check if self._socket else self._timing.socket
 
     def _name_containers(self, ids: set[str], now: float) -> None:
         for container_id in ids:
             self.seek(container_id)
         sought = dict(self._sought)  # a copy: other threads add to it
         for container_id in sought.keys() - ids:
-            if now - sought[container_id] > self._timing.keep:
+            if now - sought[container_id] > self._timing.lifetime:
                 del self._sought[container_id]
         unnamed = sought.keys() - self._names.keys()
-        is_new = any(now - sought[container_id] < self._timing.name for container_id in unnamed)
+        is_new = any(now - sought[container_id] < self._timing.naming for container_id in unnamed)
         if unnamed and (is_new or self._naming.is_due(now)):
             # A deleted pod has no link; its job retains the name.
             retained = {key: name for key, name in self._names.items() if key in sought}
@@ -210,14 +210,14 @@ class KubeletWatch(Loop):
         if not self._rejected:
             self._devices, self._accepted_at = devices, at
         if not self._rejected and devices:
-            self._due = at + self._timing.ask
+            self._due = at + self._timing.query
         else:
             # Pods may still be missing; an empty node is queried less and less often.
             self._pause(at)
 
     def _pause(self, since: float) -> None:
         self._due = since + self._retry
-        self._retry = min(2 * self._retry, self._timing.ask)
+        self._retry = min(2 * self._retry, self._timing.query)
 
     def _report_missing(self, pods: Collection[str]) -> None:
         if self._expected or pods or self._socket is not None:

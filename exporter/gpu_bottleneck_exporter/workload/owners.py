@@ -29,10 +29,8 @@ from gpu_bottleneck_exporter.workload.identity import NO_OWNER, Owner, owner_in_
 from gpu_bottleneck_exporter.workload.ranks import VARIABLES, Rendezvous, rendezvous
 from gpu_bottleneck_exporter.workload.users import UserNames
 
-SYSFS = Path("/sys")
 MAX_OWNERS_PER_GPU = 8
 """Bound exceeded only by runaway forks."""
-MAX_CLAIM_CHARACTERS = 128
 _MAX_CACHED_GROUPS = 1024
 """Bound above the pods and jobs of a node."""
 _SLURMSTEPD_TITLE = re.compile(r"slurmstepd: \[([0-9]{1,10})[.+]")
@@ -42,7 +40,6 @@ _NESTED_NAMESPACE = re.compile(r"^NSpid:\t[0-9]+\t", re.MULTILINE)
 """Status of a process outside of the host's PID namespace."""
 _LOGIN_USER = re.compile(r":/user\.slice/user-([0-9]+)\.slice(?:/|$)", re.MULTILINE)
 """Group of a login: its processes may have 65 536 other uids (subuid(5))."""
-_EFFECTIVE_CAPABILITIES = re.compile(r"^CapEff:\t([0-9a-f]{1,16})$", re.MULTILINE)
 
 
 class OwnerReader:
@@ -110,13 +107,13 @@ def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
 def claims_of(proc: Path, pid: int, names: Collection[str]) -> dict[str, str]:
     """Variables `names` of process `pid`. Not trusted: users can set them."""
     claims = variables(proc, pid, tuple(names)) if names else {}
-    return {name: value[:MAX_CLAIM_CHARACTERS] for name, value in claims.items() if value}
+    return {name: value[:128] for name, value in claims.items() if value}
 
 
 class Groups:
     """Caches owners by control group. Not thread-safe."""
 
-    def __init__(self, proc: Path, sysfs: Path = SYSFS) -> None:
+    def __init__(self, proc: Path, sysfs: Path = Path("/sys")) -> None:
         """`proc`, `sysfs`: the host's."""
         self._proc = proc
         self._made_by_root = partial(root_owned_prefix, sysfs)
@@ -246,7 +243,7 @@ def _administers(proc: Path, pid: int, status: str) -> bool:
 
     False without the permission to ptrace.
     """
-    effective = _EFFECTIVE_CAPABILITIES.search(status)
+    effective = re.search(r"^CapEff:\t([0-9a-f]{1,16})$", status, re.MULTILINE)
     with suppress(OSError):
         ours = Path("/proc/self/ns/user").samefile(f"{proc}/{pid}/ns/user")
         return ours and bool(effective and int(effective[1], 16) >> 21 & 1)

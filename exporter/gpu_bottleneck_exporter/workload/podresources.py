@@ -31,12 +31,11 @@ _MAX_RESPONSE_BYTES = 16 * 2**20
 _LENGTH_DELIMITED = 2
 """Protobuf's wire type of strings and messages."""
 _FIXED_BYTES = {1: 8, 5: 4}
-Fields = defaultdict[int, list[bytes]]
+MessageFields = defaultdict[int, list[bytes]]
 """Values of a message by field number."""
 
 UNWELL = "it is retried with growing pauses; if this lasts, see the kubelet's log"
 ROOT_ONLY = "root owns the socket: run the exporter as user 0; no capability is needed"
-INSTALL = "pip install 'gpu-bottleneck-exporter[kubernetes]'"
 UPGRADE = "check that it is the kubelet's socket; the API exists since Kubernetes 1.20"
 _REMEDIES = {b"7": ROOT_ONLY, b"12": UPGRADE, b"16": ROOT_ONLY}
 """Remedies by gRPC status: permission denied, unimplemented, unauthenticated."""
@@ -60,7 +59,8 @@ def call(path: Path, deadline_seconds: float) -> bytes:
     try:
         from h2.exceptions import H2Error  # noqa: PLC0415 - takes memory; only in Kubernetes
     except ImportError as error:
-        raise KubeletTrouble("the package h2 is not installed", INSTALL) from error
+        remedy = "pip install 'gpu-bottleneck-exporter[kubernetes]'"
+        raise KubeletTrouble("the package h2 is not installed", remedy) from error
     try:
         with socket.socket(socket.AF_UNIX) as channel:
             channel.settimeout(_left(deadline))
@@ -164,13 +164,13 @@ def allocations(reply: bytes) -> Iterator[Allocation]:
                 yield from (Allocation(names, *device) for device in _claimed(container))
 
 
-def _devices(container: Fields) -> Iterator[tuple[str, str]]:
+def _devices(container: MessageFields) -> Iterator[tuple[str, str]]:
     for device in map(_fields, container[2]):
         if resource := _text(device, 1):
             yield from ((resource, name.decode()) for name in device[2])
 
 
-def _claimed(container: Fields) -> Iterator[tuple[str, str, str]]:
+def _claimed(container: MessageFields) -> Iterator[tuple[str, str, str]]:
     """Drivers, names and CDI names; only the last from older kubelets."""
     for claim in map(_fields, container[5]):
         for resource in map(_fields, claim[4]):
@@ -183,14 +183,14 @@ def _claimed(container: Fields) -> Iterator[tuple[str, str, str]]:
                 yield from (("", name, "") for name in names)
 
 
-def _text(message: Fields, number: int) -> str:
+def _text(message: MessageFields, number: int) -> str:
     """The last value of field `number`, as protobuf prescribes, or empty."""
     return message[number][-1].decode() if message[number] else ""
 
 
-def _fields(message: bytes) -> Fields:
+def _fields(message: bytes) -> MessageFields:
     """Strings and messages in `message` by field number. Raises ValueError."""
-    fields: Fields = defaultdict(list)
+    fields: MessageFields = defaultdict(list)
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
-"""Escaped bytes in a systemd unit name (systemd-escape(1))."""
-
 
 class Scheme(NamedTuple):
     """The control groups of one scheduler."""
@@ -115,7 +112,9 @@ def job_in(path: str) -> SchedulerJob | None:
 
 
 def _unescaped(name: str) -> str:
+    """The systemd unit name without escapes (systemd-escape(1))."""
+
     def text(escaped: re.Match[str]) -> str:
         return bytes.fromhex(escaped[0].replace("\\x", "")).decode(errors="replace")
 
-    return _ESCAPED.sub(text, name)
+    return re.sub(r"(?:\\x[0-9a-f]{2})+", text, name)
