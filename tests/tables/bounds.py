@@ -12,7 +12,7 @@ import gpu_bottleneck_exporter
 _PACKAGE = Path(gpu_bottleneck_exporter.__file__).parent
 _PREFIXES = "MAX_", "_MAX_"
 _NOT_SERVED = "dashboards", "demo"
-_BINARY_PREFIXES = ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)
+_BINARY_PREFIXES = ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)
 
 
 def table() -> str:
@@ -36,16 +36,17 @@ def bounds() -> Iterator[tuple[str, str, str]]:
 
 def _names(path: Path) -> Iterator[str]:
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-        for node in ast.walk(statement) if isinstance(statement, ast.Assign) else ():
-            if isinstance(node, ast.Name) and node.id.startswith(_PREFIXES):
-                yield node.id
+        for target in statement.targets if isinstance(statement, ast.Assign) else ():
+            for node in ast.walk(target):
+                if isinstance(node, ast.Name) and node.id.startswith(_PREFIXES):
+                    yield node.id
 
 
 def _with_unit(name: str, value: float) -> str:
     unit = name.rpartition("_")[2]
     if unit == "BYTES":
         for prefix, size in _BINARY_PREFIXES:
-            if value % size == 0:
+            if value >= size and value % size == 0:
                 return f"{value // size:.0f} {prefix}"
     scales = {"NS": 1e9, "MS": 1e3, "SECONDS": 1.0}
     return f"{value / scales[unit]:g} s" if unit in scales else f"{value:.10g}"
