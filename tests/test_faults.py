@@ -155,7 +155,7 @@ def mend(board: Board, faults: Sequence[Fault]) -> None:
 
 @pytest.fixture
 def board(make_board: MakeBoard, monkeypatch: pytest.MonkeyPatch) -> Board:
-    monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.5)
+    monkeypatch.setattr(sampler_module, "ACCESS_LOST_TIMEOUT_SECONDS", 0.5)
     return make_board(gpus=[H100] * GPUS)
 
 

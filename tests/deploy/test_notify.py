@@ -112,7 +112,10 @@ def test_what_stands_still_starves_the_watchdog_until_it_goes_on(
     text = stuck.read_bytes()
     os.mkfifo(procfs / "fifo")
     (procfs / "fifo").rename(stuck)  # whoever opens it now waits for a writer
-    until(lambda: ear.has("STATUS=watching the host and its processes is stuck"), "alarm")
+    until(
+        lambda: ear.has("STATUS=the thread that samples the host and its processes is stuck"),
+        "alarm",
+    )
     until(ear.has_no_food, "hunger")  # an alarm before may have been of a busy machine
     (procfs / "regular").write_bytes(text)
     with stuck.open("wb") as writer:

@@ -74,7 +74,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     """Settings of a node whose file of jobs is on a small disk."""
     for calls in (aside.aside, aside.lending, aside.proc_reads):
         monkeypatch.setattr(calls, "_patience", aside.PATIENCE_SECONDS)
-    for module, name in ((sampling, "_EVENT_WAIT_SECONDS"), (serving, "_LOOK_SECONDS")):
+    for module, name in ((sampling, "_EVENT_TIMEOUT_SECONDS"), (serving, "_LOOK_SECONDS")):
         monkeypatch.setattr(module, name, 0.1)  # their threads end that much later
     folder = tmp_path / "disk"
     folder.mkdir()

@@ -178,7 +178,7 @@ def test_each_change_is_logged_once(
 
     def said() -> list[str]:
         caplog.clear()
-        reader._refreshing.due_ns = 0  # as if ten seconds had passed
+        reader._signals_schedule.due_ns = 0  # as if ten seconds had passed
         with caplog.at_level(logging.INFO):
             reader.read()
         return [line for line in logged(caplog) if "connections" not in line]

@@ -15,10 +15,10 @@ from gpu_bottleneck_exporter.accounting.stall import ASLEEP
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.about import UNKNOWN_DRIVER
-from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Processes
+from gpu_bottleneck_exporter.driver.readings import Identity, Pod, Process, Processes, System
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
-from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
+from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.stacktraces.model import Findings, IdleLines
 from support.waiting import until
@@ -46,12 +46,12 @@ class Looked:
         self.lines = Found()
 
     def state(self) -> SamplerState:
-        return SamplerState(NO_SYSTEM, UNKNOWN_DRIVER, frozenset(), (), (), 0, 0.0, None)
+        return SamplerState(System(None, None), UNKNOWN_DRIVER, frozenset(), (), (), 0, 0.0, None)
 
     def seek_name(self, container_id: str) -> None:
         """Pass over it: there is no kubelet."""
 
-    def look(self, uuids: Collection[str], *, now: bool) -> None:
+    def request_holders(self, uuids: Collection[str], *, now: bool) -> None:
         if now:
             self.uuids += uuids
 

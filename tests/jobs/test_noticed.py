@@ -68,7 +68,7 @@ def test_a_holder_who_comes_right_after_another_has_left_is_noticed(board: Board
         """End while the tick goes on, which has listed it: it is listed once more."""
         if next(leaves, False):
             gpu.release(os.getpid())
-            reader.look([uuid])
+            reader.request_holders([uuid])
 
     gpu.hold(os.getpid(), 2**30)
     reader = reading(board, processes=leave)
@@ -112,7 +112,7 @@ def test_each_start_is_counted_also_of_one_container_that_keeps_crashing(board: 
             gpu.hold(crashing.pid, 2**30)
             assert holders(reader) == [crashing.pid]
         gpu.release(crashing.pid)
-        reader.look([gpu.record.uuid.decode()])
+        reader.request_holders([gpu.record.uuid.decode()])
         assert holders(reader) == []
         (snapshot,) = reader.snapshots(reader.read())
         starts.append(snapshot.totals.starts)

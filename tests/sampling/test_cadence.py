@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.driver.readings import Power, Processes
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.sampling.worker import APART_SECONDS, GpuWorker, _next_tick
+from gpu_bottleneck_exporter.sampling.worker import STAGGER_SECONDS, GpuWorker, _next_tick
 from gpu_bottleneck_exporter.settings import Settings
 from support.board import Board as HeldBoard
 from support.programs import program
@@ -105,7 +105,7 @@ def test_what_is_read_seldom_is_shown_until_it_is_late(make_board: MakeBoard) ->
 @pytest.mark.parametrize("interval", [0.2, 1.0, 5.0])
 def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
     began = 1234.567
-    offsets = [index * APART_SECONDS for index in range(8)]
+    offsets = [index * STAGGER_SECONDS for index in range(8)]
     ticks = [_next_tick(began, interval, offset, interval) for offset in offsets]
     assert all(began < tick <= began + interval for tick in ticks)
     assert [tick - ticks[0] for tick in ticks] == pytest.approx(offsets)
@@ -160,7 +160,7 @@ def test_who_holds_it_is_read_soon_if_it_was_read_just_before(
     monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker._next_tick", lambda *_: never)
     with reading(VirtualDriver(board), None) as (worker,):
         (first,) = until(lambda: worker.snapshots(time.monotonic_ns()), "a reading")
-        worker.look([first.identity.uuid], now=True)
+        worker.request_holders([first.identity.uuid], now=True)
         until(lambda: worker.snapshots(time.monotonic_ns())[0].at_ns > first.at_ns, "another")
 
 
@@ -192,15 +192,15 @@ def test_gauges_are_read_at_the_rate_at_which_somebody_asks(
     (opened,) = reader._opened
     assert opened.due_ns["power"] == opened.read_ns["power"] + 5_500_000_000
     asked_ns = time.monotonic_ns() - (10**9 if pause_seconds < 1 else 0)
-    reader.ask(asked_ns - int(pause_seconds * 1e9))
+    reader.request_refresh(asked_ns - int(pause_seconds * 1e9))
     opened.read_ns["power"] = asked_ns - 10**10
-    assert reader.ask(asked_ns)
+    assert reader.request_refresh(asked_ns)
     reader.read()
     assert any(tick.reading(Power) for tick in ticks)
     read_ns = opened.read_ns["power"]
     assert opened.due_ns["power"] - read_ns == pytest.approx(due_seconds * 1e9, abs=5e8)
-    assert not reader.ask(read_ns + 10**8)
-    assert reader.ask(read_ns + 2 * 10**9)
+    assert not reader.request_refresh(read_ns + 10**8)
+    assert reader.request_refresh(read_ns + 2 * 10**9)
 
 
 def test_requests_at_one_moment_while_it_is_read_do_no_harm(
@@ -209,7 +209,7 @@ def test_requests_at_one_moment_while_it_is_read_do_no_harm(
     _, reader, ticks = alone
     later_ns = time.monotonic_ns() + 10**10
     for _ in range(2):
-        reader.ask(later_ns)
+        reader.request_refresh(later_ns)
     reader.read()
     assert any(tick.reading(Power) for tick in ticks)
 
@@ -221,7 +221,7 @@ def test_energy_is_read_when_holders_change(
     board, reader, ticks = alone
     for change in (board.gpus[0].hold, board.gpus[0].release):
         change(os.getpid(), *([2**30] if change == board.gpus[0].hold else []))
-        reader.look([board.gpus[0].record.uuid.decode()])
+        reader.request_holders([board.gpus[0].record.uuid.decode()])
         reader.read()
         assert any(tick.reading(Power) for tick in ticks)
         ticks.clear()

@@ -368,10 +368,10 @@ def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
         host = until(lambda: sampler.state().host, "the host")
         assert gpu.feeding is not None
         bare = replace(gpu, feeding=None)
-        assert sampler._fed(bare, gpu.feeding.at_ns).feeding is not None
+        assert sampler._with_feeding(bare, gpu.feeding.at_ns).feeding is not None
         assert sampler._host(host.at_ns) is not None
         later = time.monotonic_ns() + 60_000_000_000
-        assert sampler._fed(bare, later).feeding is None
+        assert sampler._with_feeding(bare, later).feeding is None
         assert sampler._host(later) is None
 
 

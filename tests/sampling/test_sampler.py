@@ -308,13 +308,13 @@ def test_memory_utilization_that_is_always_zero_is_not_reported(stage: Stage) ->
         ("at the start", MISMATCH, "LIB_RM_VERSION_MISMATCH"),
         ("while running", MISMATCH, "LIB_RM_VERSION_MISMATCH"),
         ("at the start", NVML_ERROR_UNKNOWN, "UNKNOWN"),
-        ("while running", NVML_ERROR_UNKNOWN, "the driver has refused all GPUs for 2 s"),
+        ("while running", NVML_ERROR_UNKNOWN, "the driver has denied access to all GPUs for 2 s"),
     ],
 )
 def test_a_replaced_library_and_lasting_loss_of_access_end_the_process(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, when: str, result: int, reason: str
 ) -> None:
-    monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 1.5)
+    monkeypatch.setattr(sampler_module, "ACCESS_LOST_TIMEOUT_SECONDS", 1.5)
 
     def fail(board: Board) -> None:
         board.header.init_result = result
@@ -331,7 +331,7 @@ def test_a_replaced_library_and_lasting_loss_of_access_end_the_process(
 
 
 def test_one_lost_gpu_of_two_is_not_fatal(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "ACCESS_LOST_SECONDS", 0.2)
+    monkeypatch.setattr(sampler_module, "ACCESS_LOST_TIMEOUT_SECONDS", 0.2)
     board, sampler, fatal = stage(gpus=[H100, H100])
     until(lambda: up(sampler) == [True, True], "up")
     board.gpus[0].record.device_result = NVML_ERROR_UNKNOWN
@@ -466,7 +466,7 @@ def test_holders_are_read_whenever_somebody_asks(
     with samplers.sampling(lambda: libraries.open(board), collectors=seldom) as sampler:
         until(lambda: re.search(r"gpu_processes{.* 1\.0", text(sampler)), "one")
         gpu.release(os.getpid())
-        sampler.look([gpu.record.uuid.decode()], now=True)
+        sampler.request_holders([gpu.record.uuid.decode()], now=True)
         until(lambda: re.search(r"gpu_processes{.* 0\.0", text(sampler)), "none")
 
 
@@ -475,7 +475,7 @@ def test_who_asks_all_the_time_has_it_read_not_all_the_time(stage: Stage) -> Non
     until(lambda: observed(sampler, 0), "samples")
     seen, began = set[int](), time.monotonic()
     while time.monotonic() < began + 1:
-        sampler.look([board.gpus[0].record.uuid.decode()], now=True)
+        sampler.request_holders([board.gpus[0].record.uuid.decode()], now=True)
         seen.add(snapshot(sampler, 0).at_ns)
         time.sleep(0.001)
     seconds = time.monotonic() - began

@@ -41,7 +41,7 @@ def read(make_board: Callable[..., Board]) -> Iterator[Read]:
             board.gpus[0].hold(os.getpid(), 2**30)
         if explaining:
             watch.explaining = explaining  # type: ignore[method-assign]
-        reader.look([board.gpus[0].record.uuid.decode()])
+        reader.request_holders([board.gpus[0].record.uuid.decode()])
         ticks.clear()
         until = time.monotonic() + 30
         while not any(tick.windows for tick in ticks) and time.monotonic() < until:

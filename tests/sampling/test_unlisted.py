@@ -13,7 +13,11 @@ from gpu_bottleneck_exporter.driver import protocol
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Processes, Reading
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.sampling.unlisted import HELD_BYTES, UnlistedProcesses, is_kept
+from gpu_bottleneck_exporter.sampling.unlisted import (
+    MIN_HELD_BYTES,
+    UnlistedProcesses,
+    has_unlisted_holder,
+)
 from support.metrics import shown
 from support.programs import program
 from support.rows import rows
@@ -23,7 +27,7 @@ from support.waiting import until
 
 PROC = Path("/proc")
 MakeBoard = Callable[..., Board]
-KEPT = (Memory(80 * 2**30, HELD_BYTES), Processes())
+KEPT = (Memory(80 * 2**30, MIN_HELD_BYTES), Processes())
 ORPHANS = """
 kept = [open(path) for path in sys.argv[1:]]
 main = os.fork()
@@ -48,7 +52,7 @@ def gpu(identity: Identity, *readings: Reading) -> GpuSnapshot:
     "readings, kept",
     {
         "memory without a process": (KEPT, True),
-        "less than a context takes": ((Memory(80 * 2**30, HELD_BYTES - 1), Processes()), False),
+        "less than a context takes": ((Memory(80 * 2**30, MIN_HELD_BYTES - 1), Processes()), False),
         "others may be hidden": ((KEPT[0], Processes(others_hidden=True)), False),
         "a desktop": ((KEPT[0], Processes(bystanders=1)), False),
         "memory of the machine": ((replace(KEPT[0], of_machine=True), Processes()), False),
@@ -57,7 +61,7 @@ def gpu(identity: Identity, *readings: Reading) -> GpuSnapshot:
     },
 )
 def test_whose_memory_is_kept(*, readings: tuple[Reading, ...], kept: bool) -> None:
-    assert is_kept(gpu(HOPPER, *readings)) is kept
+    assert has_unlisted_holder(gpu(HOPPER, *readings)) is kept
 
 
 @contextmanager
@@ -72,11 +76,11 @@ def test_a_worker_that_outlived_its_main_is_found_by_its_open_devices(tmp_path: 
     nodes = tmp_path / "gpu0", tmp_path / "all"
     search = UnlistedProcesses(PROC, lambda: [gpu(HOPPER, *KEPT)], lambda _: [*map(str, nodes)])
     with orphan(*nodes) as worker, orphan(nodes[1]):
-        search._look()
+        search._update()
         assert search.pids == {HOPPER.uuid: (worker,)}
 
     def none_left() -> bool:
-        search._look()
+        search._update()
         return search.pids == {HOPPER.uuid: ()}
 
     until(none_left, "its end")
@@ -85,7 +89,7 @@ def test_a_worker_that_outlived_its_main_is_found_by_its_open_devices(tmp_path: 
 def test_nothing_is_searched_for_under_mig() -> None:
     both = [gpu(replace(one, minor=1), *KEPT) for one in (MIG_PARENT, MIG_INSTANCE)]
     search = UnlistedProcesses(PROC, lambda: both, NVIDIA.device_nodes)
-    search._look()
+    search._update()
     assert not search.pids
 
 
@@ -98,7 +102,7 @@ class Device(VirtualDevice):
     """A GPU whose memory is in use whether or not a process is listed."""
 
     def memory(self) -> Memory:
-        return Memory(self._record.memory_total, HELD_BYTES)
+        return Memory(self._record.memory_total, MIN_HELD_BYTES)
 
 
 class Driver(VirtualDriver):

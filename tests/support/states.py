@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.sampling.gpureader import Outcome
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
-from gpu_bottleneck_exporter.sampling.sampler import NO_SYSTEM, Sampler, SamplerState
+from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from support.board import THROTTLE_REASONS
@@ -363,7 +363,7 @@ def mixed_state() -> SamplerState:
 
 
 NO_DRIVER = SamplerState(
-    NO_SYSTEM,
+    kinds.System(None, None),
     about=UNKNOWN_DRIVER,
     collectors=NAMES,
     gpus=(),

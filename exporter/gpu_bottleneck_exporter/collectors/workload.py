@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.driver.readings import Pod, Processes
 from gpu_bottleneck_exporter.sampling.collector import Table, collector, counter, gauge
-from gpu_bottleneck_exporter.sampling.ledger import REACHED_WORK_NS, GpuSnapshot
+from gpu_bottleneck_exporter.sampling.ledger import MIN_WORK_NS, GpuSnapshot
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.join import Assigned, joined
 
@@ -73,7 +73,7 @@ FAMILIES: Table[Workload] = {
     ): lambda workload: workload.starts,
     counter(
         "gpu_workload_productive_starts_total",
-        f"Those of them that reached work: {REACHED_WORK_NS // 10**9} s of busy time, or of a "
+        f"Those of them that reached work: {MIN_WORK_NS // 10**9} s of busy time, or of a "
         "server's time without a request. The rest crashed, were ended, or are still starting. "
         "Absent where busy time is not measured.",
     ): lambda workload: workload.productive_starts,

@@ -122,7 +122,7 @@ class JobRecorder:
     def _exited(self, book: GpuBook, tenancy: Tenancy) -> None:
         """End a tenancy, and have its GPU read at once."""
         self._end(book, tenancy, self.now_ns())
-        self._sampler.look((tenancy.gpu.uuid,), now=True)
+        self._sampler.request_holders((tenancy.gpu.uuid,), now=True)
 
     def _update_tenancies(
         self, book: GpuBook, gpu: Identity, at_ns: int, holders: Processes
@@ -138,7 +138,7 @@ class JobRecorder:
             with self._throttle.guarded("recording the processes", uuid=gpu.uuid):
                 begun = self._begin(book, gpu, at_ns, pid, holders)
             if not begun and pid in past_pids:  # exited, but the driver still lists it
-                self._sampler.look((gpu.uuid,), now=False)
+                self._sampler.request_holders((gpu.uuid,), now=False)
         for job_gpu in {tenancy.gpu for tenancy in book.open()}:
             sizes = [used.get(tenancy.pid) for tenancy in book.open() if tenancy.gpu is job_gpu]
             job_gpu.record_memory(None if None in sizes else sum(filter(None, sizes)))

@@ -1,1 +1,1 @@
-"""Reads the GPUs and the host at each tick, and keeps what is known of them."""
+"""Samples the GPUs and the host at each tick and retains their state."""

@@ -1,4 +1,4 @@
-"""The parts of a collector."""
+"""Collectors: a subject's reading and the metric families made from it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Kind = Literal["counter", "gauge", "histogram"]
 UNHURRIEDLY = STEADY_NS / 1e9
 """Seconds between readings of gauges, and of counters that the driver itself keeps."""
 SLOWLY = OFTEN_NS / 1e9
-"""Seconds between readings that are costly for the driver or hardly ever change."""
+"""Seconds between readings that are costly for the driver or rarely change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric family; `labels` come in addition to the common ones."""
+    """A metric family; `labels` are those beyond the common ones."""
 
     kind: Kind
     name: str
@@ -31,7 +31,7 @@ class Family:
 
 
 def _family(kind: Kind, series: str, about: str) -> Family:
-    """`series`: the name and, in braces, the labels: `gpu_clock_hertz{clock}`."""
+    """A family by name and labels: `gpu_clock_hertz{clock}`."""
     name, _, labels = series.rstrip("}").partition("{")
     return Family(kind, name, about, tuple(labels.split(", ")) if labels else ())
 
@@ -42,44 +42,44 @@ histogram = partial(_family, "histogram")
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Value of a histogram sample: cumulative counts by upper bound, without +Inf, and the sum."""
+    """A histogram sample: cumulative counts by upper bound, without +Inf, and the sum."""
 
     buckets: tuple[tuple[float, int], ...]
     sum: float
 
 
 Series = tuple[tuple[str, ...], float | Histogram]
-"""One series of a family: label values in the order of the family's labels, and its value."""
+"""Label values in the order of the family's labels, and the value."""
 
 K = TypeVar("K")
 S = TypeVar("S")
 _By = Mapping[K, float | None]
 Values = float | Histogram | _By[str] | _By[tuple[str, str]] | _By[tuple[str, ...]] | None
-"""The value of a family without labels, or values by label or tuple of labels. None: unknown."""
+"""Value of a family without labels, or values by label or tuple of labels. None: unknown."""
 Table = Mapping[Family, Callable[[S], Values]]
-"""Families, and what each of them shows of a GPU, a reading or a machine."""
+"""Families, each with the function that extracts its values from a GPU, reading or machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """One subject: what is read from each GPU, and the families made from it."""
+    """A subject, its reading of each GPU, and the families made from it."""
 
     name: str
     families: tuple[Family, ...]
     source: Callable[[GpuSnapshot], object]
-    """The part of a GPU that the families show; None: nothing."""
+    """Part of a snapshot that the families show; None: no series."""
     series: Callable[..., list[list[Series]]]
-    """The series of each family for such a part, the same for equal ones."""
+    """Series of each family for that part; a pure function."""
     read: Callable[[Device], Reading | None] | None = None
-    """None: the collector uses the readings of others only."""
+    """None: uses only the readings of other collectors."""
     every_seconds: float = 0.0
-    """Between two readings; 0: every tick."""
+    """Interval of the readings; 0: every tick."""
     of_machine: bool = False
-    """Whether the families show the host, without GPU labels."""
+    """Whether the families describe the host, without GPU labels."""
     on: bool = True
     """Whether it is enabled by default."""
     on_demand: bool = False
-    """Whether it is read as often as scrapes ask, at most `every_seconds` apart, else seldom."""
+    """Whether a scrape refreshes a reading older than `every_seconds`; rarely read without one."""
 
 
 def collector(
@@ -89,17 +89,17 @@ def collector(
     read: Callable[[Device], Reading | None] | None = None,
     every_seconds: float = 0.0,
 ) -> Collector:
-    """A collector of GPUs that shows `table` of what `source` takes from each; None: nothing."""
+    """A collector whose families are `table`, applied to `source` of each GPU."""
     return Collector(name, tuple(table), source, partial(series, table), read, every_seconds)
 
 
 def latest(kind: type[S]) -> Callable[[GpuSnapshot], S | None]:
-    """Source of a GPU's last reading of type `kind`."""
+    """A source: the last reading of type `kind`."""
     return lambda gpu: gpu.reading(kind)
 
 
 def series(table: Table[S], source: S | None) -> list[list[Series]]:
-    """The series of each family of `table`, without those of unknown values."""
+    """Series of each family of `table`; none for unknown values."""
     if source is None:
         return [[] for _ in table]
     return [_series(values_of(source)) for values_of in table.values()]
@@ -120,10 +120,10 @@ def _series(values: Values) -> list[Series]:
 
 
 def seconds(nanoseconds: int | None) -> float | None:
-    """`nanoseconds` in seconds; None if unknown."""
+    """Seconds in `nanoseconds`; None if unknown."""
     return None if nanoseconds is None else nanoseconds / 1e9
 
 
 def seconds_by(nanoseconds: Mapping[K, int]) -> dict[K, float]:
-    """Each of `nanoseconds` in seconds."""
+    """Seconds in each of `nanoseconds`."""
     return {key: value / 1e9 for key, value in nanoseconds.items()}

@@ -1,4 +1,4 @@
-"""The host, as the host sampler's thread last saw it."""
+"""Reads the host's metrics and signals."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """The host as of `at_ns` (monotonic); `machine` is None if no collector wants it."""
+    """The host as of `at_ns` (monotonic); `machine` is None if no collector needs it."""
 
     at_ns: int
     machine: Machine | None = None
     signals: Mapping[str, bool] = field(default_factory=dict)
-    """By signal, whether it can be read."""
+    """Availability by signal."""
     watched: Mapping[str, int] = field(default_factory=dict)
-    """Number of feeders that are watched `whole`, `sampled`, or only `counted`."""
+    """Number of feeders watched `whole`, `sampled` or only `counted`."""
 
 
 class HostReader:
-    """Reads machine and signals. `read` is for the host sampler's thread, `snapshot` for any."""
+    """Reads machine and signals. Not thread-safe, except for `snapshot`."""
 
     def __init__(
         self, proc: Path, sysfs: Path, *, machine: bool, without: frozenset[str] = frozenset()
     ) -> None:
-        """`machine`: read it too, not only the signals; signals in `without` are left out."""
+        """`machine`: read it in addition to the signals; `without`: signals to omit."""
         self.snapshot: HostSnapshot | None = None
         self._proc = proc
         self._sysfs = sysfs
@@ -42,7 +42,7 @@ class HostReader:
         self._without = without
         self._signals: Mapping[str, bool] = {}
         self._throttle = LogThrottle(log)
-        self._refreshing = RefreshSchedule()
+        self._signals_schedule = RefreshSchedule()
 
     def read(
         self,
@@ -52,33 +52,34 @@ class HostReader:
         *,
         settled: bool = True,
     ) -> None:
-        """Read the machine now, and signals when they are due. `feeding`: processes that hold GPUs.
+        """Read the machine, and due signals.
 
-        `settled`: whether GPUs are known, or long enough awaited; before that, signals that depend
-        on processes would be judged by another one.
-        `complete`: signals that the caller determined itself: whether it could look at everything.
-        `watched`: see `HostSnapshot`.
+        Args:
+            feeding: Pids of the GPUs' holders, on which some signals are tested.
+            complete: Signals determined by the caller: whether it could inspect everything.
+            watched: See `HostSnapshot`.
+            settled: Whether the holders are known or overdue; until then, no signals are read.
         """
         now = time.monotonic_ns()
-        tried = frozenset(feeding)
-        if settled and self._refreshing.is_due(now, tried):
+        holders = frozenset(feeding)
+        if settled and self._signals_schedule.is_due(now, holders):
             with self._throttle.guarded("reading the host's signals"):
-                self._update_signals(host_signals(self._proc, self._sysfs, tried))
+                self._update_signals(host_signals(self._proc, self._sysfs, holders))
         if complete:
             self._update_signals(complete)
         machine = self._machine.read(now) if self._machine else None
         self.snapshot = HostSnapshot(now, machine, self._signals, watched or {})
 
     def close(self) -> None:
-        """Close the files of the machine."""
+        """Close the machine's files."""
         if self._machine:
             self._machine.close()
 
     def _update_signals(self, read: Mapping[str, bool]) -> None:
-        # A signal that cannot be judged at the moment keeps its last value.
-        known = {**self._signals, **read}
-        self._signals = {name: known[name] for name in known if name not in self._without}
-        for name, given in sorted(self._signals.items()):
-            if self._throttle.is_new(name, given, usual=True):
-                text = "signal is available" if given else "signal is not available"
+        # A signal that cannot be tested now keeps its last value.
+        signals = {**self._signals, **read}
+        self._signals = {name: signals[name] for name in signals if name not in self._without}
+        for name, available in sorted(self._signals.items()):
+            if self._throttle.is_new(name, available, usual=True):
+                text = "signal is available" if available else "signal is not available"
                 log.info(text, {"signal": name})

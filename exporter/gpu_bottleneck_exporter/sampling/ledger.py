@@ -1,4 +1,4 @@
-"""The state of one GPU: running sums that outlive failures, and the last readings."""
+"""The state of one GPU: totals, which survive failures, and the last readings."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from gpu_bottleneck_exporter.workload.join import UNASSIGNED, Assigned
 
 R = TypeVar("R")
 N = TypeVar("N", int, float)
-REACHED_WORK_NS = 10_000_000_000
-"""Busy time, or time without a request of a server that is up, after which a job has reached work.
+MIN_WORK_NS = 10_000_000_000
+"""Busy time, or time of a server without requests, from which a start counts as productive in ns.
 
-A job that crashes while it starts has used the GPU for less: to load weights, to try a batch."""
+A job that crashes at its start uses the GPU for less: to load weights, to try a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTotals:
-    """Sums since the exporter started, in nanoseconds, bytes and counts. None: never measured."""
+    """Sums since the exporter started. None: never measured."""
 
     observed_ns: int | None = None
     unobserved_ns: int = 0
@@ -55,21 +55,18 @@ class GpuTotals:
     """Busy time of video engines."""
     stall_ns: Mapping[str, int] | None = None
     storage_ns: Mapping[str, int] = field(default_factory=dict)
-    """Those of storage by file system, as far as known; empty until any are."""
+    """Storage stalls by file system, where known."""
     last_busy_ratio: float | None = None
     last_memory_ratio: float | None = None
     starts: int | None = None
-    """Jobs that started on it."""
+    """Jobs started on the GPU."""
     productive_starts: int | None = None
-    """Those of them that reached work; None also where busy time is not measured."""
+    """Started jobs with `MIN_WORK_NS` of work; None also where busy time is not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """One GPU as of `at_ns` (monotonic): immutable, so that scrapes read it without a lock.
-
-    `readings` holds those that are still fresh, by type.
-    """
+    """A GPU as of `at_ns` (monotonic), with its fresh readings by type. Immutable, so lock-free."""
 
     identity: Identity
     at_ns: int
@@ -79,27 +76,25 @@ class GpuSnapshot:
     system: System
     up: bool = True
     feeding: Feeding | None = None
-    """None if the feeders are unknown, or were not read within the deadline."""
+    """None if the feeders are unknown or outdated."""
     assigned: Assigned = UNASSIGNED
     most_lanes: int | None = None
-    """Most PCIe lanes in use at once since the exporter started."""
+    """Maximum number of PCIe lanes in use since the exporter started."""
     unlisted_pids: tuple[int, ...] | None = None
-    """Processes with its device open while the driver lists none and memory is in use; else None.
-
-    Empty: none was found."""
+    """Pids with its device open; None unless memory is in use and the driver lists no process."""
 
     def stale(self) -> GpuSnapshot:
-        """What still holds long after `at_ns`: that it was up, its identity, and its errors."""
+        """A copy that remains true long after `at_ns`: without readings and most totals."""
         return replace(self, totals=GpuTotals(lost_ns=self.totals.lost_ns), readings={})
 
     def reading(self, kind: type[R]) -> R | None:
         """The last reading of type `kind`; None if it failed or is stale."""
-        found = self.readings.get(kind)
-        return found if isinstance(found, kind) else None
+        reading = self.readings.get(kind)
+        return reading if isinstance(reading, kind) else None
 
 
 class _Sums(Generic[N]):
-    """Running sums by SM figure, pipe or link, each with the time until which it is current."""
+    """Running sums by name, each with its monotonic expiry time."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[N, int]] = {}
@@ -114,25 +109,25 @@ class _Sums(Generic[N]):
 
 
 class Starts:
-    """Starts on one GPU since the exporter started.
+    """Counts job starts on one GPU.
 
-    A job has started when processes hold the GPU and the first ones of the job before have left.
-    A second process of a job is no start, nor is a job that was there before the exporter.
+    A job starts when processes hold the GPU and the initial ones of the previous job have exited.
+    Further processes of a job are no start, nor are jobs older than the exporter.
     """
 
     def __init__(self) -> None:
         self.total: int | None = None
-        """None until the processes on the GPU are known."""
+        """None until the GPU's processes are known."""
         self.productive = 0
-        """Starts that reached work."""
+        """Starts with `MIN_WORK_NS` of work."""
         self._holders: frozenset[int] = frozenset()
-        """Pids of the current job's first processes that are still there."""
+        """Running initial processes of the current job."""
         self._worked_before_ns: int | None = None
-        """Sum of work at the current job's start; None once the job is counted, or never was."""
+        """Total work at the current job's start; None once it is productive, or without a start."""
 
-    def note_holders(self, pids: frozenset[int], worked_ns: int) -> None:
-        """Note the processes that hold the GPU, whose work adds up to `worked_ns` by now."""
-        self.note_work(worked_ns)
+    def record_holders(self, pids: frozenset[int], worked_ns: int) -> None:
+        """Record the GPU's processes at a total work of `worked_ns`."""
+        self.record_work(worked_ns)
         if self.total is None:
             self.total, self._holders = 0, pids
             return
@@ -141,16 +136,16 @@ class Starts:
             self.total += 1
             self._holders, self._worked_before_ns = pids, worked_ns
 
-    def note_work(self, worked_ns: int) -> None:
-        """Note the sum of work, also what is measured after the job has ended."""
+    def record_work(self, worked_ns: int) -> None:
+        """Record the total work, which the driver may report after the job's exit."""
         before_ns = self._worked_before_ns
-        if before_ns is not None and worked_ns - before_ns >= REACHED_WORK_NS:
+        if before_ns is not None and worked_ns - before_ns >= MIN_WORK_NS:
             self.productive += 1
             self._worked_before_ns = None
 
 
 class GpuLedger:
-    """The state of one GPU or MIG instance; only its worker's thread writes it."""
+    """The state of one GPU or MIG instance. Single writer: its worker's thread."""
 
     def __init__(self, identity: Identity, system: System, tick_ns: int) -> None:
         self.identity = identity
@@ -165,12 +160,12 @@ class GpuLedger:
         self._tick_ns = tick_ns
         self._engines: dict[str, Integrator] = {}
         self._idle_engines: dict[str, tuple[int, Ring]] = {}
-        """Time and newest sample of the last reading, of engines that were idle then."""
+        """Time and newest sample of the last reading by idle engine."""
         self._engine_ns = _Sums[int]()
         self._engine_share: tuple[int, float] = (0, 0.0)
-        """Until when it is fresh, and what `engine_share` returns until then."""
+        """Expiry time and value of `engine_share`."""
         self._fresh_ns = 0
-        """How long a reading of utilization stays fresh."""
+        """Lifetime of a utilization reading."""
         self._readings: dict[type[object], tuple[int, Reading]] = {}
         self._last_busy: float | None = None
         self._last_memory: float | None = None
@@ -181,9 +176,9 @@ class GpuLedger:
         self._starts = Starts()
 
     def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
-        """Add a reading, which stays fresh for `fresh_ns`.
+        """Add a reading with a lifetime of `fresh_ns`; returns its utilization windows.
 
-        Returns the utilization windows that it accounted, whose idle time `note` books.
+        `note` adds their idle time.
         """
         self._readings[type(reading)] = now_ns + fresh_ns, reading
         if isinstance(reading, Utilization):
@@ -197,13 +192,13 @@ class GpuLedger:
             return self._add_activity(now_ns, fresh_ns, reading)
         if isinstance(reading, Processes) and reading.count is not None:
             pids = frozenset(process.pid for process in reading.processes)
-            self._starts.note_holders(pids, self._worked_ns())
+            self._starts.record_holders(pids, self._worked_ns())
         if isinstance(reading, Link) and reading.width is not None:
             self._most_lanes = max(reading.width, self._most_lanes or 0)
         return []
 
     def note(self, tick: Tick) -> None:
-        """Book the idle time of the windows that `add` returned."""
+        """Add the idle time of the windows that `add` returned."""
         if not tick.windows:
             return
         if self._stall_ns is None:
@@ -214,7 +209,7 @@ class GpuLedger:
             self._storage_ns[place] = self._storage_ns.get(place, 0) + tick.storage.get(place, 0)
 
     def holders(self, now_ns: int) -> frozenset[int] | None:
-        """Pids of the holders; None if they cannot be read, or may be hidden from us."""
+        """Pids of the holders; None if unreadable or possibly hidden."""
         until_ns, reading = self._readings.get(Processes, (0, None))
         if not isinstance(reading, Processes) or now_ns > until_ns:
             return None
@@ -223,20 +218,17 @@ class GpuLedger:
         return frozenset(process.pid for process in reading.processes)
 
     def engine_share(self, now_ns: int) -> float:
-        """Busy share of the busiest video engine at its last reading, 0-1; 0 if it is stale."""
+        """Busy share (0-1) of the busiest video engine at its last reading; 0 if stale."""
         until_ns, share = self._engine_share
         return share if now_ns <= until_ns else 0.0
 
     def without_utilization(self) -> None:
-        """Take busy time from `Activity`: the driver samples no utilization here (MIG).
-
-        Ends with the next reading of `Utilization`, so that there is one source at a time.
-        """
+        """Take busy time from `Activity` until the next reading of `Utilization` (MIG)."""
         self._samples_utilization = False
 
     def add_error(self, code: int) -> None:
         """Count one error event."""
-        # Replaced, not changed in place: snapshots share it with the threads that render.
+        # Replaced, not mutated: rendering threads share it.
         self.errors = {**self.errors, code: self.errors.get(code, 0) + 1}
 
     def snapshot(self, now_ns: int) -> GpuSnapshot:
@@ -257,8 +249,8 @@ class GpuLedger:
         )
 
     def down(self, now_ns: int) -> GpuSnapshot:
-        """What still holds for a GPU that does not answer: its identity and its errors."""
-        totals = GpuTotals(lost_ns=self._busy.lost_ns)  # kept, as it is summed over all GPUs
+        """The state of a GPU that does not respond: identity and errors, no readings."""
+        totals = GpuTotals(lost_ns=self._busy.lost_ns)  # summed over all GPUs
         return GpuSnapshot(self.identity, now_ns, totals, {}, self.errors, self._system, up=False)
 
     def _add_utilization(self, now_ns: int, reading: Utilization) -> list[Window]:
@@ -282,7 +274,7 @@ class GpuLedger:
     def _engine_windows(
         self, engine: str, now_ns: int, ring: Ring | None, percent: int | None
     ) -> list[Window]:
-        """The windows of a video engine; none while it is idle, which saves their cost."""
+        """Windows of a video engine; none while it is idle, to save CPU time."""
         if ring and len(ring) == 1 and ring[0].percent == 0:
             self._idle_engines[engine] = now_ns, ring
             return []
@@ -308,9 +300,10 @@ class GpuLedger:
             "occupancy": reading.sm_occupancy,
             "dram": reading.dram_active,
         }
-        known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
         until_ns = now_ns + fresh_ns
-        self._active_ns.add(until_ns, {k: round(interval * ratio) for k, ratio in known.items()})
+        self._active_ns.add(
+            until_ns, {k: round(interval * r) for k, r in ratios.items() if r is not None}
+        )
         self._pipe_ns.add(
             until_ns, {pipe: round(interval * ratio) for pipe, ratio in reading.pipes.items()}
         )
@@ -318,13 +311,13 @@ class GpuLedger:
         return windows
 
     def _worked_ns(self) -> int:
-        """Time in which its jobs worked, or served and had no request."""
+        """Busy time and time of servers without requests."""
         return self._busy.active_ns + (self._stall_ns or {}).get(REQUESTS, 0)
 
     def _totals(self, now_ns: int) -> GpuTotals:
-        """Totals that are still updated: any other would look like an idle GPU."""
+        """Current totals: an outdated one would look like an idle GPU."""
         busy, memory, starts = self._busy, self._memory, self._starts
-        starts.note_work(self._worked_ns())
+        starts.record_work(self._worked_ns())
         measures_memory = self._is_current(memory, now_ns) and self._memory_is_measured()
         totals = GpuTotals(
             lost_ns=busy.lost_ns,
@@ -355,14 +348,13 @@ class GpuLedger:
         )
 
     def _memory_is_measured(self) -> bool:
-        # GPUs with unified memory always answer 0 %. Zero is accepted only as long as no kernel
-        # ran: no GPU works without touching its memory.
+        # GPUs with unified memory always report 0 %, which is plausible only until a kernel runs.
         memory = self._memory
         return memory.observed_ns > 0 and (memory.active_ns > 0 or self._busy.active_ns == 0)
 
 
 def _ratio(windows: list[Window], ring: Ring | None, percent: int | None) -> float | None:
-    """Busy share of the tick, 0-1: from its windows, else from the driver's single reading."""
+    """Busy share (0-1) of the tick: from its windows, else from the driver's single reading."""
     observed, active = sums(windows)
     if observed:
         return active / observed

@@ -1,4 +1,4 @@
-"""Whether the exporter itself gets enough CPU: what it misses otherwise is nobody else's fault."""
+"""Detects that the exporter itself lacks CPU time and therefore samples late."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from gpu_bottleneck_exporter.host.files import MAX_LISTED, FileLimitError, KeptF
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
 
 _OWN_TASKS = "/proc/self/task"
-"""Our own /proc, whatever --path.procfs is: these are the threads of this process."""
-_STARVED = 0.25
-"""Share of time: a thread that is late by more reads too late to see what happened when."""
+"""Threads of this process, independent of --path.procfs."""
 
 
 def schedstat_of(thread: int) -> KeptFile:
-    """What the kernel counts of a thread of this process, from its native id."""
+    """Scheduler statistics of a thread of this process, by native id."""
     return KeptFile(f"{_OWN_TASKS}/{thread}/schedstat")
 
 
 def run_delay_ns(schedstat: KeptFile) -> int | None:
-    """Run queue delay of a thread in nanoseconds.
+    """Run-queue delay of a thread in ns since its start, without the current wait.
 
-    Counts the time since its start in which it was runnable and did not run, without a wait that
-    still lasts. None if the kernel does not report it. Source: the second field of
+    None if the kernel does not report it. Source: the second field of
     /proc/PID/task/TID/schedstat (kernel: Documentation/scheduler/sched-stats.rst).
     """
     try:
@@ -32,50 +29,51 @@ def run_delay_ns(schedstat: KeptFile) -> int | None:
 
 
 class OwnCpu:
-    """Time that the exporter went without a CPU, measured in two ways.
+    """Measures the exporter's time without a CPU in two ways.
 
-    From the kernel's counters of each thread, and from how late a thread wakes that sleeps for a
-    fixed time. The latter works on any kernel, and notices what schedstat does not: a stopped
-    process, and an interpreter lock held by a thread that has no CPU.
+    The kernel's counters cover each thread. The delay of a periodic heartbeat works on any kernel
+    and detects more: a stopped process, and a GIL whose owner has no CPU.
     """
 
     def __init__(self, beat_seconds: float) -> None:
-        """`beat_seconds`: the interval at which one thread means to call `beat`."""
+        """`beat_seconds`: the interval of `beat`."""
         self.starved: bool | None = None
-        """Whether we were starved in the last ten seconds; None before that."""
+        """Whether a thread was starved in the last 10 s; None before that."""
         self.waited_seconds: float | None = None
-        """Run queue delay of all threads since the start; None if the kernel does not report it."""
+        """Run-queue delay of all threads since the start; None if the kernel does not report it."""
         self._beat_ns = int(beat_seconds * 1e9)
-        self._beats_ns: int | None = None
+        self._last_beat_ns: int | None = None
         self._late_ns = 0
-        self._looking = Every(OFTEN_NS)
-        self._looked: tuple[int, int] | None = None
-        """Time of the last look, and the sum of delays then."""
+        self._check_schedule = Every(OFTEN_NS)
+        self._last_check: tuple[int, int] | None = None
+        """Time of the last check and `_late_ns` then."""
         self._delays_ns: dict[str, int] = {}
+        """Run-queue delay by thread at the last check."""
 
     def beat(self, now_ns: int) -> None:
-        """Note that the thread is awake at monotonic time `now_ns`."""
-        self._late_ns, self._beats_ns = self.late_ns(now_ns), now_ns
-        if self._looking.is_due(now_ns):
-            self._look(now_ns)
+        """Record a heartbeat at monotonic time `now_ns`."""
+        self._late_ns, self._last_beat_ns = self.late_ns(now_ns), now_ns
+        if self._check_schedule.is_due(now_ns):
+            self._check(now_ns)
 
     def late_ns(self, now_ns: int) -> int:
         """Sum of the delays of all beats up to `now_ns`, including one that is overdue."""
-        if self._beats_ns is None:
+        if self._last_beat_ns is None:
             return 0
-        return self._late_ns + max(now_ns - self._beats_ns - self._beat_ns, 0)
+        return self._late_ns + max(now_ns - self._last_beat_ns - self._beat_ns, 0)
 
-    def _look(self, now_ns: int) -> None:
-        lacked_ns = self._grown_ns()
-        if self._looked is not None:
-            at_ns, late_ns = self._looked
-            # The worst thread counts: any of them may be the one that reads a GPU.
-            longest_ns = max(self._late_ns - late_ns, *lacked_ns, 0)
-            self.starved = longest_ns > _STARVED * (now_ns - at_ns)
-        self._looked = now_ns, self._late_ns
+    def _check(self, now_ns: int) -> None:
+        delays_ns = self._new_delays_ns()
+        if self._last_check is not None:
+            at_ns, late_ns = self._last_check
+            # The worst thread counts, as it may read a GPU. One that is delayed for a quarter of
+            # the time samples too late to attribute time to causes.
+            longest_ns = max(self._late_ns - late_ns, *delays_ns, 0)
+            self.starved = longest_ns > (now_ns - at_ns) / 4
+        self._last_check = now_ns, self._late_ns
 
-    def _grown_ns(self) -> list[int]:
-        """Run queue delay of each thread since the last look."""
+    def _new_delays_ns(self) -> list[int]:
+        """Run-queue delay of each thread since the last check."""
         try:
             names, _ = list_names(_OWN_TASKS, MAX_LISTED)
         except (OSError, FileLimitError):

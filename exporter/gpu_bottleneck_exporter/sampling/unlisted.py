@@ -1,7 +1,7 @@
-"""Processes that keep a GPU's memory though the driver lists none: children that outlived a main.
+"""Finds unlisted processes that retain GPU memory: orphaned children of a holder.
 
-A fork inherits the device nodes that its parent has open, and with them the parent's memory on the
-GPU, but has no context itself. So a data loader's worker that outlives its main is not listed.
+A fork inherits its parent's open device nodes, and with them the parent's GPU memory, but no
+context. So the driver does not list a data loader's worker that outlives its main.
 """
 
 from __future__ import annotations
@@ -20,55 +20,60 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 
 log = logging.getLogger(__name__)
 
-_SEARCH_SECONDS = 30.0
-"""Between two searches, which read the links of all descriptors of the machine: 4 µs each."""
-HELD_BYTES = 2**28
-"""As the rules' threshold held_bytes: a context takes more, monitoring tools take less."""
+MIN_HELD_BYTES = 2**28
+"""Memory in use from which a GPU is held, as the rules' threshold held_bytes: a context takes more,
+monitoring tools take less."""
 _MAX_PIDS = 32
-"""Per GPU."""
+"""Number of pids reported per GPU."""
 Nodes = Callable[[Identity], Collection[str]]
-"""The device nodes that a process with a context on a GPU has open; none if they are unknown."""
+"""Device nodes that a process with a context on a GPU has open; empty if unknown."""
 
 
-def is_kept(gpu: GpuSnapshot) -> bool:
+def has_unlisted_holder(gpu: GpuSnapshot) -> bool:
     """Whether memory is in use while no process is listed, not even one that only draws."""
-    memory, held = gpu.reading(Memory), gpu.reading(Processes)
-    if memory is None or held is None or memory.of_machine or gpu.identity.coherent:
+    memory, listed = gpu.reading(Memory), gpu.reading(Processes)
+    if memory is None or listed is None or memory.of_machine or gpu.identity.coherent:
         return False
-    return held.count == 0 and not held.bystanders and (memory.used_bytes or 0) >= HELD_BYTES
+    in_use = (memory.used_bytes or 0) >= MIN_HELD_BYTES
+    return in_use and listed.count == 0 and not listed.bystanders
 
 
 class UnlistedProcesses(Loop):
-    """Searches the machine for them while `gpus` shows a GPU whose memory is kept."""
+    """Searches all processes while `gpus` includes one with an unlisted holder."""
 
     def __init__(self, proc: Path, gpus: Callable[[], Iterable[GpuSnapshot]], nodes: Nodes) -> None:
-        """`proc`: the host's; `gpus` and `nodes` are called from this thread."""
-        super().__init__("unlisted", self._look, _SEARCH_SECONDS, log=log)
+        """`gpus` and `nodes` are called from this thread."""
+        # Every 30 s, as a search reads all descriptors' links, 4 µs each.
+        super().__init__("unlisted", self._update, 30.0, log=log)
         self._throttle = LogThrottle(log)
         self._proc = proc
         self._gpus = gpus
         self._nodes = nodes
         self.pids: Mapping[str, tuple[int, ...]] = {}
-        """Those found by the last search, by the GPU's uuid."""
+        """Pids by GPU uuid as of the last search."""
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         gpus = list(self._gpus())
-        divided = {gpu.identity.parent_uuid for gpu in gpus}
-        kept = [gpu.identity for gpu in gpus if is_kept(gpu) and gpu.identity.uuid not in divided]
-        wanted = {who.uuid: frozenset(nodes) for who in kept if (nodes := self._nodes(who))}
-        self.pids = self._search(wanted) if wanted else {}
-        for who in kept:
-            pids = self.pids.get(who.uuid)
-            if self._throttle.is_new(who.uuid, pids):
-                named = ", ".join(map(str, pids or ())) or "no process that we may look at"
+        parents = {gpu.identity.parent_uuid for gpu in gpus}
+        held = [
+            gpu.identity
+            for gpu in gpus
+            if has_unlisted_holder(gpu) and gpu.identity.uuid not in parents
+        ]
+        nodes_by_uuid = {gpu.uuid: frozenset(nodes) for gpu in held if (nodes := self._nodes(gpu))}
+        self.pids = self._search(nodes_by_uuid) if nodes_by_uuid else {}
+        for gpu in held:
+            pids = self.pids.get(gpu.uuid)
+            if self._throttle.is_new(gpu.uuid, pids):
+                holders = ", ".join(map(str, pids or ())) or "no accessible process"
                 text = "memory is in use, but the driver lists no process"
-                log.warning(text, {"gpu": who.index, "opened_by": named})
+                log.warning(text, {"gpu": gpu.index, "opened_by": holders})
 
-    def _search(self, wanted: Mapping[str, frozenset[str]]) -> Mapping[str, tuple[int, ...]]:
-        opened: dict[str, list[int]] = {uuid: [] for uuid in wanted}
+    def _search(self, nodes_by_uuid: Mapping[str, frozenset[str]]) -> Mapping[str, tuple[int, ...]]:
+        pids: dict[str, list[int]] = {uuid: [] for uuid in nodes_by_uuid}
         for pid in processes(self._proc):
             links = {link for _, link in descriptors(self._proc, pid)} if pid != os.getpid() else ()
-            for uuid, nodes in wanted.items():
-                if nodes.issubset(links) and len(opened[uuid]) < _MAX_PIDS:
-                    opened[uuid].append(pid)
-        return {uuid: tuple(pids) for uuid, pids in opened.items()}
+            for uuid, nodes in nodes_by_uuid.items():
+                if nodes.issubset(links) and len(pids[uuid]) < _MAX_PIDS:
+                    pids[uuid].append(pid)
+        return {uuid: tuple(holders) for uuid, holders in pids.items()}
