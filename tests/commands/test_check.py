@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.driver.about import NO_GPU as NO_GPU_REMEDY
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, OF_DOWN, OF_ERRORS
 from gpu_bottleneck_exporter.driver.readings import Activity
 from gpu_bottleneck_exporter.jsontext import dumps
-from gpu_bottleneck_exporter.sampling.signals import _OF_THE_HOST
+from gpu_bottleneck_exporter.sampling.signals import _HOST_SIGNALS
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
 from gpu_bottleneck_exporter.settings import OPTIONAL_SIGNALS, Settings
 from support.board import Board
@@ -292,7 +292,7 @@ def test_what_somebody_does_without_is_no_gap(
 
 
 def test_one_can_do_without_each_signal_of_the_host_and_the_kubelet() -> None:
-    hosts = set(_OF_THE_HOST) - {"all_threads", "all_sockets", "all_processes"}
+    hosts = set(_HOST_SIGNALS) - {"all_threads", "all_sockets", "all_processes"}
     assert {*OPTIONAL_SIGNALS} == hosts | {"kubelet"}
 
 

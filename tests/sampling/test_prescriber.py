@@ -192,7 +192,7 @@ def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
     assert gpu.prescriber.last is None
     gpu.feed.family.unfollowed = frozenset({2})
     assert [stretch(7), stretch(7)] == [known, known], "of so many workers too little is known"
-    assert gpu.prescriber.turned == gpu.at_ns / SECOND
+    assert gpu.prescriber.last_change_at == gpu.at_ns / SECOND
 
 
 def test_what_was_found_is_of_the_processes_that_are_there(tmp_path: Path) -> None:

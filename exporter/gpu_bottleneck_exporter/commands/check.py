@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.nodeview.text import explained, label, verdict
 from gpu_bottleneck_exporter.nodeview.wire import MAX_ITEMS, document
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
-from gpu_bottleneck_exporter.sampling.signals import BUSY_TIME, OF_GPUS, lacking, signals
+from gpu_bottleneck_exporter.sampling.signals import BUSY_TIME, GPU_SIGNALS, lacking, signals
 from gpu_bottleneck_exporter.settings import Settings
 
 COMPLETE, WITH_GAPS = 0, 1
@@ -211,9 +211,9 @@ def missing_signals(
     for signal, remedy in sorted(signal_remedies(state).items()):
         if signal == "own_cpu":
             yield Gap(signal, "the exporter itself is starved of CPU", remedy)
-        elif signal in OF_GPUS:
+        elif signal in GPU_SIGNALS:
             without = [gpu.identity.index for gpu in lacking(state.gpus, signal)]
-            reader, *_ = OF_GPUS[signal]
+            reader, *_ = GPU_SIGNALS[signal]
             answers = (forbidden.get(index, {}).get(reader) for index in without)
             error = next(filter(None, answers), None)
             where = tuple(f"gpu {index}" for index in without)
