@@ -1,4 +1,4 @@
-"""Collectors: a subject's reading and the metric families made from it."""
+"""Collectors and their metric families."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpu_bottleneck_exporter.schedule import OFTEN_NS, STEADY_NS
 Kind = Literal["counter", "gauge", "histogram"]
 
 UNHURRIEDLY = STEADY_NS / 1e9
-"""Seconds between readings of gauges, and of counters that the driver itself keeps."""
+"""Seconds between readings of gauges and of the driver's own counters."""
 SLOWLY = OFTEN_NS / 1e9
-"""Seconds between readings that are costly for the driver or rarely change."""
+"""Seconds between readings that are costly or rarely change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric family; `labels` are those beyond the common ones."""
+    """A metric family; common labels are not in `labels`."""
 
     kind: Kind
     name: str
@@ -42,44 +42,43 @@ histogram = partial(_family, "histogram")
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A histogram sample: cumulative counts by upper bound, without +Inf, and the sum."""
+    """A histogram sample: cumulative counts by upper bound, without +Inf."""
 
     buckets: tuple[tuple[float, int], ...]
     sum: float
 
 
 Series = tuple[tuple[str, ...], float | Histogram]
-"""Label values in the order of the family's labels, and the value."""
+"""Label values in order, and the value."""
 
 K = TypeVar("K")
 S = TypeVar("S")
 _By = Mapping[K, float | None]
 Values = float | Histogram | _By[str] | _By[tuple[str, str]] | _By[tuple[str, ...]] | None
-"""Value of a family without labels, or values by label or tuple of labels. None: unknown."""
+"""Value, or values by label or tuple of labels; None: unknown."""
 Table = Mapping[Family, Callable[[S], Values]]
-"""Families, each with the function that extracts its values from a GPU, reading or machine."""
+"""Families, each with a function that extracts its values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """A subject, its reading of each GPU, and the families made from it."""
+    """A reading of each GPU and the families made from it."""
 
     name: str
     families: tuple[Family, ...]
     source: Callable[[GpuSnapshot], object]
-    """Part of a snapshot that the families show; None: no series."""
+    """Part of a snapshot that the families show."""
     series: Callable[..., list[list[Series]]]
-    """Series of each family for that part; a pure function."""
+    """Series of each family for that part."""
     read: Callable[[Device], Reading | None] | None = None
-    """None: uses only the readings of other collectors."""
     every_seconds: float = 0.0
-    """Interval of the readings; 0: every tick."""
+    """Interval; 0: every tick."""
     of_machine: bool = False
-    """Whether the families describe the host, without GPU labels."""
+    """Whether GPU labels are omitted."""
     on: bool = True
-    """Whether it is enabled by default."""
+    """Whether enabled by default."""
     on_demand: bool = False
-    """Whether a scrape refreshes a reading older than `every_seconds`; rarely read without one."""
+    """Whether scrapes refresh older readings; rarely read otherwise."""
 
 
 def collector(
@@ -89,12 +88,12 @@ def collector(
     read: Callable[[Device], Reading | None] | None = None,
     every_seconds: float = 0.0,
 ) -> Collector:
-    """A collector whose families are `table`, applied to `source` of each GPU."""
+    """A collector that applies `table` to `source` of each GPU."""
     return Collector(name, tuple(table), source, partial(series, table), read, every_seconds)
 
 
 def latest(kind: type[S]) -> Callable[[GpuSnapshot], S | None]:
-    """A source: the last reading of type `kind`."""
+    """The source of readings of type `kind`."""
     return lambda gpu: gpu.reading(kind)
 
 

@@ -1,4 +1,4 @@
-"""Reads one physical GPU and its MIG instances into their ledgers, in the GPU's own thread.
+"""Reads one physical GPU and its MIG instances into their ledgers.
 
 Schedules the collectors and isolates their failures from each other.
 """
@@ -48,21 +48,20 @@ from gpu_bottleneck_exporter.workload.owners import without_bystanders
 log = logging.getLogger(__name__)
 
 ERROR_EVENT_MESSAGES = "error events cannot be counted", "error events are reported again"
-"""Log messages for a failure of the driver's event reporting and for its recovery."""
+"""Log messages for a failure and for its end."""
 _RETAINED_INTERVALS = 3
-"""Lifetime of a reading in its collector's intervals: one may fail and the next be late."""
+"""Lifetime of a reading in intervals: one may fail and the next be late."""
 
 
 class Outcome(NamedTuple):
     """The last result of a collector on one GPU or MIG instance."""
 
     seconds: float
-    """Duration of the last read."""
     last_success: float | None
-    """Unix time of the last successful read."""
+    """Unix time."""
     error: str | None = None
     down: bool = False
-    """Whether it failed because the whole GPU is down."""
+    """Whether the whole GPU is down."""
 
     @property
     def success(self) -> bool:
@@ -72,31 +71,27 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class OpenDevice:
-    """An open device: its schedule, unsupported readings and unpublished data."""
+    """An open device: schedule, errors and unpublished data."""
 
     device: Device
     ledger: GpuLedger
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     due_ns: dict[str, int] = field(default_factory=dict)
     read_ns: dict[str, int] = field(default_factory=dict)
-    """Time of the last read by collector."""
     refusals: Refusals = field(default_factory=Refusals)
-    """Unsupported readings by collector."""
     forbidden: dict[str, str] = field(default_factory=dict)
-    """Error of the driver by collector that lacks a permission."""
-    free_bytes: int | None = None
-    """Minimum memory in use without a holder; None until confirmed by two empty lists."""
+    """Driver errors by collector without permission."""
+    baseline_bytes: int | None = None
+    """Memory in use without holders."""
     used_bytes: int | None = None
-    """Memory in use at the last reading; None if the GPU was held since."""
+    """Memory in use at the last reading without a holder since."""
     readings: dict[type[Reading], tuple[int, Reading]] = field(default_factory=dict)
-    """Unpublished readings by type, each with its time."""
     windows: list[Window] = field(default_factory=list)
-    """Unpublished utilization windows."""
     carry: Carry = field(default_factory=dict)
-    """State of `split` from tick to tick."""
+    """State of `split`."""
 
     def failure_text(self, error: DriverError | None) -> str | None:
-        """The error message of one reading. Raises errors of the whole GPU."""
+        """The error message. Raises errors of the whole GPU."""
         if isinstance(error, GPU_WIDE_ERRORS):
             with suppress(Unsupported):
                 self.device.check()
@@ -114,10 +109,10 @@ class GpuReader:
         settings: Settings,
         watch: HostSampler | None = None,
     ) -> None:
-        """Without `watch`, no idle time is attributed and no tick published."""
+        """`watch` attributes idle time; without it, no tick is published."""
         self.index = index
         self.event_error: str | None = None
-        """Reason why the GPU does not report error events, if it should."""
+        """Reason why error events are missing."""
         self.implausible: dict[str, int] = {}
         """Implausible values dropped, by collector."""
         self._watch = watch
@@ -129,21 +124,20 @@ class GpuReader:
         self._holder_collectors = [
             c for c in self._collectors if c.name in {"processes", "memory", "power"}
         ]
-        """Collectors of the holders, and of the energy attributed when they change."""
+        """Collectors of holders, and of the energy to attribute when they change."""
         self._settings = settings
         self._tick_ns = self._interval_ns = int(settings.interval_seconds * 1e9)
-        """Shortest interval between ticks, and the current one."""
+        """Minimum and current interval between ticks."""
         self._on_demand = {
             c.name: int(c.every_seconds * 1e9) or self._tick_ns
             for c in self._collectors
             if c.on_demand or not c.every_seconds
         }
-        """Maximum age of a reading at a scrape, by collector."""
+        """Maximum age at a scrape by collector."""
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
         self._last_request = 0, 1
-        """Monotonic time of the last `request_refresh`, and the interval between the last two."""
+        """Time of the last scrape, and the interval before it, in ns."""
         self._has_ring = False
-        """Whether the driver buffers utilization between ticks."""
         self._sees_all_holders = (
             driver.about.sees_all_namespaces or in_hosts_pid_namespace(settings.procfs) is not False
         )
@@ -152,12 +146,10 @@ class GpuReader:
         self._answered = False
         """Whether a reading has succeeded since the last tick."""
         self._answered_ns = 0
-        """Monotonic time of the last successful reading."""
         self._supports_check = False
-        """Whether `Device.check` has ever succeeded."""
 
     def snapshots(self, now_ns: int) -> tuple[GpuSnapshot, ...]:
-        """The GPU and its MIG instances as of the last readings."""
+        """The GPU and its MIG instances."""
         return tuple(opened.ledger.snapshot(now_ns) for opened in self._opened)
 
     def down_snapshots(self, now_ns: int) -> list[GpuSnapshot]:
@@ -167,12 +159,12 @@ class GpuReader:
         return [ledger.down(now_ns) for ledger in ledgers or [unknown]]
 
     def outcomes(self) -> list[tuple[str, Outcome]]:
-        """The last result of each collector on each device that supports it."""
+        """Outcomes by collector and device."""
         return [pair for opened in self._opened for pair in list(opened.outcomes.items())]
 
     @property
     def forbidden(self) -> dict[str, str]:
-        """The driver's error by collector that lacks a permission on the physical GPU."""
+        """Driver errors of the physical GPU by collector without permission."""
         opened = self._opened
         return dict(opened[0].forbidden) if opened else {}
 
@@ -183,7 +175,7 @@ class GpuReader:
                 ledger.add_error(code)
 
     def open(self) -> None:
-        """Open the GPU and its instances; known ones keep their ledgers. Raises DriverError."""
+        """Open the devices; known ones keep their ledgers. Raises DriverError."""
         self.close()
         devices = self._driver.open(self.index)
         before = self._ledgers
@@ -196,7 +188,7 @@ class GpuReader:
             if self._watch is not None:
                 self._watch.forget(uuid)
         self._opened = tuple(OpenDevice(d, self._ledgers[d.identity.uuid]) for d in devices)
-        # Other calls do not count: a GPU may support only calls that are due every 10 s.
+        # Only `check` counts: a GPU may support only calls that are due every 10 s.
         with suppress(DriverError):
             devices[0].check()
             self._supports_check = True
@@ -208,16 +200,13 @@ class GpuReader:
             opened.device.close()
 
     def interval(self) -> float:
-        """Seconds between ticks; up to four times the usual for a steady GPU with a ring.
-
-        The bound without scrapes is the ring's 10 s, over which feeders are judged, too.
-        """
+        """Seconds between ticks: four times the usual for a steady GPU, within its ring's 10 s."""
         usual = self._settings.interval_seconds
         if self._watch is None or not self._has_ring or len(self._opened) > 1:
             return usual
         ledger = self._opened[0].ledger
         feed = self._watch.feed(ledger.identity.uuid)
-        # A short-lived process on an unallocated GPU must be noticed before it exits.
+        # On an unallocated GPU, notice short-lived processes.
         if (
             feed is None
             or not feed.pace.lasts
@@ -239,7 +228,7 @@ class GpuReader:
             self.open()
 
     def read(self) -> int:
-        """Read due collectors; returns the monotonic end time in ns. Raises DriverError."""
+        """Read due collectors; returns the monotonic end in ns. Raises DriverError."""
         self._watch_errors()
         self._interval_ns = int(self.interval() * 1e9)
         for opened in self._opened:
@@ -251,10 +240,7 @@ class GpuReader:
         return now_ns
 
     def _tick(self, opened: OpenDevice, collectors: Sequence[Collector]) -> None:
-        """Read, integrate and publish due collectors.
-
-        Windows are published at once, as the next call may hang; readings also after an error.
-        """
+        """Read due collectors; publish windows at once, as the next call may hang."""
         opened.readings, opened.windows = {}, []
         try:
             for collector in collectors:
@@ -269,12 +255,12 @@ class GpuReader:
         if self._watch is not None and opened.readings:
             tick = self._attributed(self._watch, opened)
             for note in (opened.ledger.note, *self._watch.subscribers):
-                with self._throttle.guarded("noting a tick", uuid=tick.gpu.uuid):
+                with self._throttle.guarded("publishing a tick", uuid=tick.gpu.uuid):
                     note(tick)
         opened.readings, opened.windows = {}, []
 
     def _attributed(self, watch: HostSampler, opened: OpenDevice) -> Tick:
-        """The tick with its idle time by `waiting_on`; all of it is unknown after an error."""
+        """The tick with idle time by `waiting_on`, unknown after an error."""
         gpu, now_ns, windows = opened.ledger.identity, time.monotonic_ns(), opened.windows
         holders = opened.ledger.holders(now_ns)
         if not windows:
@@ -283,7 +269,7 @@ class GpuReader:
         holder_count, bucket = None if holders is None else len(holders), None
         stalls = split(windows, holder_count, None, engine=engine)
         if holders and stalls:
-            with self._throttle.guarded("explaining the idle time", uuid=gpu.uuid):
+            with self._throttle.guarded("attributing idle time", uuid=gpu.uuid):
                 start_ns = windows[0].end_ns - windows[0].duration_ns
                 bucket = watch.explaining(gpu.uuid, start_ns, windows[-1].end_ns)
                 stalls = split(windows, holder_count, bucket, opened.carry, engine)
@@ -291,7 +277,7 @@ class GpuReader:
         return Tick(gpu, now_ns, holders, opened.readings, windows, stalls, storage)
 
     def _raise_if_silent(self, now_ns: int) -> None:
-        """Raise the driver's error if no reading has succeeded within the deadline."""
+        """Raise DriverError if no reading has succeeded within the deadline."""
         silent = not self._answered and now_ns - self._answered_ns > self._deadline_ns
         if silent:
             try:
@@ -305,14 +291,14 @@ class GpuReader:
         self._answered = False
 
     def request_holders(self, uuids: Collection[str]) -> bool:
-        """Make the holders of those of `uuids` that it reads due; returns whether any is."""
+        """Make the holders of its GPUs among `uuids` due; returns whether it has any."""
         mine = [opened for opened in self._opened if opened.ledger.identity.uuid in uuids]
         for opened in mine:
             opened.due_ns["processes"] = 0
         return bool(mine)
 
     def request_refresh(self, now_ns: int) -> bool:
-        """Make outdated readings on demand due; returns whether there are any. Thread-safe."""
+        """Make outdated readings due; returns whether there are any. Thread-safe."""
         self._last_request = now_ns, max(now_ns - self._last_request[0], 1)
         old = [
             (opened, name)
@@ -325,7 +311,7 @@ class GpuReader:
         return bool(old)
 
     def _before_request_ns(self, now_ns: int) -> int:
-        """Time until a tick before the next expected request; long if none is expected."""
+        """Time until the tick before the next expected scrape; long if none is expected."""
         requested_ns, pause_ns = self._last_request  # one read: other threads write it
         ahead_ns = now_ns + self._tick_ns - requested_ns
         if ahead_ns > self._tick_ns + 2 * pause_ns:
@@ -353,7 +339,6 @@ class GpuReader:
         )
 
     def _count_implausible(self, collector: str, name: str, value: object) -> None:
-        """Count an implausible value; log the first of each field."""
         self.implausible[collector] = self.implausible.get(collector, 0) + 1
         if self._throttle.is_new(f"{collector} {name}", state=True):
             values = {"gpu": self.index, "collector": collector, "field": name}
@@ -371,7 +356,7 @@ class GpuReader:
         if collector.on_demand and (before is None or before.success):
             wait_ns = min(self._before_request_ns(began), _RETAINED_INTERVALS * every_ns)
             every_ns = max(every_ns, wait_ns)
-        # Half a tick early, or a slightly early tick would skip this collector.
+        # Half a tick early, as ticks jitter.
         opened.due_ns[name] = began + every_ns - self._tick_ns // 2
         opened.read_ns[name] = began
         try:
@@ -399,13 +384,13 @@ class GpuReader:
         opened.outcomes[name] = Outcome(seconds, last_success, error)
 
     def _read(self, collector: Collector, opened: OpenDevice) -> str | None:
-        """Read and record; returns the error. Raises Unsupported and errors of the whole GPU."""
+        """Read; returns the error. Raises Unsupported and errors of the whole GPU."""
         assert collector.read is not None  # noqa: S101 - `__init__` selects those
         every_ns = int(collector.every_seconds * 1e9)
         fresh_ns = self._interval_ns + max(self._deadline_ns, _RETAINED_INTERVALS * every_ns)
         try:
             reading = collector.read(opened.device)
-            if reading is None:  # a mean needs two readings: take the second at the next tick
+            if reading is None:  # a mean needs a second reading
                 opened.due_ns[collector.name] = 0
             else:
                 opened.refusals.answered(collector.name)
@@ -419,7 +404,7 @@ class GpuReader:
             raise
         except DriverError as error:
             return opened.failure_text(error)
-        except Exception as error:  # the one place that isolates collectors from each other
+        except Exception as error:  # isolates collectors from each other
             log.debug(
                 "collector failed", {"gpu": self.index, "collector": collector.name}, exc_info=True
             )
@@ -445,17 +430,17 @@ class GpuReader:
         if isinstance(reading, Utilization):
             self._has_ring = bool(reading.gpu)
         if isinstance(reading, Video) and opened.ledger.engine_share(now_ns):
-            opened.due_ns["video"] = 0  # each tick while an engine works: it explains idle time
+            opened.due_ns["video"] = 0  # an active engine explains idle time
         if isinstance(reading, Processes) and opened.ledger.holders(now_ns) != before:
-            opened.due_ns["power"] = 0  # the energy so far belongs to the previous holders
+            opened.due_ns["power"] = 0  # attribute energy to the previous holders
         if isinstance(reading, (Processes, Memory)):
             self._expect_holder(opened, reading)
 
     def _expect_holder(self, opened: OpenDevice, reading: Processes | Memory) -> None:
-        """Detect a new holder by its context's memory, which is cheaper to read than processes.
+        """Detect new holders by their memory, which is cheaper to read than processes.
 
-        The baseline is read between two empty lists, so that no holder's memory is in it. Not
-        for coherent memory, which the kernel uses as well.
+        The baseline, read between two empty lists, is free of holders. Coherent memory has none,
+        as the kernel uses it.
         """
         if opened.ledger.identity.coherent:
             return
@@ -464,11 +449,11 @@ class GpuReader:
             return
         opened.due_ns["memory"] = 0
         if isinstance(reading, Processes):
-            opened.free_bytes = opened.used_bytes
+            opened.baseline_bytes = opened.used_bytes
         elif (used := reading.used_bytes) is not None:
             opened.used_bytes = used
             # Any context takes more than 16 MiB.
-            if opened.free_bytes is None or used - opened.free_bytes >= 16 * 2**20:
+            if opened.baseline_bytes is None or used - opened.baseline_bytes >= 16 * 2**20:
                 opened.due_ns["processes"] = 0
             else:
-                opened.free_bytes = min(opened.free_bytes, used)
+                opened.baseline_bytes = min(opened.baseline_bytes, used)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """The host as of `at_ns` (monotonic); `machine` is None if no collector needs it."""
+    """The host as of `at_ns` (monotonic); `machine` only if a collector needs it."""
 
     at_ns: int
     machine: Machine | None = None
@@ -34,7 +34,7 @@ class HostReader:
     def __init__(
         self, proc: Path, sysfs: Path, *, machine: bool, without: frozenset[str] = frozenset()
     ) -> None:
-        """`machine`: read it in addition to the signals; `without`: signals to omit."""
+        """`machine`: also read metrics; `without`: signals to omit."""
         self.snapshot: HostSnapshot | None = None
         self._proc = proc
         self._sysfs = sysfs
@@ -55,10 +55,10 @@ class HostReader:
         """Read the machine, and due signals.
 
         Args:
-            feeding: Pids of the GPUs' holders, on which some signals are tested.
-            complete: Signals determined by the caller: whether it could inspect everything.
-            watched: See `HostSnapshot`.
-            settled: Whether the holders are known or overdue; until then, no signals are read.
+            feeding: Pids on which signals are tested.
+            complete: Signals tested by the caller.
+            watched: Becomes part of the snapshot.
+            settled: Whether holders are known or overdue; signals are read only then.
         """
         now = time.monotonic_ns()
         holders = frozenset(feeding)
@@ -76,7 +76,7 @@ class HostReader:
             self._machine.close()
 
     def _update_signals(self, read: Mapping[str, bool]) -> None:
-        # A signal that cannot be tested now keeps its last value.
+        # Signals that cannot be tested now keep their value.
         signals = {**self._signals, **read}
         self._signals = {name: signals[name] for name in signals if name not in self._without}
         for name, available in sorted(self._signals.items()):

@@ -1,4 +1,4 @@
-"""The state of one GPU: totals, which survive failures, and the last readings."""
+"""The totals of one GPU, which survive failures, and its last readings."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from gpu_bottleneck_exporter.workload.join import UNASSIGNED, Assigned
 R = TypeVar("R")
 N = TypeVar("N", int, float)
 MIN_WORK_NS = 10_000_000_000
-"""Busy time, or time of a server without requests, from which a start counts as productive in ns.
+"""Busy time, or a server's time without requests, of a productive start in ns.
 
-A job that crashes at its start uses the GPU for less: to load weights, to try a batch."""
+A job that crashes early works less: it loads weights or tries a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +52,19 @@ class GpuTotals:
     pipe_ns: Mapping[str, int] = field(default_factory=dict)
     traffic_bytes: Mapping[str, float] = field(default_factory=dict)
     engine_ns: Mapping[str, int] = field(default_factory=dict)
-    """Busy time of video engines."""
     stall_ns: Mapping[str, int] | None = None
     storage_ns: Mapping[str, int] = field(default_factory=dict)
-    """Storage stalls by file system, where known."""
+    """Storage stalls by file system."""
     last_busy_ratio: float | None = None
     last_memory_ratio: float | None = None
     starts: int | None = None
-    """Jobs started on the GPU."""
     productive_starts: int | None = None
-    """Started jobs with `MIN_WORK_NS` of work; None also where busy time is not measured."""
+    """Starts with `MIN_WORK_NS` of work; None without busy time."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """A GPU as of `at_ns` (monotonic), with its fresh readings by type. Immutable, so lock-free."""
+    """A GPU as of `at_ns` (monotonic), with fresh readings by type. Immutable."""
 
     identity: Identity
     at_ns: int
@@ -76,25 +74,25 @@ class GpuSnapshot:
     system: System
     up: bool = True
     feeding: Feeding | None = None
-    """None if the feeders are unknown or outdated."""
+    """None: unknown or outdated."""
     assigned: Assigned = UNASSIGNED
     most_lanes: int | None = None
-    """Maximum number of PCIe lanes in use since the exporter started."""
+    """Maximum number of PCIe lanes since the start."""
     unlisted_pids: tuple[int, ...] | None = None
-    """Pids with its device open; None unless memory is in use and the driver lists no process."""
+    """Pids with its device open, if its memory is in use without a listed process."""
 
     def stale(self) -> GpuSnapshot:
-        """A copy that remains true long after `at_ns`: without readings and most totals."""
+        """A copy without outdated data: readings and most totals."""
         return replace(self, totals=GpuTotals(lost_ns=self.totals.lost_ns), readings={})
 
     def reading(self, kind: type[R]) -> R | None:
-        """The last reading of type `kind`; None if it failed or is stale."""
+        """The last reading of type `kind`; None if failed or stale."""
         reading = self.readings.get(kind)
         return reading if isinstance(reading, kind) else None
 
 
 class _Sums(Generic[N]):
-    """Running sums by name, each with its monotonic expiry time."""
+    """Sums by name, each with its expiry time."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[N, int]] = {}
@@ -109,24 +107,22 @@ class _Sums(Generic[N]):
 
 
 class Starts:
-    """Counts job starts on one GPU.
+    """Counts job starts on one GPU, except of jobs older than the exporter.
 
-    A job starts when processes hold the GPU and the initial ones of the previous job have exited.
-    Further processes of a job are no start, nor are jobs older than the exporter.
+    A job starts when the GPU is held and the previous job's initial processes have exited.
     """
 
     def __init__(self) -> None:
         self.total: int | None = None
-        """None until the GPU's processes are known."""
+        """None until processes are known."""
         self.productive = 0
-        """Starts with `MIN_WORK_NS` of work."""
         self._holders: frozenset[int] = frozenset()
         """Running initial processes of the current job."""
         self._worked_before_ns: int | None = None
-        """Total work at the current job's start; None once it is productive, or without a start."""
+        """Total work at the current start; None once productive."""
 
     def record_holders(self, pids: frozenset[int], worked_ns: int) -> None:
-        """Record the GPU's processes at a total work of `worked_ns`."""
+        """Record the holders at a total work of `worked_ns`."""
         self.record_work(worked_ns)
         if self.total is None:
             self.total, self._holders = 0, pids
@@ -137,7 +133,7 @@ class Starts:
             self._holders, self._worked_before_ns = pids, worked_ns
 
     def record_work(self, worked_ns: int) -> None:
-        """Record the total work, which the driver may report after the job's exit."""
+        """Record the total work, also after the job's exit."""
         before_ns = self._worked_before_ns
         if before_ns is not None and worked_ns - before_ns >= MIN_WORK_NS:
             self.productive += 1
@@ -145,7 +141,7 @@ class Starts:
 
 
 class GpuLedger:
-    """The state of one GPU or MIG instance. Single writer: its worker's thread."""
+    """The state of a GPU or MIG instance. Single writer: its worker."""
 
     def __init__(self, identity: Identity, system: System, tick_ns: int) -> None:
         self.identity = identity
@@ -160,12 +156,12 @@ class GpuLedger:
         self._tick_ns = tick_ns
         self._engines: dict[str, Integrator] = {}
         self._idle_engines: dict[str, tuple[int, Ring]] = {}
-        """Time and newest sample of the last reading by idle engine."""
+        """Time and newest sample by idle engine."""
         self._engine_ns = _Sums[int]()
         self._engine_share: tuple[int, float] = (0, 0.0)
         """Expiry time and value of `engine_share`."""
         self._fresh_ns = 0
-        """Lifetime of a utilization reading."""
+        """Lifetime of utilization readings."""
         self._readings: dict[type[object], tuple[int, Reading]] = {}
         self._last_busy: float | None = None
         self._last_memory: float | None = None
@@ -176,10 +172,7 @@ class GpuLedger:
         self._starts = Starts()
 
     def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
-        """Add a reading with a lifetime of `fresh_ns`; returns its utilization windows.
-
-        `note` adds their idle time.
-        """
+        """Add a reading with a lifetime of `fresh_ns`; returns utilization windows for `note`."""
         self._readings[type(reading)] = now_ns + fresh_ns, reading
         if isinstance(reading, Utilization):
             self._fresh_ns = fresh_ns
@@ -209,7 +202,7 @@ class GpuLedger:
             self._storage_ns[place] = self._storage_ns.get(place, 0) + tick.storage.get(place, 0)
 
     def holders(self, now_ns: int) -> frozenset[int] | None:
-        """Pids of the holders; None if unreadable or possibly hidden."""
+        """Pids of the holders; None: unreadable or hidden."""
         until_ns, reading = self._readings.get(Processes, (0, None))
         if not isinstance(reading, Processes) or now_ns > until_ns:
             return None
@@ -218,12 +211,12 @@ class GpuLedger:
         return frozenset(process.pid for process in reading.processes)
 
     def engine_share(self, now_ns: int) -> float:
-        """Busy share (0-1) of the busiest video engine at its last reading; 0 if stale."""
+        """Busy share (0-1) of the busiest video engine; 0 if stale."""
         until_ns, share = self._engine_share
         return share if now_ns <= until_ns else 0.0
 
     def without_utilization(self) -> None:
-        """Take busy time from `Activity` until the next reading of `Utilization` (MIG)."""
+        """Take busy time from `Activity` until the next `Utilization`."""
         self._samples_utilization = False
 
     def add_error(self, code: int) -> None:
@@ -249,7 +242,7 @@ class GpuLedger:
         )
 
     def down(self, now_ns: int) -> GpuSnapshot:
-        """The state of a GPU that does not respond: identity and errors, no readings."""
+        """The state of an unresponsive GPU: identity and errors."""
         totals = GpuTotals(lost_ns=self._busy.lost_ns)  # summed over all GPUs
         return GpuSnapshot(self.identity, now_ns, totals, {}, self.errors, self._system, up=False)
 
@@ -274,7 +267,7 @@ class GpuLedger:
     def _engine_windows(
         self, engine: str, now_ns: int, ring: Ring | None, percent: int | None
     ) -> list[Window]:
-        """Windows of a video engine; none while it is idle, to save CPU time."""
+        """Windows of a video engine; none while idle, to save CPU."""
         if ring and len(ring) == 1 and ring[0].percent == 0:
             self._idle_engines[engine] = now_ns, ring
             return []
@@ -315,7 +308,7 @@ class GpuLedger:
         return self._busy.active_ns + (self._stall_ns or {}).get(REQUESTS, 0)
 
     def _totals(self, now_ns: int) -> GpuTotals:
-        """Current totals: an outdated one would look like an idle GPU."""
+        """Totals without outdated ones, which would look like idleness."""
         busy, memory, starts = self._busy, self._memory, self._starts
         starts.record_work(self._worked_ns())
         measures_memory = self._is_current(memory, now_ns) and self._memory_is_measured()
@@ -348,13 +341,13 @@ class GpuLedger:
         )
 
     def _memory_is_measured(self) -> bool:
-        # GPUs with unified memory always report 0 %, which is plausible only until a kernel runs.
+        # Unified memory always reports 0 %: plausible only until a kernel runs.
         memory = self._memory
         return memory.observed_ns > 0 and (memory.active_ns > 0 or self._busy.active_ns == 0)
 
 
 def _ratio(windows: list[Window], ring: Ring | None, percent: int | None) -> float | None:
-    """Busy share (0-1) of the tick: from its windows, else from the driver's single reading."""
+    """Busy share (0-1): from windows, else from the driver's single reading."""
     observed, active = sums(windows)
     if observed:
         return active / observed

@@ -1,4 +1,4 @@
-"""Aggregates each GPU and its feeders over intervals of a few seconds for recommendations."""
+"""Aggregates GPUs and their feeders over intervals for recommendations."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.schedule import LONG_NS
 
 _MIN_STRETCH_NS = 3_900_000_000
-"""Minimum length of an interval: feeders are counted every 4 s, or more often."""
+"""Minimum interval: feeders are counted every 4 s or more often."""
 _SATURATED_SHARE = 0.9
-"""Busy share of a disk or interface beyond which more requests only queue."""
+"""Busy share of a disk or interface above which requests only queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,19 @@ class Mark:
 
     at_ns: int
     time_ns: Mapping[str, int]
-    """Time of the GPU by `busy` and `waiting_on`."""
+    """GPU time by `busy` and `waiting_on`."""
     mains: frozenset[Started]
     starts: int
     host: HostSnapshot | None
     received: int | None
-    """Bytes received since the job's first sample."""
+    """Bytes since the job's first sample."""
 
 
 class Prescriber:
     """Recommends a setting for one GPU. Only `note` may be called from the GPU's thread."""
 
     def __init__(self, proc: Path, sysfs: Path, meter: SpreadMeter | None = None) -> None:
-        """`meter`: shared by all GPUs; without it, the variance of batch times is unknown."""
+        """`meter` is shared by all GPUs."""
         self._proc = proc
         self._sysfs = sysfs
         self._meter = meter
@@ -64,9 +64,9 @@ class Prescriber:
         self._memory_due_ns = 0
         self._limit_until_ns = 0
         self.idle_mains: frozenset[Started] = frozenset()
-        """Mains of an idle GPU, for which a recommendation may claim resources."""
+        """Mains of an idle GPU, which may get free resources."""
         self.last: Observed | None = None
-        """The last interval; None if unknown."""
+        """The last interval, if known."""
         self._rivals = 1
         self._ranks: Sequence[Prescriber] = ()
 
@@ -84,8 +84,7 @@ class Prescriber:
     ) -> Outlook:
         """The current recommendation; starts a new interval if this one is long enough.
 
-        `rivals`: number of jobs that share the free resources, including this one. `ranks`: the
-        job's GPUs with other processes.
+        `rivals`: number of jobs that share free resources. `ranks`: the job's other processes.
         """
         self._rivals, self._ranks = rivals, ranks
         now_ns = feed.last_count_ns
@@ -123,7 +122,7 @@ class Prescriber:
 
     @property
     def last_change_at(self) -> float:
-        """Monotonic seconds of the last change of a setting of its job."""
+        """Monotonic seconds of the job's last change of a setting."""
         return self._keeper.last_change_at
 
     def _with_feeders(  # noqa: PLR0913, PLR0917 - all inputs of a model
@@ -175,7 +174,7 @@ class Prescriber:
         )
 
     def _spread(self, feed: FeederGroup, now_ns: int) -> float | None:
-        """Spread of batch times, if one main has one worker."""
+        """Spread of batch times of a single worker."""
         if self._meter is None or len(feed.mains) != 1 or len(feed.workers) != 1:
             return None
         main, worker = (
@@ -190,7 +189,7 @@ class Prescriber:
     def _limit_cores(
         self, feed: FeederGroup, feeding: Feeding | None, now_ns: int, *, idle: bool
     ) -> float | None:
-        """The CPU limit; of a GPU that remains busy, the snapshot's, which costs nothing."""
+        """The CPU limit; for a busy GPU from the snapshot, which is free."""
         if idle:
             # Raising the limit may make it busy.
             self._limit_until_ns = now_ns + LONG_NS
@@ -199,7 +198,7 @@ class Prescriber:
         return feeding.job.limits.cpu_cores if feeding else None
 
     def _worker_memory(self, feed: FeederGroup, now_ns: int) -> float | None:
-        """Private memory of one worker in bytes."""
+        """Private bytes of one worker."""
         if not feed.workers:
             self._worker_bytes, self._memory_due_ns = None, 0
         elif now_ns >= self._memory_due_ns:
@@ -212,7 +211,6 @@ class Prescribers:
     """The prescribers of all GPUs."""
 
     def __init__(self, proc: Path, sysfs: Path) -> None:
-        """`proc`, `sysfs`: the host's."""
         self._shared = proc, sysfs, SpreadMeter(proc)
         self._by_uuid: dict[str, Prescriber] = {}
 
@@ -229,7 +227,7 @@ class Prescribers:
         feeding: Feeding | None,
         host: HostSnapshot | None,
     ) -> Outlook:
-        """The recommendation for GPU `uuid`; `feeds`: the feeders of all GPUs."""
+        """The recommendation for GPU `uuid`; `feeds` covers all GPUs."""
         feed, prescribers = feeds[uuid], self._by_uuid
         for new in feeds.keys() - prescribers.keys():
             prescribers[new] = Prescriber(*self._shared)
@@ -253,7 +251,7 @@ class Prescribers:
 
 
 def _without_feeders(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | None:
-    """The part of an observation that costs no samples of feeders."""
+    """The interval without samples of feeders."""
     stalls = {name: ns - mark.time_ns.get(name, 0) for name, ns in now.time_ns.items()}
     total_ns = sum(stalls.values())
     if total_ns <= 0:
@@ -269,10 +267,7 @@ def _without_feeders(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | Non
 
 
 def _data_rate(bucket: Bucket, before: Mark, now: Mark, plain: Observed) -> float | None:
-    """Bytes per second read by main and workers, or received if they wait for the network.
-
-    Received bytes are all those of the job's network namespace.
-    """
+    """Bytes per second read, or received by the network namespace if the GPU waits for that."""
     if plain.stalls.get(stall.NETWORK, 0.0) > plain.idle / 2:
         if before.received is None or now.received is None:
             return None
@@ -302,7 +297,7 @@ class Machines(NamedTuple):
     seconds: float
 
     def rates(self, name: str) -> dict[str, float]:
-        """Increase per second of the counters in field `name`, by device."""
+        """Rates per second of counter field `name` by device."""
         before, now = getattr(self.before, name), getattr(self.now, name)
         return {
             device: (now[device] - before[device]) / self.seconds
@@ -319,7 +314,7 @@ def _machines(before: Mark, now: Mark) -> Machines | None:
 
 
 def _free_cores(machines: Machines | None, feeding: Feeding | None, used: float) -> float | None:
-    """Idle cores of the machine, at most those on which the job may run."""
+    """Idle cores on which the job may run."""
     if machines is None:
         return None
     cpus, now = machines.now.cpus, machines.now.cpu_busy_seconds
@@ -332,7 +327,6 @@ def _free_cores(machines: Machines | None, feeding: Feeding | None, used: float)
 
 
 def _saturated(machines: Machines, sysfs: Path) -> bool:
-    """Whether a disk or network interface was saturated."""
     disks, received = machines.rates("disk_io_seconds"), machines.rates("network_receive_bytes")
     return any(share > _SATURATED_SHARE for share in disks.values()) or any(
         rate > _SATURATED_SHARE * _speed(sysfs, name) for name, rate in received.items() if rate

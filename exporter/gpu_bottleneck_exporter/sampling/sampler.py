@@ -1,4 +1,4 @@
-"""The sampler: opens the driver, runs a worker per GPU and detects hung ones."""
+"""Opens the driver, runs a worker per GPU and detects hung ones."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPENING = "opening the driver"
-"""The status until the driver first answers."""
+"""The initial status."""
 ACCESS_LOST_TIMEOUT_SECONDS = SELDOM_NS / 1e9
-"""Time after which a process without access to the driver exits: only a new one can recover."""
+"""Time without access to the driver after which the process exits: only a new one can recover."""
 STALL_TIMEOUT_SECONDS = LONG_NS / 1e9
-"""Time without progress after which a thread is stuck: a pass over all feeders takes ms."""
+"""Time after which a thread is stuck: a pass over all feeders takes milliseconds."""
 _EVENT_TIMEOUT_SECONDS = 1.0
-"""Timeout of the driver call that waits for error events, which delays a stop."""
+"""Timeout of the driver's wait for events, which delays a stop."""
 _FEEDER_COLLECTORS = frozenset({"stall", "prescription", "feeders", "workload", "stacks"})
 """Collectors that need the GPUs' holders watched."""
 
@@ -61,25 +61,21 @@ class SamplerState:
     system: System
     about: About
     collectors: frozenset[str]
-    """Names of the enabled collectors."""
     gpus: tuple[GpuSnapshot, ...]
     outcomes: tuple[tuple[str, Outcome], ...]
     driver_calls: int
     driver_seconds: float
     error_events: bool | None
-    """Whether all GPUs that support error events report them.
-
-    None without a driver or with the collector disabled.
-    """
+    """Whether all GPUs report their error events; None without driver or collector."""
     host: HostSnapshot | None = None
-    """None if it is not watched or outdated."""
+    """None: not watched, or outdated."""
     kubelet: KubeletState = NOT_QUERIED
     waited_for_cpu_seconds: float | None = None
-    """Run-queue delay of the exporter's threads; None if the kernel does not report it."""
+    """Run-queue delay of the exporter's threads; None: not reported."""
     starved: bool | None = None
-    """Whether the exporter reads late for lack of CPU; None: not known yet."""
+    """Whether the exporter lacks CPU; None: not known yet."""
     implausible: Mapping[str, int] = field(default_factory=dict)
-    """Implausible values dropped, by collector."""
+    """Implausible values by collector."""
 
 
 class Sampler:
@@ -93,9 +89,9 @@ class Sampler:
         on_fatal: Callable[[str], None],
         subscribers: Sequence[Subscriber] = (),
     ) -> None:
-        """`on_fatal` is called from a thread with the reason why the process must exit.
+        """`on_fatal` is called with the reason why the process must exit, from any thread.
 
-        `subscribers` are called with each tick, in the thread of its GPU.
+        `subscribers` are called with each tick, from its GPU's thread.
         """
         self._open_driver = open_driver
         self._collectors = collectors
@@ -107,11 +103,9 @@ class Sampler:
         self._workers: tuple[GpuWorker, ...] = ()
         self._error_events: bool | None = None
         self.status = OPENING
-        """A sentence for users."""
         self.remedy = NO_GPU
-        """The remedy for `status` if there is no GPU."""
         self._throttle = LogThrottle(log)
-        # Four checks per deadline: a late check must not make a worker look hung.
+        # Four checks per deadline, as a late check must not make workers look hung.
         self._beat_seconds = min(UNHURRIEDLY, settings.deadline_seconds / 4)
         self._own_cpu = OwnCpu(self._beat_seconds)
         self._deadline_ns = int(max(settings.deadline_seconds, 1.5 * SNAPSHOT_SECONDS) * 1e9)
@@ -127,19 +121,19 @@ class Sampler:
         self._watches = [watch for watch in watches if watch is not None]
         self._open_backoff, self._event_backoff = Backoff(), Backoff()
         self._access_lost_since: float | None = None
-        """Monotonic seconds since which the driver denies access; None: it does not."""
+        """Monotonic seconds of the first consecutive denial."""
         self._loop = Loop("sampler", self._supervise, self._beat_seconds, log=log)
         self._event_loop = Loop("xid", self._count_event, log=log)
 
     def start(self) -> None:
-        """Start the threads; does not wait for the driver."""
+        """Start the threads without waiting for the driver."""
         if self._watch is not None:
             self._watch.start()
         for loop in (*self._watches, self._loop):
             loop.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
-        """Stop the threads, except those hung in the driver, which remains open."""
+        """Stop the threads, except hung ones; the driver remains open."""
         loops = (*self._workers, self._loop, self._event_loop, *self._watches)
         for loop in loops:
             loop.stop(0.0)
@@ -155,9 +149,9 @@ class Sampler:
         return self._loop.alive
 
     def standstill(self, timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> str | None:
-        """A sentence about a thread that has stopped; None if all make progress.
+        """A sentence about a stuck thread, if any.
 
-        A hung driver does not count: only its GPU is down, and a new process would hang as well.
+        Hung driver calls do not count: a new process would hang, too.
         """
         if not self.alive:
             return f"the sampler has stopped: {self.status}"
@@ -174,16 +168,16 @@ class Sampler:
         return all(worker.attempted or worker.down(now) for worker in self._workers)
 
     def forbidden(self) -> dict[int, dict[str, str]]:
-        """The driver's error by GPU index and collector that lacks a permission."""
+        """Driver errors by GPU index and collector without permission."""
         return {worker.index: worker.reader.forbidden for worker in self._workers}
 
     def down(self) -> dict[int, Down]:
-        """Reasons and remedies of GPUs that are down, by index."""
+        """GPUs that are down, by index."""
         now = time.monotonic_ns()
         return {worker.index: down for worker in self._workers if (down := worker.down(now))}
 
     def refresh(self) -> None:
-        """Update outdated GPUs, feeders and host; takes milliseconds."""
+        """Update outdated snapshots; takes milliseconds."""
         until = time.monotonic() + REFRESH_SECONDS
         for worker in self._workers:  # in sequence: warm caches
             worker.refresh(until)
@@ -196,17 +190,17 @@ class Sampler:
         return self._watch.lines if self._watch else None
 
     def request_holders(self, uuids: Collection[str], *, now: bool) -> None:
-        """Have the holders of these GPUs read at the next tick, which may be `now`."""
+        """Have holders of GPUs read at the next tick, which may be `now`."""
         for worker in self._workers:
             worker.request_holders(uuids, now=now)
 
     def seek_name(self, container_id: str) -> None:
-        """Query the kubelet for the name of a container, which may exit soon."""
+        """Query the name of a container that may exit soon."""
         if self._kubelet:
             self._kubelet.seek(container_id)
 
     def state(self) -> SamplerState:
-        """The present state; cheap, and never waits for the driver."""
+        """The current state; never waits for the driver."""
         now = time.monotonic_ns()
         driver, workers = self._driver, self._workers
         return SamplerState(
@@ -253,7 +247,6 @@ class Sampler:
         return UnlistedProcesses(self._settings.procfs, gpus, nodes)
 
     def _with_unlisted(self, gpu: GpuSnapshot) -> GpuSnapshot:
-        """`gpu` with the unlisted processes that retain its memory."""
         pids = self._unlisted.pids.get(gpu.identity.uuid) if self._unlisted else None
         if pids is None or not has_unlisted_holder(gpu):
             return gpu
@@ -271,7 +264,7 @@ class Sampler:
         ]
 
     def _with_assignments(self, gpus: Sequence[GpuSnapshot]) -> tuple[GpuSnapshot, ...]:
-        """`gpus` with the allocations by kubelet and Slurm of those that are up."""
+        """`gpus` with the allocations by kubelet and Slurm."""
         if self._jobs is None or self._driver is None:
             return tuple(gpus)
         identities, assigned = [gpu.identity for gpu in gpus], {}
@@ -287,7 +280,7 @@ class Sampler:
         )
 
     def _with_feeding(self, gpu: GpuSnapshot, now_ns: int) -> GpuSnapshot:
-        """`gpu` with its feeders, if its holders are known and the feeders are recent."""
+        """`gpu` with recent feeders, if its holders are known."""
         if self._watch is None or gpu.reading(Processes) is None:
             return gpu
         feeding = self._watch.feeding(gpu.identity.uuid)
@@ -300,7 +293,7 @@ class Sampler:
         return host if host and now_ns - host.at_ns <= self._deadline_ns else None
 
     def _supervise(self) -> float:
-        """Open the driver; once it is open, detect hung GPUs."""
+        """Open the driver, then detect hung GPUs."""
         if self._driver is not None:
             self._check_workers()
             return self._beat_seconds
@@ -312,7 +305,7 @@ class Sampler:
             return 0.0
 
     def _open(self) -> float:
-        """Open the driver and start the workers; returns the pause before the next step."""
+        """Open the driver and start workers; returns the pause."""
         try:
             driver = self._open_driver()
         except DriverUnusable as error:
@@ -341,7 +334,7 @@ class Sampler:
             GpuWorker(index, driver, self._collectors, self._settings, watch, own_cpu=self._own_cpu)
             for index in range(count)
         )
-        # Workers before the driver: `ready` is true of a driver without workers.
+        # Workers first: `ready` is true of a driver without any.
         self._workers, self._driver = workers, driver
         self.remedy = NO_GPU
         self.status = f"watching {count} GPU{'' if count == 1 else 's'} ({driver.name} driver)"
@@ -386,7 +379,7 @@ class Sampler:
         self._on_fatal(reason)
 
     def _count_event(self) -> float:
-        """Wait for an error event; returns the pause after it."""
+        """Wait for an error event; returns the pause."""
         assert self._driver is not None  # noqa: S101 - started after it was opened
         began, event = time.monotonic(), None
         failure, kind = None, self._driver.about.error_event
@@ -398,7 +391,7 @@ class Sampler:
                 self._log_event(event, kind)
         except DriverError as error:
             failure = str(error)
-        except Exception as error:  # one bad event must not end the only thread that counts them
+        except Exception as error:  # a bad event must not end the thread
             log.debug("waiting for error events failed", exc_info=True)
             failure = f"{type(error).__name__}: {error}"
         self._error_events = failure is None
@@ -410,11 +403,11 @@ class Sampler:
         self._event_backoff = Backoff()
         if event is not None:
             return 0.0
-        # Some drivers return early; the event set queues the next event meanwhile.
+        # Some drivers return early; events queue up meanwhile.
         return max(began + _EVENT_TIMEOUT_SECONDS - time.monotonic(), 0.0)
 
     def _log_event(self, event: ErrorEvent, kind: str) -> None:
-        """Log `event`, once a minute per kind: a job can cause thousands."""
+        """Log once a minute per kind: a job can cause thousands."""
         minute = int(time.monotonic() / THROTTLE_SECONDS)
         if self._throttle.is_new(str(event), minute):
             log.warning("error event", {"gpu": event.index, "event": kind, "code": event.code})

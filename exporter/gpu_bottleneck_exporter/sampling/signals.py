@@ -1,4 +1,4 @@
-"""Availability of signals, substitutes for missing ones, and the health of collectors."""
+"""Availability of signals, their substitutes, and health of collectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 
 BUSY_TIME = "busy_time"
-"""Signal of a GPU whose busy time is known from any source."""
+"""Signal: busy time is known from any source."""
 GPU_SIGNALS: dict[str, tuple[str, type[readings.Reading], str | None]] = {
     BUSY_TIME: ("utilization", readings.Utilization, None),
     "utilization_samples": ("utilization", readings.Utilization, "gpu"),
@@ -29,7 +29,7 @@ _SUBSTITUTES: dict[str, tuple[tuple[type[readings.Reading], str, str], ...]] = {
     "energy": ((readings.Power, "watts", "use gpu_power_watts"),),
     "throttle_counters": ((readings.Throttle, "active", "only gpu_throttle_active is left"),),
 }
-"""Readings and fields that replace a signal, by preference, each with a phrase for users."""
+"""Replacements by signal: reading, field and phrase for users."""
 _HOST_SIGNALS: dict[str, set[str]] = {
     "psi_host": {"host"},
     "psi_cgroup": {"feeders"},
@@ -44,11 +44,11 @@ _HOST_SIGNALS: dict[str, set[str]] = {
     "cgroup_cpu": {"stall", "feeders"},
     "cgroup_memory": {"stall", "feeders"},
 }
-"""Names of collectors by signal that they read."""
+"""Collectors by signal."""
 
 
 def signals(state: SamplerState) -> dict[str, bool]:
-    """Availability, on the host or all GPUs, of each signal that an enabled collector reads."""
+    """Availability of the signals that enabled collectors read."""
     of_host = state.host.signals if state.host else {}
     available = {
         signal: of_host[signal]
@@ -69,7 +69,7 @@ def signals(state: SamplerState) -> dict[str, bool]:
 
 
 def lacking(gpus: Iterable[GpuSnapshot], signal: str) -> list[GpuSnapshot]:
-    """Boards that are up without `signal`, one of `GPU_SIGNALS`, on any of their MIG instances."""
+    """Boards that are up without GPU signal `signal` on any MIG instance."""
     gpus = [gpu for gpu in gpus if gpu.up]
     providers = {gpu.identity.index for gpu in gpus if _provides(gpu, signal)}
     return [gpu for gpu in gpus if _is_board(gpu) and gpu.identity.index not in providers]
@@ -83,7 +83,7 @@ def _provides(gpu: GpuSnapshot, signal: str) -> bool:
 
 
 def substitutes(signal: str, gpus: Collection[GpuSnapshot]) -> tuple[str, ...]:
-    """Distinct phrases on the substitutes of the boards that are up without `signal`."""
+    """Distinct phrases on replacements for `signal` where it is missing."""
     if signal not in _SUBSTITUTES:
         return ()
     choices, phrases = _SUBSTITUTES[signal], []
@@ -95,7 +95,6 @@ def substitutes(signal: str, gpus: Collection[GpuSnapshot]) -> tuple[str, ...]:
 
 
 def _is_board(gpu: GpuSnapshot) -> bool:
-    """Whether `gpu` is up and not a MIG instance."""
     return gpu.up and gpu.identity.parent_uuid is None
 
 
@@ -106,13 +105,13 @@ def _has(gpu: GpuSnapshot, kind: type[readings.Reading], name: str | None) -> bo
 
 
 def health(state: SamplerState) -> tuple[tuple[str, Outcome], ...]:
-    """Outcome of each collector over all GPUs: total seconds, oldest success, first error."""
+    """Outcomes by collector: total seconds, oldest success, first error."""
     return _health(state.outcomes)
 
 
 @lru_cache(maxsize=1)
 def _health(outcomes: tuple[tuple[str, Outcome], ...]) -> tuple[tuple[str, Outcome], ...]:
-    """The same, cached: a scrape needs it three times."""
+    """Cached, as a scrape needs it three times."""
     by_name: dict[str, list[Outcome]] = {}
     for name, outcome in outcomes:
         by_name.setdefault(name, []).append(outcome)

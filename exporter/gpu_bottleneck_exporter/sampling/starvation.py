@@ -1,4 +1,4 @@
-"""Detects that the exporter itself lacks CPU time and therefore samples late."""
+"""Detects that the exporter lacks CPU time."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from gpu_bottleneck_exporter.host.files import MAX_LISTED, FileLimitError, KeptF
 from gpu_bottleneck_exporter.schedule import OFTEN_NS, Every
 
 _OWN_TASKS = "/proc/self/task"
-"""Threads of this process, independent of --path.procfs."""
+"""This process, independent of --path.procfs."""
 
 
 def schedstat_of(thread: int) -> KeptFile:
-    """Scheduler statistics of a thread of this process, by native id."""
+    """Scheduler statistics of a thread by native id."""
     return KeptFile(f"{_OWN_TASKS}/{thread}/schedstat")
 
 
 def run_delay_ns(schedstat: KeptFile) -> int | None:
-    """Run-queue delay of a thread in ns since its start, without the current wait.
+    """Run-queue delay of a thread in ns, without the current wait.
 
-    None if the kernel does not report it. Source: the second field of
+    None: not reported. Source: the second field of
     /proc/PID/task/TID/schedstat (kernel: Documentation/scheduler/sched-stats.rst).
     """
     try:
@@ -29,35 +29,33 @@ def run_delay_ns(schedstat: KeptFile) -> int | None:
 
 
 class OwnCpu:
-    """Measures the exporter's time without a CPU in two ways.
+    """Measures the exporter's time without a CPU, by the kernel's counters of each thread.
 
-    The kernel's counters cover each thread. The delay of a periodic heartbeat works on any kernel
-    and detects more: a stopped process, and a GIL whose owner has no CPU.
+    Heartbeats work on any kernel and detect more: a stopped process, a GIL owner without CPU.
     """
 
     def __init__(self, beat_seconds: float) -> None:
-        """`beat_seconds`: the interval of `beat`."""
         self.starved: bool | None = None
-        """Whether a thread was starved in the last 10 s; None before that."""
+        """Whether a thread was starved in the last 10 s."""
         self.waited_seconds: float | None = None
-        """Run-queue delay of all threads since the start; None if the kernel does not report it."""
+        """Run-queue delay of all threads; None: not reported."""
         self._beat_ns = int(beat_seconds * 1e9)
         self._last_beat_ns: int | None = None
         self._late_ns = 0
         self._check_schedule = Every(OFTEN_NS)
         self._last_check: tuple[int, int] | None = None
-        """Time of the last check and `_late_ns` then."""
+        """Time and `_late_ns`."""
         self._delays_ns: dict[str, int] = {}
-        """Run-queue delay by thread at the last check."""
+        """Run-queue delay by thread."""
 
     def beat(self, now_ns: int) -> None:
-        """Record a heartbeat at monotonic time `now_ns`."""
+        """Record a heartbeat."""
         self._late_ns, self._last_beat_ns = self.late_ns(now_ns), now_ns
         if self._check_schedule.is_due(now_ns):
             self._check(now_ns)
 
     def late_ns(self, now_ns: int) -> int:
-        """Sum of the delays of all beats up to `now_ns`, including one that is overdue."""
+        """Total delay of the beats up to `now_ns`, including an overdue one."""
         if self._last_beat_ns is None:
             return 0
         return self._late_ns + max(now_ns - self._last_beat_ns - self._beat_ns, 0)
@@ -66,14 +64,13 @@ class OwnCpu:
         delays_ns = self._new_delays_ns()
         if self._last_check is not None:
             at_ns, late_ns = self._last_check
-            # The worst thread counts, as it may read a GPU. One that is delayed for a quarter of
-            # the time samples too late to attribute time to causes.
+            # Any thread may read a GPU; delayed for a quarter of the time, it samples too late.
             longest_ns = max(self._late_ns - late_ns, *delays_ns, 0)
             self.starved = longest_ns > (now_ns - at_ns) / 4
         self._last_check = now_ns, self._late_ns
 
     def _new_delays_ns(self) -> list[int]:
-        """Run-queue delay of each thread since the last check."""
+        """Run-queue delay by thread since the last check."""
         try:
             names, _ = list_names(_OWN_TASKS, MAX_LISTED)
         except (OSError, FileLimitError):

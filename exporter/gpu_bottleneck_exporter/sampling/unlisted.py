@@ -1,7 +1,7 @@
-"""Finds unlisted processes that retain GPU memory: orphaned children of a holder.
+"""Finds unlisted processes that retain GPU memory: orphans of a holder.
 
-A fork inherits its parent's open device nodes, and with them the parent's GPU memory, but no
-context. So the driver does not list a data loader's worker that outlives its main.
+A fork inherits device nodes and GPU memory, but no context: the driver does not list a data
+loader's worker that outlives its main.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 log = logging.getLogger(__name__)
 
 MIN_HELD_BYTES = 2**28
-"""Memory in use from which a GPU is held, as the rules' threshold held_bytes: a context takes more,
-monitoring tools take less."""
+"""Minimum memory of a holder (the rules' held_bytes): above monitoring tools, below contexts."""
 _MAX_PIDS = 32
-"""Number of pids reported per GPU."""
+"""Maximum number of reported pids per GPU."""
 Nodes = Callable[[Identity], Collection[str]]
-"""Device nodes that a process with a context on a GPU has open; empty if unknown."""
+"""Device nodes opened by a context on a GPU, if known."""
 
 
 def has_unlisted_holder(gpu: GpuSnapshot) -> bool:
-    """Whether memory is in use while no process is listed, not even one that only draws."""
+    """Whether memory is in use without a listed process, even for graphics."""
     memory, listed = gpu.reading(Memory), gpu.reading(Processes)
     if memory is None or listed is None or memory.of_machine or gpu.identity.coherent:
         return False
@@ -39,18 +38,18 @@ def has_unlisted_holder(gpu: GpuSnapshot) -> bool:
 
 
 class UnlistedProcesses(Loop):
-    """Searches all processes while `gpus` includes one with an unlisted holder."""
+    """Searches all processes while a GPU has an unlisted holder."""
 
     def __init__(self, proc: Path, gpus: Callable[[], Iterable[GpuSnapshot]], nodes: Nodes) -> None:
-        """`gpus` and `nodes` are called from this thread."""
-        # Every 30 s, as a search reads all descriptors' links, 4 µs each.
+        """`gpus`, `nodes`: called from this thread."""
+        # A search reads the links of all descriptors, 4 µs each.
         super().__init__("unlisted", self._update, 30.0, log=log)
         self._throttle = LogThrottle(log)
         self._proc = proc
         self._gpus = gpus
         self._nodes = nodes
         self.pids: Mapping[str, tuple[int, ...]] = {}
-        """Pids by GPU uuid as of the last search."""
+        """Pids by GPU uuid."""
 
     def _update(self) -> None:
         gpus = list(self._gpus())

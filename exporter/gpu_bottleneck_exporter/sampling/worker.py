@@ -1,4 +1,4 @@
-"""Reads each physical GPU in a thread of its own, so that a hung GPU blocks no other."""
+"""Reads each physical GPU in its own thread, as GPUs may hang."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from gpu_bottleneck_exporter.settings import MIN_SAMPLING_INTERVAL_SECONDS, Sett
 log = logging.getLogger(__name__)
 
 STAGGER_SECONDS = 0.001
-"""Offset between the ticks of two GPUs in seconds: caches stay warm, and threads do not contend
-for the GIL. A thread that wakes early by less has reached its tick."""
+"""Offset between GPUs' ticks, against contention for the GIL, and tolerance of an early wake-up."""
 
 
 class Down(NamedTuple):
-    """The reason why a GPU is down, and its remedy."""
+    """The reason and remedy of a GPU that is down."""
 
     reason: str
     remedy: str
@@ -43,7 +42,7 @@ class Down(NamedTuple):
 
 
 class GpuWorker(Loop):
-    """The thread that reads physical GPU `index` every tick."""
+    """Reads physical GPU `index` every tick."""
 
     def __init__(  # noqa: PLR0913 - dependencies of one GPU's reader
         self,
@@ -55,51 +54,45 @@ class GpuWorker(Loop):
         *,
         own_cpu: OwnCpu,
     ) -> None:
-        """`watch`: see `GpuReader`; `own_cpu` measures delays without driver calls."""
+        """`watch`: see `GpuReader`."""
         super().__init__(f"gpu{index}", self._read, log=log, last=self._close)
         self._throttle = LogThrottle(log)
         self.index = index
         self._own_cpu = own_cpu
         self.reader = GpuReader(index, driver, collectors, settings, watch)
         self.attempted = False
-        """Whether the first tick is over, successful or not."""
+        """Whether a tick has ended, successful or not."""
         self.access_lost_since: float | None = None
-        """Monotonic seconds since which the driver refuses every call; None: it does not."""
+        """Monotonic seconds of the first consecutive denial."""
         self.unusable: str | None = None
-        """Reason why only a new process can use the driver again."""
+        """Reason why the process must be replaced."""
         self._about = driver.about
         self._interval_seconds = settings.interval_seconds
         self._tick_ns = int(settings.interval_seconds * 1e9)
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
         self._refresh_pending = False
-        """Whether `refresh` waits for the next tick."""
         self._finished = threading.Condition()
-        """Notified at the end of a tick."""
         self._snapshots: tuple[GpuSnapshot, ...] = ()
         self._due_ns = time.monotonic_ns()
-        """Time of the next tick, or the end of the last one if that is later."""
+        """Next tick, or end of the last one if later."""
         self._late_ns = own_cpu.late_ns(self._due_ns)
         self._schedstat: KeptFile | None = None
-        """The thread's own schedstat, once it runs."""
         self._delay_ns: int | None = 0
-        """The thread's run-queue delay at the end of the last tick."""
+        """Run-queue delay at the end of the last tick."""
         self._down: Down | None = None
         self._retry = Backoff()
         self._up_since: float | None = None
-        """Monotonic seconds of the first tick since it was opened; None while it is down."""
+        """Monotonic seconds of the first tick; None while down."""
         self._layout_check = Every(SLOWLY)
 
     def down(self, now_ns: int) -> Down | None:
-        """The reason why this GPU is down; None while it is up."""
+        """Reason and remedy; None while the GPU is up."""
         if self._down or (hung := self.hung_seconds(now_ns)) is None:
             return self._down
         return Down(f"a driver call has not returned for {hung:.0f} s", self._about.hung)
 
     def hung_seconds(self, now_ns: int) -> float | None:
-        """Duration of the current driver call, if past the deadline.
-
-        Time without a CPU does not count towards the deadline.
-        """
+        """Duration of a driver call, if past the deadline without counting lack of CPU."""
         silent_ns = now_ns - self._due_ns
         if silent_ns <= self._deadline_ns or self._down:
             return None
@@ -107,10 +100,10 @@ class GpuWorker(Loop):
         return silent_ns / 1e9 if hung else None
 
     def _starved_ns(self, now_ns: int) -> int:
-        """Upper bound on the thread's time without a CPU since the last tick.
+        """Upper bound on the time without a CPU since the last tick.
 
-        Its own run-queue delay plus that of all threads, as it may wait for a lock whose owner
-        has no CPU. Time counted twice reports a hang late, but never blames the driver.
+        Run-queue delay plus the heartbeat's, as lock owners may lack CPU, too. Overlap only delays
+        the report of a hang.
         """
         late_ns = self._own_cpu.late_ns(now_ns) - self._late_ns
         delay_ns = run_delay_ns(self._schedstat) if self._schedstat else None
@@ -119,9 +112,9 @@ class GpuWorker(Loop):
         return late_ns + delay_ns - self._delay_ns
 
     def refresh(self, until: float) -> None:
-        """Update outdated snapshots with an early tick. Thread-safe.
+        """Update outdated snapshots until monotonic `until`. Thread-safe.
 
-        Waits for it until monotonic `until`, except for a GPU that is down or being read.
+        Does not wait for a GPU that is down or being read.
         """
         now_ns = time.monotonic_ns()
         old = self.reader.request_refresh(now_ns)
@@ -137,10 +130,7 @@ class GpuWorker(Loop):
                 )
 
     def request_holders(self, uuids: Collection[str], *, now: bool) -> None:
-        """Have the holders of these GPUs read at the next tick. Thread-safe.
-
-        With `now`, that is at once, or a minimum interval after the last tick.
-        """
+        """Have holders read at the next tick; `now`: a minimum interval after the last one."""
         if self.reader.request_holders(uuids) and now:
             self.wake()
 
@@ -152,29 +142,26 @@ class GpuWorker(Loop):
             self._finished.notify_all()
 
     def snapshots(self, now_ns: int) -> list[GpuSnapshot]:
-        """The GPU and its MIG instances; without readings while they are late or down."""
+        """The GPU and its MIG instances, without outdated readings."""
         if self.down(now_ns) is None:
             late = now_ns - self._due_ns > self._deadline_ns
             return [gpu.stale() for gpu in self._snapshots] if late else list(self._snapshots)
         return self.reader.down_snapshots(now_ns)
 
     def outcomes(self, now_ns: int) -> list[tuple[str, Outcome]]:
-        """The last result of each collector on each device that supports it."""
+        """Outcomes by collector and device."""
         outcomes, down = self.reader.outcomes(), self.down(now_ns)
         if down is None:
             return outcomes
         return [(name, last._replace(error=down.reason, down=True)) for name, last in outcomes]
 
     def _read(self) -> float:
-        """Open the GPU if needed and read it; returns the pause until the next tick in seconds.
-
-        After any error, the GPU is down and retried.
-        """
+        """Read the GPU, which is down after any error; returns the pause in seconds."""
         if self._schedstat is None:
             self._schedstat = schedstat_of(threading.get_native_id())
-            self._delay_ns = run_delay_ns(self._schedstat)  # opens it before other threads read it
+            self._delay_ns = run_delay_ns(self._schedstat)  # opened before other threads read it
         if self._up_since and time.monotonic_ns() < self._due_ns:  # woken early
-            # Processes may start and exit in numbers: at most a tick per minimum interval.
+            # Rate limit, as many processes may start and exit.
             until = self._snapshots[0].at_ns / 1e9 + MIN_SAMPLING_INTERVAL_SECONDS
             self.rest(0 if self._refresh_pending else until - time.monotonic())
             self._due_ns = min(self._due_ns, time.monotonic_ns())
@@ -185,7 +172,7 @@ class GpuWorker(Loop):
             self._read_open()
         except DriverError as error:
             self._fail(error)
-        except Exception as error:  # a bug must not end the only reader of this GPU
+        except Exception as error:  # a bug must not end the thread
             log.debug("reading a GPU failed", {"gpu": self.index}, exc_info=True)
             self._fail(DriverError(f"{type(error).__name__}: {error}"))
         else:
@@ -193,7 +180,7 @@ class GpuWorker(Loop):
             tick = _next_tick(time.monotonic(), usual, offset, self.reader.interval())
             self._due_ns = int(tick * 1e9)
             return max(tick - time.monotonic(), 0.0)
-        # A GPU that was up for less is flapping: the back-off continues.
+        # A flapping GPU retains its back-off.
         if self._up_since and time.monotonic() - self._up_since > LONG_NS / 1e9:
             self._retry = Backoff()
         self._up_since = None
@@ -205,7 +192,7 @@ class GpuWorker(Loop):
             self._schedstat.close()
 
     def _read_open(self) -> None:
-        """Open the GPU, or reopen it if its MIG instances have changed; then read it."""
+        """Open the GPU if needed, or follow its MIG layout; then read it."""
         if self._up_since is None:
             self.reader.open()
             self._tick()
@@ -226,7 +213,7 @@ class GpuWorker(Loop):
         self._log_state()
 
     def _log_state(self, error: DriverError | None = None) -> None:
-        """Log a change of the GPU's state or of the kind of `error`, whose text varies by call."""
+        """Log a change of state or of the kind of `error`, as its text varies by call."""
         kind = None if error is None else (type(error), error.remedy)
         texts = "GPU is down", "GPU is back"
         self._throttle.log_change(logging.ERROR, "gpu", kind, texts, gpu=self.index, err=self._down)
@@ -246,6 +233,6 @@ class GpuWorker(Loop):
 
 
 def _next_tick(now: float, usual: float, offset: float, interval: float) -> float:
-    """Monotonic seconds of the next tick: on a grid common to all GPUs, shifted by `offset`."""
+    """Monotonic seconds of the next tick, on the GPUs' common grid plus `offset`."""
     passed = (now - offset + STAGGER_SECONDS) // usual
     return passed * usual + interval + offset
