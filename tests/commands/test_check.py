@@ -229,7 +229,7 @@ def test_without_busy_time_it_does_not_work_and_nothing_is_said_to_stand_in(
     [
         ({"mig": [(0, 3)]}, "", "busy time comes from GPM"),
         ({"mig": [(0, 3)]}, "GpmSampleGet", "busy time comes from GPM"),
-        ({}, "DeviceGetSamples", "one reading per tick counts, which is coarser"),
+        ({}, "DeviceGetSamples", "one reading per tick, which is coarser"),
     ],
 )
 def test_busy_time_of_another_source_is_one(

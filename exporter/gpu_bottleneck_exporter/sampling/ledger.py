@@ -32,7 +32,7 @@ from gpu_bottleneck_exporter.workload.join import UNASSIGNED, Assigned
 R = TypeVar("R")
 N = TypeVar("N", int, float)
 MIN_WORK_NS = 10_000_000_000
-"""Busy time, or a server's time without requests, of a productive start in ns.
+"""Minimum work of a productive start in ns: busy time, or a server's time without requests.
 
 A job that crashes early works less: it loads weights or tries a batch."""
 

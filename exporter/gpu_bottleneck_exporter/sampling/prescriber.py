@@ -29,7 +29,7 @@ from gpu_bottleneck_exporter.sampling.discovery import Connections, ranks_beside
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.schedule import LONG_NS
 
-_MIN_STRETCH_NS = 3_900_000_000
+_MIN_INTERVAL_NS = 3_900_000_000
 """Minimum interval: feeders are counted every 4 s or more often."""
 _SATURATED_SHARE = 0.9
 """Busy share of a disk or interface above which requests only queue."""
@@ -84,11 +84,11 @@ class Prescriber:
     ) -> Outlook:
         """The current recommendation; starts a new interval if this one is long enough.
 
-        `rivals`: number of jobs that share free resources. `ranks`: the job's other processes.
+        `rivals`: number of jobs that share free resources. `ranks`: the job's GPUs of other mains.
         """
         self._rivals, self._ranks = rivals, ranks
         now_ns = feed.last_count_ns
-        if now_ns and not (self._mark and now_ns - self._mark.at_ns < _MIN_STRETCH_NS):
+        if now_ns and not (self._mark and now_ns - self._mark.at_ns < _MIN_INTERVAL_NS):
             self._close(feed, feeding, host, now_ns)
         outlook = self._keeper.outlook
         return outlook if outlook.mains == feed.started else NOTHING_KNOWN

@@ -23,11 +23,11 @@ GPU_SIGNALS: dict[str, tuple[str, type[readings.Reading], str | None]] = {
 """Collector, reading and required field by signal."""
 _SUBSTITUTES: dict[str, tuple[tuple[type[readings.Reading], str, str], ...]] = {
     "utilization_samples": (
-        (readings.Utilization, "gpu_percent", "one reading per tick counts, which is coarser"),
+        (readings.Utilization, "gpu_percent", "one reading per tick, which is coarser"),
         (readings.Activity, "graphics", "busy time comes from GPM"),
     ),
     "energy": ((readings.Power, "watts", "use gpu_power_watts"),),
-    "throttle_counters": ((readings.Throttle, "active", "only gpu_throttle_active is left"),),
+    "throttle_counters": ((readings.Throttle, "active", "only gpu_throttle_active is available"),),
 }
 """Replacements by signal: reading, field and phrase for users."""
 _HOST_SIGNALS: dict[str, set[str]] = {

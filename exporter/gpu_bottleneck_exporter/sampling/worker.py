@@ -82,7 +82,7 @@ class GpuWorker(Loop):
         self._down: Down | None = None
         self._retry = Backoff()
         self._up_since: float | None = None
-        """Monotonic seconds of the first tick; None while down."""
+        """Monotonic seconds of the first tick since it was opened; None while down."""
         self._layout_check = Every(SLOWLY)
 
     def down(self, now_ns: int) -> Down | None:
