@@ -119,6 +119,19 @@ def test_cards_that_change_ranks_take_the_reader_along(browser: Browser, demo: S
         assert said == []
 
 
+def test_what_is_read_below_the_cards_stays_in_place(browser: Browser, demo: Server) -> None:
+    low: ViewportSize = {**PHONE, "height": 200}
+    with opened(browser, page_of(demo), viewport=low) as (page, said):
+        line = page.locator(".lines").get_by_role("listitem").first.element_handle()
+        assert line
+        page.get_by_role("article").first.evaluate("card => card.lastElementChild.remove()")
+        line.evaluate("line => line.scrollIntoView()")
+        before, place = page.get_by_role("main").inner_text(), line.evaluate(TOP)
+        expect(page.get_by_role("main")).not_to_have_text(before, use_inner_text=True)
+        assert line.evaluate(TOP) == pytest.approx(place, abs=8)
+        assert said == []
+
+
 @contextmanager
 def showing(
     browser: Browser,

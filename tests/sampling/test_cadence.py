@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.demo.board.board import Board
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
-from gpu_bottleneck_exporter.driver.protocol import Driver
+from gpu_bottleneck_exporter.driver.protocol import Driver, DriverError
 from gpu_bottleneck_exporter.driver.readings import Power, Processes
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
@@ -201,6 +201,26 @@ def test_gauges_are_read_at_the_rate_at_which_somebody_asks(
     assert opened.due_ns["power"] - read_ns == pytest.approx(due_seconds * 1e9, abs=5e8)
     assert not reader.request_refresh(read_ns + 10**8)
     assert reader.request_refresh(read_ns + 2 * 10**9)
+
+
+def test_a_gauge_that_fails_is_read_again_soon(
+    alone: tuple[HeldBoard, GpuReader, list[Tick]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the last value expires."""
+    _, reader, _ = alone
+    (opened,) = reader._opened
+
+    def busy() -> Power:
+        raise DriverError("busy")
+
+    for works, due_seconds in ((False, 1.5), (True, 5.5)):
+        opened.due_ns["power"] = 0
+        with monkeypatch.context() as patch:
+            if not works:
+                patch.setattr(opened.device, "power", busy)
+            reader.read()
+        assert opened.outcomes["power"].success == works
+        assert opened.due_ns["power"] - opened.read_ns["power"] == due_seconds * 1e9
 
 
 def test_requests_at_one_moment_while_it_is_read_do_no_harm(

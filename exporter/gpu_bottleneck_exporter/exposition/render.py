@@ -36,6 +36,8 @@ _ENCODERS: dict[str, Encoder] = {
 }
 _number: Callable[[float], str] = floatToGoString
 _EOF = b"# EOF\n"
+_HEADERS = 2
+"""Lines of a family before its samples: HELP and TYPE."""
 _LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
 
 
@@ -117,8 +119,8 @@ class _Text(NamedTuple):
     """The text of a family, and its content."""
 
     by_gpu: ByGpu
-    labels: list[object]
-    """All labels in order: texts with equal labels differ in values only."""
+    labels: list[object] | None
+    """All labels in order: texts with equal labels differ in values only. None: unknown lines."""
     values: list[float]
     """The value of each line."""
     text: bytes
@@ -135,8 +137,14 @@ class _SingleMetric(Registrable):
 
 
 def _version_of(state: SamplerState) -> object:
-    """Equal for two states with the same samples of GPUs and host."""
-    gpus = [(g.identity.uuid, g.up, g.at_ns, g.feeding and g.feeding.at_ns) for g in state.gpus]
+    """A key that is equal for two states with the same samples of GPUs and host."""
+    gpus = [
+        (
+            *(g.identity.uuid, g.up, g.at_ns, bool(g.readings)),
+            *(g.feeding and g.feeding.at_ns, g.assigned, g.unlisted_pids),
+        )
+        for g in state.gpus
+    ]
     return state.system, gpus, state.host and state.host.at_ns
 
 
@@ -164,7 +172,9 @@ def _text(family: Family, by_gpu: ByGpu, last: _Text | None, encode: Encoder) ->
         return last
     labels, values = _flat(by_gpu)
     if last is None or last.labels != labels:
-        return _Text(by_gpu, labels, values, encode(_SingleMetric(_metric(family, by_gpu))))
+        encoded = encode(_SingleMetric(_metric(family, by_gpu)))
+        replaceable = encoded.removesuffix(_EOF).count(b"\n") == _HEADERS + len(values)
+        return _Text(by_gpu, labels if replaceable else None, values, encoded)
     first, second, *lines = last.text.decode().split("\n")
     changed = [
         line if value == before else f"{line[: line.rindex(' ')]} {_number(value)}"

@@ -353,9 +353,6 @@ class GpuReader:
             return
         before = opened.outcomes.get(name)
         every_ns = int(collector.every_seconds * 1e9)
-        if collector.on_demand and (before is None or before.success):
-            wait_ns = min(self._before_request_ns(began), _RETAINED_INTERVALS * every_ns)
-            every_ns = max(every_ns, wait_ns)
         # Half a tick early, as ticks jitter.
         opened.due_ns[name] = began + every_ns - self._tick_ns // 2
         opened.read_ns[name] = began
@@ -382,6 +379,9 @@ class GpuReader:
         seconds = (time.monotonic_ns() - began) / 1e9
         last_success = time.time() if error is None else before and before.last_success
         opened.outcomes[name] = Outcome(seconds, last_success, error)
+        if collector.on_demand and error is None:
+            wait_ns = min(self._before_request_ns(began), _RETAINED_INTERVALS * every_ns)
+            opened.due_ns[name] += max(wait_ns - every_ns, 0)
 
     def _read(self, collector: Collector, opened: OpenDevice) -> str | None:
         """Read; returns the error. Raises Unsupported and errors of the whole GPU."""

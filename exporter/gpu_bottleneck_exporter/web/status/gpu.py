@@ -27,7 +27,8 @@ def line(gpu: GpuStatus) -> Html:
     headline = element("p", words.headline(gpu), class_="said")
     holders = element("p", _held_by(gpu), class_="owner")
     trend = _trend(gpu) or element("div", class_="trend")
-    return element("li", element("h3", *_name(gpu)), trend, _busy(gpu), headline, holders)
+    name = element("h3", *_name(gpu))
+    return element("li", name, trend, _busy(gpu), headline, holders, data_key=gpu.uuid)
 
 
 def _name(gpu: GpuStatus) -> tuple[str, Html]:

@@ -93,7 +93,9 @@
   function keepingPlace(change) {
     const focused = document.activeElement;
     const top = (node) => node.getBoundingClientRect().top;
-    const read = [...document.querySelectorAll("[data-key]")].find((card) => card.getBoundingClientRect().bottom > 0);
+    const read = [...document.querySelectorAll("main [data-key], main section")]
+      .filter((part) => part.dataset.key || !part.querySelector("[data-key]"))
+      .find((part) => part.getBoundingClientRect().bottom > 0);
     const place = read && top(read);
     change();
     if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
