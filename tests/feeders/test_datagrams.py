@@ -85,7 +85,7 @@ def test_datagrams_before_each_step_feed_the_gpu(loop: Loop, remote: Endpoint) -
     assert found[0] is IDLE
     assert found[-1] is STEPS
     assert loop.second(works=False) is STEPS, "the next ones are waited for"
-    assert loop.tcp.fed_by == (time.monotonic_ns(), remote if remote.address else OURS)
+    assert loop.tcp.datagram_source == (time.monotonic_ns(), remote if remote.address else OURS)
     for _ in range(LATELY_MS // SECOND_MS):
         loop.second(works=False)
     assert loop.second(works=False) is IDLE
@@ -139,9 +139,9 @@ def test_threads_may_take_them(loop: Loop) -> None:
 def test_counters_that_cannot_be_read_show_nothing(tmp_path: Path) -> None:
     arrivals = Arrivals(tmp_path, 7)
     for at in range(9):
-        arrivals.look(at * 10**9, others_run=False)
-    assert not arrivals.came(UDP)
-    assert arrivals.waits_since(UDP) is None
+        arrivals.sample(at * 10**9, others_run=False)
+    assert not arrivals.received(UDP)
+    assert arrivals.idle_ms(UDP) is None
     arrivals.close()
 
 

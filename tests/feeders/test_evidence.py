@@ -9,7 +9,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF
 from gpu_bottleneck_exporter.feeders import evidence
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
-from gpu_bottleneck_exporter.feeders.tcp import Owed
+from gpu_bottleneck_exporter.feeders.tcp import PendingRequest
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.schedule import LATELY_NS
@@ -61,7 +61,7 @@ def test_what_is_said_of_sleeps(reasons: dict[str, int], said: list[str]) -> Non
     assert list(evidence.asleep(reasons)) == [f"the main process sleeps {one}" for one in said]
 
 
-OWED = Owed(STORE, 700, 99 * SECOND)
+OWED = PendingRequest(STORE, 700, 99 * SECOND)
 
 
 @rows(
@@ -70,7 +70,7 @@ OWED = Owed(STORE, 700, 99 * SECOND)
         "nobody was asked": ([], ""),
         "one": ([OWED], "asked 10.0.0.2:443, no answer yet after 700 ms"),
         "the slowest of two": (
-            [Owed(STORE._replace(port=1), 5, 99 * SECOND), OWED],
+            [PendingRequest(STORE._replace(port=1), 5, 99 * SECOND), OWED],
             "asked 10.0.0.2:443, no answer yet after 700 ms",
         ),
         "long ago": ([OWED._replace(at_ns=100 * SECOND - LATELY_NS)], ""),
@@ -80,7 +80,7 @@ OWED = Owed(STORE, 700, 99 * SECOND)
         ),
     },
 )
-def test_whom_a_feeder_waits_for(owed: list[Owed], said: str) -> None:
+def test_whom_a_feeder_waits_for(owed: list[PendingRequest], said: str) -> None:
     assert list(evidence.asked(owed, 100 * SECOND)) == [said] * bool(said)
 
 

@@ -78,7 +78,7 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(tcp, "PATIENCE_MS", LONGEST_MS)
+    monkeypatch.setattr(tcp, "MIN_RESPONSE_TIMEOUT_MS", LONGEST_MS)
     before, default = descriptors(), AnswerTimeouts(LONGEST_MS)
     made: list[Watched] = []
 

@@ -11,12 +11,12 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import MIN_OBSERVATIONS
 from gpu_bottleneck_exporter.feeders.tcp import (
-    PATIENCE_MS,
+    MIN_RESPONSE_TIMEOUT_MS,
     AnswerTimeouts,
-    Course,
+    ConnectionHistory,
     TcpTracker,
     Verdict,
-    awaits_answer,
+    awaits_response,
     judge,
 )
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
@@ -58,9 +58,9 @@ def asked_ago(ms: int) -> Connection:
         "answered since": (IDLE, ANSWERED),
         "never used": (IDLE, NEVER_USED),
         "told unasked": (IDLE, replace(NEVER_USED, received_ms=50, received_segments=1)),
-        "answered long since": (IDLE, replace(ASKED, sent_ms=PATIENCE_MS)),
-        "just young enough": (ANSWER, asked_ago(PATIENCE_MS)),
-        "too old: a long poll, or a dead peer": (IDLE, asked_ago(PATIENCE_MS + 1)),
+        "answered long since": (IDLE, replace(ASKED, sent_ms=MIN_RESPONSE_TIMEOUT_MS)),
+        "just young enough": (ANSWER, asked_ago(MIN_RESPONSE_TIMEOUT_MS)),
+        "too old: a long poll, or a dead peer": (IDLE, asked_ago(MIN_RESPONSE_TIMEOUT_MS + 1)),
         "we will ask no more": (ANSWER, replace(ASKED, state=TcpState.FIN_WAIT1)),
         "they know that": (ANSWER, replace(ASKED, state=TcpState.FIN_WAIT2)),
         "they will answer no more": (IDLE, replace(ASKED, state=CLOSE_WAIT)),
@@ -95,7 +95,7 @@ def asked_ago(ms: int) -> Connection:
 )
 def test_what_a_connection_says(found: Verdict, now: Connection) -> None:
     ours = Verdict.OURS if found is ANSWER else found
-    due = awaits_answer(now, PATIENCE_MS, None)
+    due = awaits_response(now, MIN_RESPONSE_TIMEOUT_MS, None)
     assert judge(now, {STORE.port}, due=due, ours=False) is found
     assert judge(now, {STORE.port}, due=due, ours=True) is ours
 
@@ -112,7 +112,7 @@ def test_what_a_connection_says(found: Verdict, now: Connection) -> None:
 def test_within_a_tick_the_latency_of_answers_shows_what_came_last(
     now: Connection, latency_ms: int, *, due: bool
 ) -> None:
-    assert awaits_answer(now, PATIENCE_MS, latency_ms) is due
+    assert awaits_response(now, MIN_RESPONSE_TIMEOUT_MS, latency_ms) is due
 
 
 class Talk(Sockets):
@@ -161,7 +161,7 @@ class Talk(Sockets):
     def works_after_answers(self, count: int) -> None:
         """So many answers feed the GPU."""
         for _ in range(count):
-            self.timeouts.note_answer(self.now.remote, 10)
+            self.timeouts.record_response(self.now.remote, 10)
             self.waits(1)
             self.works()
 
@@ -184,8 +184,8 @@ def test_an_answer_is_owed_until_it_comes(talk: Talk) -> None:
     talk.sends()
     talk.waits(150)
     assert talk.look() is ANSWER
-    assert talk.tcp.owed is not None
-    assert (talk.tcp.owed.remote, talk.tcp.owed.waited_ms) == (STORE, 150)
+    assert talk.tcp.pending is not None
+    assert (talk.tcp.pending.remote, talk.tcp.pending.waited_ms) == (STORE, 150)
     talk.hears(100)
     assert talk.look() is IDLE
 
@@ -193,7 +193,7 @@ def test_an_answer_is_owed_until_it_comes(talk: Talk) -> None:
 def test_a_connection_that_is_being_made_is_told_by_no_age(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = Talk(monkeypatch, now=replace(NEVER_USED, state=TcpState.SYN_SENT))
     assert talk.look() is ANSWER
-    assert talk.tcp.owed is None
+    assert talk.tcp.pending is None
 
 
 def test_who_is_sent_data_again_and_again_waits_for_more_of_it(talk: Talk) -> None:
@@ -298,18 +298,20 @@ def test_polls_are_in_vain(talk: Talk, a_step: int, polls: int, found: Verdict) 
 
 
 def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
-    course = Course(replace(FRESH, sent_ms=LONG_AGO))
+    history = ConnectionHistory(replace(FRESH, sent_ms=LONG_AGO))
 
     def comes(data: int = 10_000, sent: int = 0, rest: int = 251, *, feeds: bool = False) -> bool:
         more = replace(
-            course.now,
+            history.last,
             received_ms=20,
-            received_bytes=course.now.received_bytes + data,
-            sent_segments=course.now.sent_segments + sent,
+            received_bytes=history.last.received_bytes + data,
+            sent_segments=history.last.sent_segments + sent,
         )
-        course.update(more, held=False, feeds=feeds)
-        course.update(replace(more, received_ms=100 if feeds else rest), held=False, feeds=feeds)
-        return course.pushed
+        history.update(more, main_waits=False, feeds=feeds)
+        history.update(
+            replace(more, received_ms=100 if feeds else rest), main_waits=False, feeds=feeds
+        )
+        return history.pushed
 
     assert not any(comes(rest=250) for _ in range(4)), "parts of one"
     assert [comes() for _ in range(4)] == [False, False, True, True]
@@ -393,7 +395,7 @@ def test_slow_answers_that_feed_the_gpu_are_learnt(
         talk.waits(50)
         talk.sends()
         talk.look(held=held)
-        talk.waits(PATIENCE_MS + 500)
+        talk.waits(MIN_RESPONSE_TIMEOUT_MS + 500)
         return talk.look(held=held)
 
     for _ in range(4):
@@ -437,7 +439,7 @@ def test_the_side_that_listens_is_asked(service: Talk) -> None:
     for _ in range(4):  # who answers one question after the other streams nothing
         service.hears(10)
         assert service.look() is REQUEST
-        assert service.tcp.lively_clients
+        assert service.tcp.has_active_clients
         service.waits(100)
         service.sends()
         assert service.look() is SERVED
@@ -475,9 +477,9 @@ def test_a_request_that_comes_in_parts_is_still_arriving(service: Talk) -> None:
         service.waits(300)
         found.append(service.look())
     assert found == [REQUEST, Verdict.UPLOAD, Verdict.UPLOAD]
-    assert service.tcp.owed is not None
-    assert service.tcp.owed.is_request
-    service.waits(PATIENCE_MS)
+    assert service.tcp.pending is not None
+    assert service.tcp.pending.is_request
+    service.waits(MIN_RESPONSE_TIMEOUT_MS)
     assert service.look() is REQUEST
     service.sends()
     assert service.look() is SERVED
@@ -495,7 +497,7 @@ def test_who_asks_anew_over_another_connection_got_its_answer_or_polls(talk: Tal
     for cookie in range(2, 6):
         talk.sends()
         talk.look()
-        talk.waits(PATIENCE_MS + 500)
+        talk.waits(MIN_RESPONSE_TIMEOUT_MS + 500)
         talk.look()
         talk.now = replace(NEVER_USED, cookie=cookie, sent_ms=100, sent_segments=1)
         assert talk.look() is IDLE
@@ -575,10 +577,10 @@ def test_a_client_that_is_not_accepted_yet_waits_for_its_job(
 def test_whether_it_waits_for_the_same_machine(talk: Talk) -> None:
     for remote in (STORE, Endpoint(OURS.address, 443)):
         talk.now = replace(NEVER_USED, remote=remote, cookie=remote.port)
-        assert not talk.tcp.asks_here
+        assert not talk.tcp.awaits_local_process
         talk.sends()
         assert talk.look() is ANSWER
-    assert talk.tcp.asks_here
+    assert talk.tcp.awaits_local_process
 
 
 def test_what_is_remembered_is_bounded(talk: Talk) -> None:

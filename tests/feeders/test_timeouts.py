@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 
-from gpu_bottleneck_exporter.feeders.tcp import PATIENCE_MS, AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import MIN_RESPONSE_TIMEOUT_MS, AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from support.rows import rows
@@ -22,51 +22,51 @@ def works(patience: AnswerTimeouts) -> None:
 @rows(
     "answers, patience",
     {
-        "at first": ([], PATIENCE_MS),
-        "quick ones": ([10, 500, 1_400], PATIENCE_MS),
-        "one that was slow by chance": ([8_000], PATIENCE_MS),
+        "at first": ([], MIN_RESPONSE_TIMEOUT_MS),
+        "quick ones": ([10, 500, 1_400], MIN_RESPONSE_TIMEOUT_MS),
+        "one that was slow by chance": ([8_000], MIN_RESPONSE_TIMEOUT_MS),
         "two": ([8_000, 8_100], 16_000),
         "among quick ones": ([8_000, 10, 10, 9_000], 16_000),
         "never above the longest": ([25_000, 25_000], LONGEST_MS),
-        "after hours": ([100_000, 100_000], PATIENCE_MS),
-        "not any more": ([8_000, 8_000, *8 * [10]], PATIENCE_MS),
+        "after hours": ([100_000, 100_000], MIN_RESPONSE_TIMEOUT_MS),
+        "not any more": ([8_000, 8_000, *8 * [10]], MIN_RESPONSE_TIMEOUT_MS),
     },
 )
 def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int) -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for took in answers:
-        found.note_answer(STORE, took)
+        found.record_response(STORE, took)
         works(found)
-    assert found.longest_for(STORE) == patience
-    assert found.longest_for(OTHER) == PATIENCE_MS
+    assert found.timeout_for(STORE) == patience
+    assert found.timeout_for(OTHER) == MIN_RESPONSE_TIMEOUT_MS
 
 
 def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for _ in range(2):
         for took in (10, 8_000, 10):
-            found.note_answer(STORE, took)
+            found.record_response(STORE, took)
         works(found)
-    assert found.longest_for(STORE) == 16_000
-    assert AnswerTimeouts(1_000).longest_for(STORE) == 1_000
+    assert found.timeout_for(STORE) == 16_000
+    assert AnswerTimeouts(1_000).timeout_for(STORE) == 1_000
 
 
 def test_the_gpu_may_have_worked_before_the_answer_was_seen() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for _ in range(2):
         works(found)
-        found.note_answer(STORE, 8_000, 500)
-    assert found.longest_for(STORE) == 16_000
+        found.record_response(STORE, 8_000, 500)
+    assert found.timeout_for(STORE) == 16_000
 
 
 def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     works(found)
-    assert not any(found.note_answer(STORE, 100) for _ in range(9)), "without work"
+    assert not any(found.record_response(STORE, 100) for _ in range(9)), "without work"
     assert not found.feeds(STORE)
     for _ in range(2):
         works(found)
-        found.note_answer(STORE, 100)
+        found.record_response(STORE, 100)
     assert found.feeds(STORE)
     assert not found.feeds(OTHER)
     found.worked_ns -= 11_000_000_000
@@ -76,6 +76,6 @@ def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
 def test_patience_with_many_is_bounded() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     for port in range(2_000):
-        found.note_answer(STORE._replace(port=port), 10)
-        found.note_polled(STORE._replace(port=port))
+        found.record_response(STORE._replace(port=port), 10)
+        found.record_polled(STORE._replace(port=port))
         assert len(pickle.dumps(vars(found))) < 100 * MAX_CACHE_ENTRIES

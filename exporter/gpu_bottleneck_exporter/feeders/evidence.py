@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.rings import RingTracker, Target
-from gpu_bottleneck_exporter.feeders.tcp import Owed
+from gpu_bottleneck_exporter.feeders.tcp import PendingRequest
 from gpu_bottleneck_exporter.host.mounts import Place, mounts_of_open_files, place_of
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -73,7 +73,7 @@ def threads(cores: float, name: str) -> Iterator[str]:
         )
 
 
-def asked(owed: Iterable[Owed], now_ns: int) -> Iterator[str]:
+def asked(owed: Iterable[PendingRequest], now_ns: int) -> Iterator[str]:
     """Whom a feeder asked lately and had to wait for, the slowest one."""
     recent = [one for one in owed if now_ns - one.at_ns < LATELY_NS]
     if recent:

@@ -295,7 +295,7 @@ class FeederGroup:
         self.pace.note(active_ns, tick.stalls)
         self._busy = active_ns / elapsed_ns
         if active_ns and self._timeouts:
-            self._timeouts.note_work(tick.at_ns)
+            self._timeouts.record_work(tick.at_ns)
         if self._busy < 1 - MIN_IDLE_SHARE:
             self._idled_ns = tick.at_ns
 
@@ -361,7 +361,7 @@ class FeederGroup:
                 deep = main.deepen()
                 deep.inspect_connections(now_ns, now=True)
                 if deep.tcp and deep.tcp.ports:
-                    clients = deep.tcp.lively_clients
+                    clients = deep.tcp.has_active_clients
                     main.works.note(clients=clients, busy=self._busy, looks=MIN_OBSERVATIONS)
 
     @property
@@ -384,7 +384,7 @@ class FeederGroup:
     def inspect_connections(self, now_ns: int) -> None:
         """Inspect those of its processes; workers only where a main asks this machine."""
         processes = [*self.mains.values(), *self.family.related.values()]
-        if any(deep.tcp.asks_here for deep in self._deep() if deep.tcp):
+        if any(deep.tcp.awaits_local_process for deep in self._deep() if deep.tcp):
             processes += self.states.probed.members
         for process in processes:
             process.deepen().inspect_connections(now_ns)
@@ -441,8 +441,8 @@ class FeederGroup:
             ASLEEP: evidence.asleep(did.reasons),
             REQUESTS: evidence.polls(did.reasons),
             NETWORK: (
-                *evidence.asked((one.owed for one in tcp if one.owed), now_ns),
-                *evidence.fed((one.fed_by for one in tcp if one.fed_by), now_ns),
+                *evidence.asked((one.pending for one in tcp if one.pending), now_ns),
+                *evidence.fed((one.datagram_source for one in tcp if one.datagram_source), now_ns),
             ),
             PEER: evidence.rank(peers),
             HOST_CODE: evidence.threads(

@@ -210,7 +210,7 @@ class DeepProbe:
         if first == (_STANDARD_INPUT,):
             seen.reason = "input"
         verdicts = self._verdicts(now_ns, wait, first, threads, around)
-        clients = tuple(fd for fd, verdict in verdicts.items() if verdict.of_client)
+        clients = tuple(fd for fd, verdict in verdicts.items() if verdict.is_server_side)
         on_threads = [thread.descriptors for thread in threads]
         self._note_awaited([first, clients, *on_threads])
         self.lacks_clients = not clients and Verdict.LISTENS in verdicts.values()
@@ -244,7 +244,7 @@ class DeepProbe:
         asked = [one for one in awaited if verdicts.get(one) is Verdict.OURS]
         if self.serving:
             asked = [*clients]
-        return bool(asked) and all(self.tcp.leads_to(one, around.peers) for one in asked)
+        return bool(asked) and all(self.tcp.is_connected_to(one, around.peers) for one in asked)
 
     def inspect_connections(self, now_ns: int, *, now: bool = False) -> None:
         """Inspect all its connections, so that others know which are the job's own.
@@ -404,7 +404,7 @@ def _numbers(on: Descriptors) -> Collection[int | None]:
 
 def _has_request(verdicts: Verdicts) -> bool:
     """Whether a client's request is open."""
-    return any(one.asks for one in verdicts.values())
+    return any(one.has_request for one in verdicts.values())
 
 
 def _lacks_task(on: Descriptors, verdicts: Verdicts) -> bool:

@@ -116,7 +116,7 @@ class SocketTraffic:
 
 def _moved(process: Process) -> Mapping[int, int] | None:
     tcp = process.deep.tcp if process.deep else None
-    return tcp.moved if tcp else None
+    return tcp.moved_bytes if tcp else None
 
 
 _PRIVATE = re.compile(r"^Private_\w+:\s+(\d+) kB$", re.MULTILINE)
