@@ -68,20 +68,20 @@ OWED = PendingRequest(STORE, 700, 99 * SECOND)
     "owed, said",
     {
         "nobody was asked": ([], ""),
-        "one": ([OWED], "asked 10.0.0.2:443, no answer yet after 700 ms"),
+        "one": ([OWED], "no response from 10.0.0.2:443 after 700 ms"),
         "the slowest of two": (
             [PendingRequest(STORE._replace(port=1), 5, 99 * SECOND), OWED],
-            "asked 10.0.0.2:443, no answer yet after 700 ms",
+            "no response from 10.0.0.2:443 after 700 ms",
         ),
         "long ago": ([OWED._replace(at_ns=100 * SECOND - LATELY_NS)], ""),
         "one that the kernel does not name": (
             [OWED._replace(remote=Endpoint(b"", 0))],
-            "asked an unknown address, no answer yet after 700 ms",
+            "no response from an unknown address after 700 ms",
         ),
     },
 )
 def test_whom_a_feeder_waits_for(owed: list[PendingRequest], said: str) -> None:
-    assert list(evidence.asked(owed, 100 * SECOND)) == [said] * bool(said)
+    assert list(evidence.pending(owed, 100 * SECOND)) == [said] * bool(said)
 
 
 def test_where_files_are_remote_ones_first_and_three_at_most(tmp_path: Path) -> None:
@@ -122,15 +122,15 @@ def test_a_job_cannot_write_to_our_terminal(tmp_path: Path, point: str, kind: st
 
 def test_whose_datagrams_are_waited_for() -> None:
     pairs = [(98 * SECOND, STORE), (99 * SECOND, STORE._replace(port=5))]
-    (said,) = evidence.fed(pairs, 100 * SECOND)
+    (said,) = evidence.datagrams(pairs, 100 * SECOND)
     assert said == "waits for datagrams: 10.0.0.2:5"
-    assert not list(evidence.fed(pairs, 99 * SECOND + LATELY_NS))
+    assert not list(evidence.datagrams(pairs, 99 * SECOND + LATELY_NS))
 
 
 def test_threads_are_told_by_the_busiest_if_they_use_a_core() -> None:
     (said,) = evidence.threads(3.26, "pt_data_\x1bpin")
     assert "use 3.3 cores, pt_data_" in said
-    assert said.endswith("OMP_NUM_THREADS bounds those of OpenMP")
+    assert said.endswith("OMP_NUM_THREADS limits those of OpenMP")
     assert said.isprintable()
     assert list(evidence.threads(0.9, "pt_data_pin")) == []
 

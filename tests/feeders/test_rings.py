@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import NETWORK, STORAGE, UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.rings import Course, Growth, RingTracker, Target
+from gpu_bottleneck_exporter.feeders.rings import Growth, RingHistory, RingTracker, Target
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host import rings as shown
@@ -93,8 +93,8 @@ def later(
 def test_what_a_ring_waits_for_if_files_and_sockets_are_open(
     looks: list[Look], target: Target
 ) -> None:
-    course = Course()
-    found = [course.target(*look, files=True, sockets=True) for look in looks]
+    history = RingHistory()
+    found = [history.target(*look, files=True, sockets=True) for look in looks]
     assert found[-1] is target
 
 
@@ -111,7 +111,7 @@ def test_what_a_ring_waits_for_if_files_and_sockets_are_open(
 def test_what_is_open_tells_what_its_first_request_is_about(
     others: int | None, *, files: bool, sockets: bool, target: Target
 ) -> None:
-    found = Course().target(ring(5, others), None, None, files=files, sockets=sockets)
+    found = RingHistory().target(ring(5, others), None, None, files=files, sockets=sockets)
     assert found is target
 
 
@@ -249,7 +249,7 @@ def test_a_ring_that_reads_no_file(  # noqa: PLR0913, PLR0917 - what a row is
         polled = watched.feed.history.total.of(Role.MAIN).used.poller_cpu_ns
         assert (polled > 0) == ("opened(1)" in code)
         if waits is Activity.NETWORK:
-            ends = f"asked 127.0.0.1:{far.words[0]}"
+            ends = f"no response from 127.0.0.1:{far.words[0]}"
             assert any(cause == NETWORK and ends in text for cause, text in watched.evidence)
 
 

@@ -439,10 +439,12 @@ class FeederGroup:
         pids = [*self.mains, *self.workers][:4] if files else []
         seen = {
             ASLEEP: evidence.asleep(did.reasons),
-            REQUESTS: evidence.polls(did.reasons),
+            REQUESTS: evidence.spinning(did.reasons),
             NETWORK: (
-                *evidence.asked((one.pending for one in tcp if one.pending), now_ns),
-                *evidence.fed((one.datagram_source for one in tcp if one.datagram_source), now_ns),
+                *evidence.pending((one.pending for one in tcp if one.pending), now_ns),
+                *evidence.datagrams(
+                    (one.datagram_source for one in tcp if one.datagram_source), now_ns
+                ),
             ),
             PEER: evidence.rank(peers),
             HOST_CODE: evidence.threads(
@@ -460,7 +462,7 @@ class FeederGroup:
         submitted = (
             (wait, text)
             for target, wait in _WAITS.items()
-            for text in evidence.submitted(trackers, target, now_ns)
+            for text in evidence.submissions(trackers, target, now_ns)
         )
         return (*((wait, text) for wait, texts in seen.items() for text in texts), *submitted)
 

@@ -1,7 +1,7 @@
-"""What a thread waits for in an io_uring ring or in kernel AIO: files, sockets, or nothing.
+"""Classifies waits in io_uring rings and in kernel AIO: files, sockets, or nothing.
 
 The kernel shows which requests of a ring wait for sockets, and counts bytes of files as they are
-requested. Where both may be, what grows decides.
+requested. Where both are possible, the growing counter decides.
 """
 
 from __future__ import annotations
@@ -29,85 +29,84 @@ from gpu_bottleneck_exporter.host.rings import (
 )
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS, RefreshSchedule
 
-_RECENT_NS = 1_000_000_000
-"""Time for which bytes that were moved explain a wait for requests: read-ahead is counted before
-the requests that wait for it are submitted."""
-_LONGEST = 64
-"""Characters of a file's name that fit into a line for people."""
+_IO_LIFETIME_NS = 1_000_000_000
+"""Time for which file I/O explains a wait: read-ahead is counted before the requests that wait for
+it are submitted."""
+MAX_NAME_CHARACTERS = 64
+"""Maximum length of a name in a sentence for users."""
 
 
 class Target(Enum):
-    """The kind of descriptors that requests in flight are about."""
+    """The kind of descriptors of requests in flight, in the order of precedence."""
 
-    # The first of several rings' is what is waited for.
     FILES = "files"
     SOCKETS = "sockets"
-    """Or pipes: whatever can be polled."""
+    """Sockets, pipes or other pollable files."""
     UNKNOWN = "unknown"
     NOTHING = "nothing"
-    """No request is in flight, or only a timer."""
+    """No request, or only a timer."""
 
     __hash__ = object.__hash__
 
 
 class Growth(NamedTuple):
-    """Bytes that a process moved in some time."""
+    """Bytes that a process moved between two samples."""
 
     stored: int
-    """From and to storage; counted when they are requested."""
+    """Bytes read from and written to storage, counted when requested."""
     received: int
-    """Over TCP."""
+    """Bytes received over TCP."""
 
-    def of_files(self, *, polls: bool) -> bool:
-        """Whether they are of files; where a ring `polls` sockets, too, most of them."""
+    def is_file_io(self, *, polls: bool) -> bool:
+        """Whether they are file I/O: most of them, if a ring also `polls` sockets."""
         return self.stored > (self.received if polls else 0)
 
 
-class Course:
-    """The course of one ring, from look to look."""
+class RingHistory:
+    """The history of one ring, sample by sample."""
 
     def __init__(self) -> None:
-        self._moves_until: int | None = None
-        """Number of completed requests once all are done that were in flight when bytes of files
-        were last moved; None if none were since the first look."""
-        self._first_until: int | None = None
-        """The same of the first look."""
+        self._io_done_at: int | None = None
+        """Count of completed requests at which those of the last file I/O are done; None if there
+        was no I/O since the first sample."""
+        self._first_done_at: int | None = None
+        """Count of completed requests at which those of the first sample are done."""
         self._completed = 0
 
     def target(
         self,
         now: Ring,
-        grown: Growth | None,
+        growth: Growth | None,
         recent: Growth | None,
         *,
         files: bool,
         sockets: bool,
     ) -> Target:
-        """The target of what ring `now` has in flight.
+        """Target of the requests in flight in ring `now`.
 
-        `grown`: since the last look, `recent`: lately; None at the first look. `files`, `sockets`:
-        whether the process has any open.
+        `growth`, `recent`: bytes since the last sample and over the last second, None at the first.
+        `files`, `sockets`: whether the process has any open.
         """
         polls, others = now.polls > 0, now.others
-        moves = recent is not None and recent.of_files(polls=polls)
+        moves = recent is not None and recent.is_file_io(polls=polls)
         if others is None:
             if moves:
                 return Target.FILES
             return _target_by_open_files(polls=polls, files=files, sockets=sockets)
         end = now.completed + others
         if distance(self._completed, now.completed) < 0:  # another ring with the same number
-            self._moves_until = self._first_until = None
+            self._io_done_at = self._first_done_at = None
         self._completed = now.completed
-        if self._first_until is None:
-            self._first_until = end
-        if others and grown and grown.of_files(polls=polls):
-            self._moves_until = end
-        moving = self._moves_until is not None and distance(now.completed, self._moves_until) > 0
-        if moving or (others and moves):
+        if self._first_done_at is None:
+            self._first_done_at = end
+        if others and growth and growth.is_file_io(polls=polls):
+            self._io_done_at = end
+        io_pending = self._io_done_at is not None and distance(now.completed, self._io_done_at) > 0
+        if io_pending or (others and moves):
             return Target.FILES
-        if others and not polls and distance(now.completed, self._first_until) > 0:
+        if others and not polls and distance(now.completed, self._first_done_at) > 0:
             return _target_by_open_files(polls=False, files=files, sockets=sockets)
-        # What was completed since, without a byte that was moved, were timers or files in memory.
+        # Requests that completed without file I/O were timers, or files in the page cache.
         return Target.SOCKETS if polls else Target.NOTHING
 
 
@@ -120,25 +119,24 @@ def _target_by_open_files(*, polls: bool, files: bool, sockets: bool) -> Target:
 
 
 class RingTracker:
-    """The rings and the kernel AIO of process `pid`, looked at repeatedly. Not thread-safe."""
+    """Samples the rings and the kernel AIO of process `pid`. Not thread-safe."""
 
     def __init__(self, proc: Path, pid: int, tcp: TcpTracker | None) -> None:
-        """`tcp`: knows what the process has open; None without the permission."""
-        self.said: dict[Target, tuple[int, str]] = {}
-        """By target, when it was last seen, and what to report of it."""
+        """`tcp`: lists the open descriptors; None without permission."""
+        self.descriptions: dict[Target, tuple[int, str]] = {}
+        """Monotonic time of the last such wait and its description, by target."""
         self._proc, self._pid, self._tcp = proc, pid, tcp
-        self._courses: dict[int, Course] = {}
-        """By the ring's descriptor."""
+        self._histories: dict[int, RingHistory] = {}
         self._reader: ProcessReader | None = None
         self._totals: deque[tuple[int, Growth]] = deque()
-        """What the process had moved at the last looks, the oldest first."""
+        """Recent samples of the bytes that the process had moved, the oldest first."""
         self._last = Target.UNKNOWN
-        """Of the rings that were last read."""
-        self._rests_until_ns = 0
+        """Target of the rings that were last read."""
+        self._retry_ns = 0
         self._checking_aio = RefreshSchedule(time.monotonic_ns())
         self._has_aio = False
         self.polls = 0
-        """Requests that polled, in the rings that were last read."""
+        """Poll requests of the rings that were last read."""
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -147,45 +145,47 @@ class RingTracker:
         self._reader = None
 
     def polled(self, numbers: Collection[int] | None) -> bool:
-        """Whether a poll of descriptors `numbers`, None: of any, may be for a ring or for AIO."""
+        """Whether a poll of descriptors `numbers` (None: any) may be for a ring or for AIO."""
         opened = self._tcp.sockets if self._tcp else None
         if opened is None or not (opened.rings or opened.events):
             return False
         return numbers is None or not (opened.rings | opened.events).isdisjoint(numbers)
 
     def ring(self, now_ns: int, numbers: Collection[int] | None) -> Target:
-        """What a thread waits for in one of the rings `numbers`; None: of any."""
-        if now_ns < self._rests_until_ns:
+        """Target of a thread that waits in one of the rings `numbers` (None: any)."""
+        if now_ns < self._retry_ns:
             return Target.UNKNOWN
-        found = read_rings(self._proc, self._pid, self._all_rings() if numbers is None else numbers)
-        if found is None:  # showing that again would cost the kernel as much
-            self._rests_until_ns = now_ns + SHORTLY_NS
-        if not found:
-            return Target.UNKNOWN if found is None else self._last
+        open_rings = read_rings(
+            self._proc, self._pid, self._all_rings() if numbers is None else numbers
+        )
+        if open_rings is None:  # reading them again is as expensive
+            self._retry_ns = now_ns + SHORTLY_NS
+        if not open_rings:
+            return Target.UNKNOWN if open_rings is None else self._last
         opened = self._tcp.sockets if self._tcp else None
-        files = any(ring.files for ring in found)
-        if not files and not any(ring.polls for ring in found):
+        files = any(ring.files for ring in open_rings)
+        if not files and not any(ring.polls for ring in open_rings):
             files = opened is None or reads_files(self._proc, self._pid, sorted(opened.files))
         sockets = opened is None or opened.has_tcp
-        targets = {self._target(now_ns, ring, files=files, sockets=sockets) for ring in found}
-        target = next(one for one in Target if one in targets)
-        self.said[target] = now_ns, _text(found, target)
-        self._last, self.polls = target, sum(ring.polls for ring in found)
+        targets = {self._target(now_ns, ring, files=files, sockets=sockets) for ring in open_rings}
+        target = next(kind for kind in Target if kind in targets)
+        self.descriptions[target] = now_ns, _describe(open_rings, target)
+        self._last, self.polls = target, sum(ring.polls for ring in open_rings)
         return target
 
     def aio(self, now_ns: int) -> Target:
-        """What a thread waits for in io_getevents."""
-        grown = self._grown(now_ns, _RECENT_NS)
-        if grown is None:
+        """Target of a thread that waits in io_getevents."""
+        growth = self._growth(now_ns, _IO_LIFETIME_NS)
+        if growth is None:
             return Target.UNKNOWN
-        target = Target.FILES if grown.stored else Target.NOTHING
-        self.said[target] = now_ns, "reads or writes through kernel AIO (io_submit)"
+        target = Target.FILES if growth.stored else Target.NOTHING
+        self.descriptions[target] = now_ns, "reads or writes through kernel AIO (io_submit)"
         return target
 
     def poll(self, now_ns: int, numbers: Collection[int] | None) -> Target | None:
-        """What a thread waits for in a poll of `numbers`, None: of any; None if of no ring.
+        """Target of a thread that polls `numbers` (None: any); None if no ring is polled.
 
-        An eventfd may be that of a ring or of kernel AIO.
+        An eventfd may belong to a ring or to kernel AIO.
         """
         if self._tcp is None:
             return None
@@ -195,8 +195,8 @@ class RingTracker:
         target = self.ring(now_ns, sorted(polled)) if polled else None
         if target is Target.FILES or not events or not self._uses_aio(now_ns):
             return target
-        grown = self._grown(now_ns, _RECENT_NS)
-        return self.aio(now_ns) if grown and grown.of_files(polls=True) else target
+        growth = self._growth(now_ns, _IO_LIFETIME_NS)
+        return self.aio(now_ns) if growth and growth.is_file_io(polls=True) else target
 
     def _all_rings(self) -> list[int]:
         if self._tcp and self._tcp.sockets.rings:
@@ -204,19 +204,19 @@ class RingTracker:
         return [number for number, link in descriptors(self._proc, self._pid) if link == RING]
 
     def _target(self, now_ns: int, ring: Ring, *, files: bool, sockets: bool) -> Target:
-        if len(self._courses) >= MAX_CACHE_ENTRIES:
-            self._courses.clear()
-        course = self._courses.setdefault(ring.number, Course())
-        grown, recent = self._grown(now_ns, 0), self._grown(now_ns, _RECENT_NS)
-        return course.target(ring, grown, recent, files=files, sockets=sockets)
+        if len(self._histories) >= MAX_CACHE_ENTRIES:
+            self._histories.clear()
+        history = self._histories.setdefault(ring.number, RingHistory())
+        growth, recent = self._growth(now_ns, 0), self._growth(now_ns, _IO_LIFETIME_NS)
+        return history.target(ring, growth, recent, files=files, sockets=sockets)
 
     def _uses_aio(self, now_ns: int) -> bool:
         if self._checking_aio.is_due(now_ns):
             self._has_aio = uses_aio(self._proc, self._pid)
         return self._has_aio
 
-    def _grown(self, now_ns: int, over_ns: int) -> Growth | None:
-        """What was moved since the last look that is older than `over_ns`; None at the first."""
+    def _growth(self, now_ns: int, over_ns: int) -> Growth | None:
+        """Bytes moved since the last sample older than `over_ns`; None at the first."""
         totals = self._totals
         if not totals or totals[-1][0] < now_ns:
             self._add_totals(now_ns)
@@ -232,8 +232,8 @@ class RingTracker:
         self._reader = self._reader or ProcessReader(self._proc, self._pid)
         io = self._reader.io()
         if totals and totals[-1][0] < now_ns - WINDOW_NS:
-            totals.clear()  # what grew meanwhile may be long past
-        while len(totals) > 1 and totals[1][0] < now_ns - _RECENT_NS:
+            totals.clear()  # the growth may be long past
+        while len(totals) > 1 and totals[1][0] < now_ns - _IO_LIFETIME_NS:
             totals.popleft()
         if io is not None:
             received = self._tcp.received_bytes if self._tcp else 0
@@ -241,12 +241,12 @@ class RingTracker:
             totals.append((now_ns, Growth(stored, received)))
 
 
-def _text(found: Collection[Ring], target: Target) -> str:
-    numbers = ", ".join(f"{ring.number}" for ring in found)
-    what = {Target.FILES: "reads or writes through", Target.SOCKETS: "receives through"}
-    text = f"{what.get(target, 'waits in')} io_uring (descriptor {numbers}"
-    others = sum(ring.others or 0 for ring in found)
+def _describe(open_rings: Collection[Ring], target: Target) -> str:
+    numbers = ", ".join(f"{ring.number}" for ring in open_rings)
+    action = {Target.FILES: "reads or writes through", Target.SOCKETS: "receives through"}
+    text = f"{action.get(target, 'waits in')} io_uring (descriptor {numbers}"
+    others = sum(ring.others or 0 for ring in open_rings)
     if target is Target.FILES and others:
         text += f", {others} in flight"
-    names = [printable(name, _LONGEST) for ring in found for name in ring.files]
+    names = [printable(name, MAX_NAME_CHARACTERS) for ring in open_rings for name in ring.files]
     return f"{text}, {names[0]})" if names and target is Target.FILES else f"{text})"
