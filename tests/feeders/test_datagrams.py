@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, Arrivals, TcpTracker, Verdict
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
@@ -196,7 +196,7 @@ def test_what_an_event_loop_with_a_udp_socket_waits_for(code: str, waits: Activi
             for _ in range(40):
                 time.sleep(0.05)
                 known.worked_ns = now_ns = time.monotonic_ns()
-                found.append(deep.probe(now_ns, reader.wait(), Surroundings(holds=True)).whole)
+                found.append(deep.probe(now_ns, reader.wait(), ProbeContext(holds=True)).whole)
             return found.count(waits) / max(len(found) - found.count(Activity.RUN), 1)
 
         share()  # until it is known how the program behaves

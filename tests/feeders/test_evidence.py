@@ -8,7 +8,7 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF
 from gpu_bottleneck_exporter.feeders import evidence
-from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Surroundings
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext
 from gpu_bottleneck_exporter.feeders.tcp import PendingRequest
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -36,7 +36,7 @@ def files_on(proc: Path, *mounts: tuple[str, str]) -> list[str]:
 def test_each_reason_that_a_look_gives_has_words() -> None:
     with program("ready(); told()") as one:
         deep = DeepProbe(PROC, one.pid, None)
-        reasons = {wait.value: deep.probe(0, wait, Surroundings()).reason for wait in SLEEPS}
+        reasons = {wait.value: deep.probe(0, wait, ProbeContext()).reason for wait in SLEEPS}
         deep.close()
     for reason in {*reasons, *reasons.values()}:
         (said,) = evidence.asleep({reason: 3})

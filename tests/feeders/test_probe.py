@@ -10,7 +10,7 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders import tcp
-from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext, ProbeResult
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -24,7 +24,7 @@ LONGEST_MS = int(PATIENCE_SECONDS * 1000)
 """Until then no question is too old, however long the machine stands still."""
 TIMES = 6
 CLOSE_TOGETHER_SECONDS = 0.05
-NOTHING_BEHIND = Surroundings(holds=True)
+NOTHING_BEHIND = ProbeContext(holds=True)
 SILENT = "server = socket.create_server(('127.0.0.1', 0)); ready(server.getsockname()[1]); told()"
 """It takes connections, and never answers."""
 ASK = "c = connect(int(sys.argv[1]), timeout=60); c.send(b'GET /')\n"
@@ -45,15 +45,15 @@ class Watched:
         self._reader = ProcessReader(PROC, one.pid)
         self.deep = DeepProbe(PROC, one.pid, known)
 
-    def look(self, around: Surroundings = NOTHING_BEHIND) -> Seen:
+    def look(self, around: ProbeContext = NOTHING_BEHIND) -> ProbeResult:
         time.sleep(CLOSE_TOGETHER_SECONDS)
         return self.deep.probe(time.monotonic_ns(), self._reader.wait(), around)
 
     def comes_to(
-        self, condition: Callable[[Seen], object], around: Surroundings = NOTHING_BEHIND
-    ) -> Seen:
+        self, condition: Callable[[ProbeResult], object], around: ProbeContext = NOTHING_BEHIND
+    ) -> ProbeResult:
         """The first look at which `condition` holds."""
-        found: list[Seen] = []
+        found: list[ProbeResult] = []
 
         def look() -> object:
             found.append(self.look(around))
@@ -62,7 +62,7 @@ class Watched:
         until(look, lambda: f"what was to be seen, not {found[-1]}")
         return found[-1]
 
-    def stays(self, condition: Callable[[Seen], object]) -> Seen:
+    def stays(self, condition: Callable[[ProbeResult], object]) -> ProbeResult:
         """The last of several looks in a row at which `condition` holds."""
         return self.comes_to(
             lambda seen: condition(seen) and all(condition(self.look()) for _ in range(TIMES - 1))
@@ -237,7 +237,7 @@ def test_what_is_sent_unasked_is_waited_for_if_it_feeds_the_gpu(
         known.worked_ns = 0
         assert not any(watched.look().whole is NETWORK for _ in range(10))
 
-        def waits(seen: Seen) -> bool:
+        def waits(seen: ProbeResult) -> bool:
             known.worked_ns = time.monotonic_ns()
             return seen.whole is NETWORK
 
@@ -248,7 +248,7 @@ def test_a_thread_may_be_known_to_launch_kernels(watch: Watch) -> None:
     with program("named('any', burn); ready(); locked()") as one:
         watched = watch(one)
         watched.comes_to(lambda seen: (seen.first, seen.active) == (QUEUE, {RUN: 1}))
-        around = Surroundings(launches_elsewhere=True)
+        around = ProbeContext(launches_elsewhere=True)
         watched.comes_to(lambda seen: (seen.first, seen.active) == (RUN, {}), around)
 
 
@@ -262,7 +262,7 @@ def test_a_child_of_a_thread_works_for_it(watch: Watch) -> None:
 def test_a_child_that_is_known_is_looked_at_by_itself(watch: Watch) -> None:
     with program("if os.fork() == 0: burn()\nready(); os.wait()") as one:
         watched = watch(one)
-        around = Surroundings(known=range(2**22))
+        around = ProbeContext(sampled_pids=range(2**22))
         assert [watched.look(around).active for _ in range(5)] == [{}] * 5
 
 
@@ -291,7 +291,7 @@ def test_children_that_come_and_go_leave_nothing_open(watch: Watch) -> None:
 def test_a_server_waits_for_requests_until_one_is_in_flight(watch: Watch, accept: str) -> None:
     with program(SERVER + accept) as one:
         watched = watch(one)
-        around = Surroundings(holds=True, may_serve=True)
+        around = ProbeContext(holds=True, may_serve=True)
         assert watched.comes_to(lambda seen: seen.whole is Activity.REQUESTS, around).serves
         assert not watched.deep.launches_elsewhere
         ask = "ready()\nfor _ in iter(told, ''): c.send(b'ask')\n"
@@ -316,7 +316,7 @@ def test_a_process_that_ends_meanwhile(watch: Watch, silent: str, *, reaped: boo
         if reaped:
             one.process.wait()
 
-        def look() -> Seen:
+        def look() -> ProbeResult:
             later_ns = time.monotonic_ns() + 10**10
             return watched.deep.probe(later_ns, Wait.LOCK, NOTHING_BEHIND)
 
@@ -337,7 +337,7 @@ def test_what_threads_used_is_taken_once(watch: Watch) -> None:
 
 def test_a_look_that_is_fresh_holds_while_the_wait_is_the_same(tmp_path: Path) -> None:
     process(tmp_path, 7)
-    deep, around = DeepProbe(tmp_path, 7, None), Surroundings(fresh_ns=10)
+    deep, around = DeepProbe(tmp_path, 7, None), ProbeContext(fresh_ns=10)
     first = deep.probe(100, Wait.LOCK, around)
     assert deep.probe(105, Wait.LOCK, around) is first
     assert deep.probe(106, Wait.POLL, around).reason == Wait.POLL.value

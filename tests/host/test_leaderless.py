@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.feeders.probe import Surroundings
+from gpu_bottleneck_exporter.feeders.probe import ProbeContext
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.usage import private_bytes
@@ -64,7 +64,7 @@ def leaderless(request: pytest.FixtureRequest) -> Iterator[Program]:
 def comes_to_do(one: Program, activity: Activity) -> None:
     """Probe the process until as a whole it does `activity`."""
     process = Process(PROC, one.pid, AnswerTimeouts(int(PATIENCE_SECONDS * 1000)))
-    around = Surroundings(holds=True)
+    around = ProbeContext(holds=True)
 
     def does() -> bool:
         return process.probe(time.monotonic_ns(), around).whole is activity

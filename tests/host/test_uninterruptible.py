@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
+from gpu_bottleneck_exporter.feeders.probe import ProbeContext, ProbeResult
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import ProcessReader
@@ -86,13 +86,13 @@ def test_a_frozen_process_is_asleep_until_it_thaws(
     hierarchy: str, file: str, frozen: str, thawed: str, code: str
 ) -> None:
     root = usable(CGROUPS / hierarchy)
-    around, now_ns = Surroundings(holds=True), SHORTLY_NS
+    around, now_ns = ProbeContext(holds=True), SHORTLY_NS
     with program(code) as one, group(root, mark().encode()) as folder:
         state = root / mark() / file
         main = Process(PROC, one.pid, AnswerTimeouts(60_000))
         move(one.pid, folder)
 
-        def comes_to(condition: Callable[[Seen], bool]) -> None:
+        def comes_to(condition: Callable[[ProbeResult], bool]) -> None:
             def look() -> bool:
                 nonlocal now_ns
                 now_ns += SHORTLY_NS

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.accounting.activity import ACTIVITY_OF, Activity
 from gpu_bottleneck_exporter.accounting.bucket import Counters, less
 from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_OBSERVATIONS
-from gpu_bottleneck_exporter.feeders.probe import DeepProbe, Seen, Surroundings, shallow
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext, ProbeResult, shallow
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, parse_numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
@@ -183,7 +183,7 @@ class Process:
         self._children.close()
         self.close_deep()
 
-    def probe(self, now_ns: int, around: Surroundings | None = None) -> Seen:
+    def probe(self, now_ns: int, around: ProbeContext | None = None) -> ProbeResult:
         """What it does at monotonic `now_ns`; with `around`, also what is behind its sleep."""
         wait = self.reader.wait()
         if not around:

@@ -1,4 +1,4 @@
-"""The feeders of one GPU as a scrape may show them."""
+"""Snapshots of one GPU's feeders, for scrapes."""
 
 from __future__ import annotations
 
@@ -15,86 +15,88 @@ from gpu_bottleneck_exporter.schedule import Every
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
-_MOST_PIDS = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
-    """The feeders of a GPU as of `at_ns`. Sums count since the exporter saw the first one."""
+    """The feeders of a GPU as of `at_ns`. Sums count since the first one was sampled."""
 
     at_ns: int
-    """Monotonic."""
+    """Monotonic time of the snapshot."""
     processes: Mapping[str, int]
-    """By role; without the workers until there are some, and where they are too many to count."""
+    """Processes by role; without workers before the first one, or if too many to count."""
     counters: Mapping[str, Counters]
-    """By role; without the workers where not all are read. Bytes are None while they may not be
-    known of all processes."""
+    """Counters by role; without workers unless all are read. Bytes are None unless readable for all
+    processes."""
     wait_ns: Mapping[tuple[str, str], int]
-    """By role and what was waited on."""
+    """Time by role and kind of wait."""
     queue_known: bool
     worker_starts: int | None
     throttled_ns: int | None
     refault_bytes: int | None
     job: Job
     owners: tuple[Owner, ...] = ()
-    """Of the mains, each once."""
+    """Owners of the mains, without duplicates."""
     worker_pids: tuple[int, ...] = ()
-    """The first few."""
+    """The lowest pids of workers."""
     evidence: tuple[tuple[str, str], ...] = ()
-    """What was seen behind the waiting lately, by `waiting_on`, in words for people."""
+    """Recent evidence of waits in sentences for users, by `waiting_on`."""
     busiest: Busiest = (), ()
     outlook: Outlook = NOTHING_KNOWN
 
     @property
     def mains(self) -> frozenset[Started]:
-        """The processes that hold the GPU."""
+        """The holders of the GPU."""
         return frozenset(self.busiest[0])
 
 
 class FeedingReader:
-    """Makes the snapshots of one GPU; only the watching thread calls it."""
+    """Builds the snapshots of one GPU. Not thread-safe."""
 
     def __init__(self, networks: Networks, owners: OwnerReader | None = None) -> None:
-        """`networks` and `owners`, if wanted, may serve many readers."""
+        """`networks` and `owners`, if any, may be shared by readers."""
         self._networks = networks
         self._traffic: Sums[str] = Sums()
         self._pressure: Sums[tuple[str, str]] = Sums()
         self._owners = owners
         self._has_workers = False
-        """Or had some."""
-        self._once_known: set[str] = set()
-        """Sums, and roles by their bytes."""
+        """Whether a worker was ever sampled."""
+        self._published: set[str] = set()
+        """Counters that have been readable, by name or, for bytes, by role."""
         self._evidence: tuple[tuple[str, str], ...] = ()
-        self._mains: frozenset[Started] = frozenset()
-        """The processes that the evidence is about."""
-        self._looking_for_evidence = Every(WINDOW_NS)
+        self._holders: frozenset[Started] = frozenset()
+        """The holders that the evidence is about."""
+        self._evidence_due = Every(WINDOW_NS)
 
     def read(
         self, feed: FeederGroup, now_ns: int, peers: Collection[int] = (), *, queue_known: bool
     ) -> Feeding:
-        """What `feed` knows; `queue_known`: the kernel tells of time in the CPU's queue.
+        """Snapshot of `feed`; `queue_known`: the kernel counts run-queue delay.
 
-        `peers`: as of `FeederGroup.evidence`.
+        `peers`: as for `FeederGroup.evidence`.
         """
         family, total = feed.family, feed.history.total
         self._has_workers |= bool(feed.workers)
         processes = {Role.MAIN: len(feed.mains)}
         counters = {Role.MAIN: self._counters(total, Role.MAIN, feed.mains)}
-        # What is not known of all workers is not told of some of them.
+        # Omit counters that are not read for all workers.
         if self._has_workers and family.whole:
             processes[Role.WORKER] = family.worker_count
             if not family.unfollowed:
                 counters[Role.WORKER] = self._counters(total, Role.WORKER, feed.workers)
         job, busiest = self._read_job(feed, now_ns), feed.busiest()
-        any_now, limits = bool(feed.mains), job.limits
-        throttling = self._may_tell("throttled", any_now=any_now, known=limits.throttling_known)
-        refaults = self._may_tell("refaults", any_now=any_now, known=limits.refaults_known)
+        has_processes, limits = bool(feed.mains), job.limits
+        throttling = self._is_publishable(
+            "throttled", has_processes=has_processes, is_readable=limits.throttling_known
+        )
+        refaults = self._is_publishable(
+            "refaults", has_processes=has_processes, is_readable=limits.refaults_known
+        )
         waits = feed.states.wait_ns.items()
-        before, self._mains = self._mains, frozenset(busiest[0])
-        if before and before != self._mains:  # what was seen until now is of others
+        before, self._holders = self._holders, frozenset(busiest[0])
+        if before and before != self._holders:  # the evidence is about other holders
             self._evidence = ()
-            self._looking_for_evidence = Every(WINDOW_NS, now_ns + WINDOW_NS)
-        elif self._looking_for_evidence.is_due(now_ns):
+            self._evidence_due = Every(WINDOW_NS, now_ns + WINDOW_NS)
+        elif self._evidence_due.is_due(now_ns):
             self._evidence = feed.evidence(now_ns, peers)
         return Feeding(
             at_ns=now_ns,
@@ -107,18 +109,18 @@ class FeedingReader:
             refault_bytes=total.held.refault_bytes if refaults else None,
             job=job,
             owners=self._owners.of(busiest[0], now_ns) if self._owners else (),
-            worker_pids=tuple(sorted(feed.workers)[:_MOST_PIDS]),
+            worker_pids=tuple(sorted(feed.workers)[:8]),
             evidence=self._evidence,
             busiest=busiest,
         )
 
     def _read_job(self, feed: FeederGroup, now_ns: int) -> Job:
         feed.refresh_facts(now_ns)
-        facts, any_now = feed.facts, bool(feed.mains)
+        facts, has_processes = feed.facts, bool(feed.mains)
         traffic: dict[tuple[Hashable, str], int] = {}
         for inode, pid in facts.networks.items():
-            if found := self._networks.traffic(inode, pid, now_ns):
-                traffic[inode, "received"], traffic[inode, "sent"] = found
+            if totals := self._networks.traffic(inode, pid, now_ns):
+                traffic[inode, "received"], traffic[inode, "sent"] = totals
         self._traffic.advance(traffic)
         self._pressure.advance(
             {
@@ -127,7 +129,7 @@ class FeedingReader:
                 for key, value in group.counters.pressure_ns.items()
             }
         )
-        sums = self._traffic.known(sources=any_now)
+        sums = self._traffic.known(sources=has_processes)
         return Job(
             limits=facts.limits,
             age_seconds=None
@@ -137,18 +139,18 @@ class FeedingReader:
             sent_bytes=sums.get("sent"),
             shares_network=facts.shares_network,
             socket_bytes=feed.traffic.moved_bytes if facts.shares_network else None,
-            pressure_ns=self._pressure.known(sources=any_now),
+            pressure_ns=self._pressure.known(sources=has_processes),
         )
 
     def _counters(self, total: Bucket, role: str, processes: Mapping[int, Process]) -> Counters:
-        readable = bool(processes) and not any(one.denied for one in processes.values())
+        readable = bool(processes) and not any(process.denied for process in processes.values())
         counters = total.of(role).used
-        if self._may_tell(role, any_now=bool(processes), known=readable):
+        if self._is_publishable(role, has_processes=bool(processes), is_readable=readable):
             return counters
         return counters._replace(read_bytes=None, written_bytes=None)
 
-    def _may_tell(self, what: str, *, any_now: bool, known: bool) -> bool:
-        """Whether a sum may be told: it is known now, or was while there was something to read."""
-        if known:
-            self._once_known.add(what)
-        return known or (not any_now and what in self._once_known)
+    def _is_publishable(self, counter: str, *, has_processes: bool, is_readable: bool) -> bool:
+        """Whether `counter` is readable, or was while processes ran."""
+        if is_readable:
+            self._published.add(counter)
+        return is_readable or (not has_processes and counter in self._published)

@@ -1,4 +1,4 @@
-"""What the feeders of one GPU do, pass by pass: each pass is a bucket of samples."""
+"""Samples the activities of one GPU's feeders, one bucket per pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role, add_up
 from gpu_bottleneck_exporter.feeders.evidence import POLLS
-from gpu_bottleneck_exporter.feeders.probe import Seen, Surroundings
+from gpu_bottleneck_exporter.feeders.probe import ProbeContext, ProbeResult
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tree import DeeplyProbed, Family, RoundRobin
 from gpu_bottleneck_exporter.host.mounts import Places
@@ -18,29 +18,23 @@ from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.schedule import LATELY_NS, SHORTLY_NS
 
-_PER_PASS = 2
-"""Of workers and of related processes, in turn: forty looks at workers in the 4 s over which
-helpers are judged, at a cost that does not grow with them."""
-_EXPLAINED = 0.8
-"""So many active workers at all times explain the waiting."""
-_HARDLY_RUN = 0.1
-"""Of a core: threads that use no more load nothing."""
-_AWAY = frozenset({Wait.TIMER.value, Wait.SOCKET.value})
-"""Where a worker does not wait for its next task, even if nobody owes it an answer."""
+_SAMPLES_PER_PASS = 2
+"""Workers, and related processes, sampled per pass in turn: forty samples of workers in the 4 s
+over which helpers are judged, at a cost independent of their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobConnections:
-    """How the processes of a GPU are connected with the others of their job."""
+    """Connections of a GPU's processes with others of their job."""
 
     ends: frozenset[Ends] = frozenset()
     """Local and remote ends of the mains' connections."""
     ours: frozenset[Ends] = frozenset()
-    """Those of the job's other processes."""
+    """Ends of the job's other processes."""
     peers: frozenset[Ends] = frozenset()
-    """Those of its other GPUs only."""
+    """Ends of its other GPUs' processes only."""
     joined: frozenset[str] = frozenset()
-    """UUIDs of GPUs with whose mains these are connected."""
+    """UUIDs of GPUs with mains connected to these."""
     is_rank: bool = False
 
 
@@ -48,42 +42,40 @@ UNCONNECTED = JobConnections()
 
 
 class Situation(NamedTuple):
-    """What is known around a GPU when its feeders are sampled."""
+    """Context in which the feeders of a GPU are sampled."""
 
     idle: float | None = None
-    """Share of the time, 0-1, in which the GPU idles; None if deep probes are not worth their
-    cost."""
+    """Share of time in which the GPU idles, 0-1; None if deep probes are not worth their cost."""
     connections: JobConnections = UNCONNECTED
     notebook: bool = False
     """Whether a main is a notebook's kernel."""
     fresh_ns: int = 0
-    """What is younger than this is not read again for a main."""
+    """Maximum age of a main's probe that is reused."""
 
 
 class StateSampler:
-    """Used by the watching thread only."""
+    """Samples the activities of one GPU's feeders. Not thread-safe."""
 
     def __init__(self, proc: Path, family: Family) -> None:
-        """`proc`: the host's."""
+        """`proc`: the host's procfs."""
         self._situation = Situation()
-        """At the last sample."""
-        self.resting = False
-        """Whether no worker and no related process was active in the last second."""
+        self.helpers_idle = False
+        """Whether no worker or related process was active in the last second."""
         self.explained = False
-        """Whether tasks that run or are in D state explain the waiting without deep probes."""
+        """Whether tasks that run or are in D state explain the wait without deep probes."""
         self.probed = DeeplyProbed()
-        """The workers that are sampled."""
+        """The workers in the sample."""
         self.wait_ns: dict[tuple[str, str], int] = {}
-        """By role and what was waited on, since the start (`Activity.waits_as`)."""
+        """Time by role and kind of wait, since the start (`Activity.waits_as`)."""
         self._busy = 0.0
-        """Share of the last tick in which the GPU worked, 0-1; 0 if it is not idle at all."""
+        """Share of the last tick in which the GPU worked, 0-1; 0 while it does not idle."""
         self._sampled_ns = self._worked_ns = 0
-        """Monotonic time of the last sample at which the GPU had worked in the last tick."""
+        """Monotonic time of the last sample of a GPU that had worked."""
         self._family = family
         self._places = Places(proc)
         self._workers_in_turn, self._related_in_turn = RoundRobin(), RoundRobin()
-        self._at_ns: dict[str, int] = {}
-        """By role, when it was last looked at."""
+        self._role_sampled_ns: dict[str, int] = {}
+        """Monotonic time of the last sample by role."""
 
     def sample(self, now_ns: int, situation: Situation, *, mains_only: bool) -> Bucket:
         """Sample the mains, and a few workers in turn."""
@@ -94,39 +86,41 @@ class StateSampler:
             self._worked_ns = now_ns
         self._sample_mains(bucket, deep=idle is not None)
         others = bool(self._family.related) or not mains_only
-        around = self._around_others() if others and idle is not None else None
+        context = self._others_context() if others and idle is not None else None
         self.probed.choose_from(self._family.workers, now_ns)
         if not mains_only:
             workers = Part(present=self._family.worker_count, rounds=1)
             bucket.parts[Role.WORKER] = workers
-            # While all workers rest, each needs a costly deep probe: one per pass is enough.
-            count = 1 if self.resting else _PER_PASS
+            # Idle workers each need an expensive deep probe: one per pass is enough.
+            count = 1 if self.helpers_idle else _SAMPLES_PER_PASS
             for worker in self._workers_in_turn.take(count, self.probed.members):
-                workers.note(self._whole(worker, bucket, around))
+                workers.note(self._sample_helper(worker, bucket, context))
         if idle is not None:
-            self._sample_related(bucket, idle, around)
+            self._sample_related(bucket, idle, context)
             self._count_runnable(bucket)
         for role in (Role.MAIN, Role.WORKER):
             self._count_waits(role, bucket)
         return bucket
 
     def conclude(self, second: Bucket, *, deep: bool) -> None:
-        """Note what the last `second` says of the next one; `deep`: the GPU idles."""
+        """Update `helpers_idle` and `explained` from the last `second`; `deep`: the GPU idles."""
         main, workers = second.of(Role.MAIN).used, second.of(Role.WORKER)
-        seen = {*workers.by_activity, *second.of(Role.RELATED).by_activity}
+        activities = {*workers.by_activity, *second.of(Role.RELATED).by_activity}
         running = workers.mean(Activity.RUN) + workers.mean(Activity.DISK)
         others_ns = main.own_cpu_ns - main.leader_cpu_ns
-        self.resting = deep and all(activity.rests for activity in seen)
+        self.helpers_idle = deep and all(activity.rests for activity in activities)
+        min_running = 0.8  # active workers
+        # Threads that use less than a tenth of a core load nothing.
         self.explained = (
             deep
-            and running >= _EXPLAINED
-            and others_ns < _HARDLY_RUN * second.elapsed_ns
+            and running >= min_running
+            and others_ns < 0.1 * second.elapsed_ns
             and not self._family.is_undecided
         )
 
     @property
     def _may_serve(self) -> bool:
-        """Whether mains that listen may be servers."""
+        """Whether listening mains may be servers."""
         situation = self._situation
         is_rank = situation.connections.is_rank
         return not (self._family.workers or is_rank or situation.notebook)
@@ -136,29 +130,29 @@ class StateSampler:
         main = bucket.parts[Role.MAIN] = Part(present=len(self._family.mains), rounds=1)
         threads = Part(rounds=1)
         for process in self._family.mains.values():
-            seen = process.probe(bucket.at_ns, self._around(process) if behind else None)
-            if deep and not behind and seen.first is Activity.NETWORK:
-                # Only its sockets tell whether it waits for the workers that run.
-                behind, seen = True, process.probe(bucket.at_ns, self._around(process))
-            activity = self._activity(process, seen, bucket.reasons) if behind else seen.first
+            result = process.probe(bucket.at_ns, self._context(process) if behind else None)
+            if deep and not behind and result.first is Activity.NETWORK:
+                # Only its connections show whether it waits for the workers that run.
+                behind, result = True, process.probe(bucket.at_ns, self._context(process))
+            activity = self._activity(process, result, bucket.reasons) if behind else result.first
             main.note(activity)
             process.note(activity)
-            self._find_hidden_io(process, seen, bucket.at_ns)
+            self._record_hidden_io(process, result, bucket.at_ns)
             if behind and (waits := self._family.waits.get(process.pid)):
                 waits.note(process.deepen().awaits)
-            if seen.active and activity is not Activity.REQUESTS:
-                add_up(threads.by_activity, seen.active)
+            if result.active and activity is not Activity.REQUESTS:
+                add_up(threads.by_activity, result.active)
                 if activity is Activity.QUEUE:
-                    bucket.awaited_threads += sum(seen.active.values())
+                    bucket.awaited_threads += sum(result.active.values())
             if deep:
-                self._locate(seen, bucket)
+                self._record_place(result, bucket)
         if behind:
-            threads.present = threads.samples  # each that is active is seen at each look
+            threads.present = threads.samples  # all active threads are sampled
             bucket.parts[Role.THREAD] = threads
 
-    def _around(self, main: Process) -> Surroundings:
+    def _context(self, main: Process) -> ProbeContext:
         connections = self._situation.connections
-        return Surroundings(
+        return ProbeContext(
             connections.ours,
             connections.peers,
             self._family.known,
@@ -168,114 +162,117 @@ class StateSampler:
             may_serve=self._may_serve and not main.works.by_itself,
         )
 
-    def _activity(self, main: Process, seen: Seen, reasons: dict[str, int]) -> Activity:
-        """What a main does, given what is behind its sleep."""
-        kin = [self._family.related[pid].deep for pid in self._family.kin]
-        for_peer = seen.peer or any(one.peer for one in kin if one)
-        if for_peer and seen.first.rests and not seen.active:
+    def _activity(self, main: Process, result: ProbeResult, reasons: dict[str, int]) -> Activity:
+        """Activity of a main, with the reason of its sleep."""
+        related_probes = [self._family.related[pid].deep for pid in self._family.kin]
+        for_peer = result.peer or any(probe.peer for probe in related_probes if probe)
+        if for_peer and result.first.rests and not result.active:
             return Activity.PEER
-        if seen.reason != Wait.STOPPED.value and self._lacks_demand(main, seen):
-            if seen.whole is Activity.RUN:
+        if result.reason != Wait.STOPPED.value and self._lacks_demand(main, result):
+            if result.whole is Activity.RUN:
                 add_up(reasons, {POLLS: 1})
             return Activity.REQUESTS
-        if not seen.first.rests or seen.active:
-            return seen.first
+        if not result.first.rests or result.active:
+            return result.first
         if any(
-            one.reader.wait() in (Wait.RUN, Wait.DISK, Wait.CHILD) for one in self._family.compilers
+            process.reader.wait() in (Wait.RUN, Wait.DISK, Wait.CHILD)
+            for process in self._family.compilers
         ):
             return Activity.RUN
-        add_up(reasons, {seen.reason: 1})
-        return seen.first
+        add_up(reasons, {result.reason: 1})
+        return result.first
 
-    def _lacks_demand(self, main: Process, seen: Seen) -> bool:
-        """Whether a main, or what it works for, waits for a request or for a task."""
-        kin = (self._family.related[pid].deep for pid in self._family.kin)
-        deep = [one for one in (main.deep, *kin) if one is not None]
-        rests = seen.first.rests and not seen.active
-        servers = [one for one in deep if one.listens]
-        asked = any(one.asked for one in servers)
+    def _lacks_demand(self, main: Process, result: ProbeResult) -> bool:
+        """Whether a main, or a process that it works for, waits for a request or for a task."""
+        related_probes = (self._family.related[pid].deep for pid in self._family.kin)
+        deep = [probe for probe in (main.deep, *related_probes) if probe is not None]
+        rests = result.first.rests and not result.active
+        servers = [probe for probe in deep if probe.listens]
+        has_request = any(probe.has_request for probe in servers)
         if servers:
-            main.works.note(clients=asked, busy=self._busy)
-        if any(one.lacks_tasks for one in deep) and rests:
+            main.works.note(clients=has_request, busy=self._busy)
+        if any(probe.lacks_tasks for probe in deep) and rests:
             return True
-        serves = any(one.serving for one in deep) and not (asked or main.works.by_itself)
+        serves = any(probe.serving for probe in deep) and not (has_request or main.works.by_itself)
         if not serves or not (self._may_serve or main.works.for_clients):
             return False
-        # A server that spins, or that reports to its cluster, waits for no answer.
-        polls = seen.whole is Activity.RUN and self._is_unused
-        return rests or polls or (main.works.for_clients and not seen.whole.on_files)
+        # A server that spins, or that reports to its cluster, awaits no response.
+        polls = result.whole is Activity.RUN and self._is_unused
+        return rests or polls or (main.works.for_clients and not result.whole.on_files)
 
     @property
     def _is_unused(self) -> bool:
-        """Whether the GPU has not worked lately."""
+        """Whether the GPU has not worked recently."""
         return self._sampled_ns - self._worked_ns > LATELY_NS
 
-    def _around_others(self) -> Surroundings:
-        """Surroundings of processes without a GPU: a main's answer does not come by network."""
+    def _others_context(self) -> ProbeContext:
+        """Context of processes without a GPU: connections to mains are no network waits."""
         connections = self._situation.connections
         ours = ends_of(self._family.mains.values()) | connections.ours
-        return Surroundings(ours, connections.peers, self._family.known)
+        return ProbeContext(ours, connections.peers, self._family.known)
 
-    def _whole(self, process: Process, bucket: Bucket, around: Surroundings | None) -> Activity:
-        """What a process that holds no GPU does, as a whole."""
-        seen = process.probe(bucket.at_ns, around)
-        if around:
-            self._locate(seen, bucket)
-        self._find_hidden_io(process, seen, bucket.at_ns)
-        activity = seen.whole
+    def _sample_helper(
+        self, process: Process, bucket: Bucket, context: ProbeContext | None
+    ) -> Activity:
+        """Activity of a process without a GPU."""
+        result = process.probe(bucket.at_ns, context)
+        if context:
+            self._record_place(result, bucket)
+        self._record_hidden_io(process, result, bucket.at_ns)
+        activity = result.whole
         process.note(activity)
-        away = activity is Activity.SLEEP and seen.reason in _AWAY
-        return Activity.TIMER if away else activity
+        # A wait for something other than the next task, even without a pending response.
+        is_away = result.reason in {Wait.TIMER.value, Wait.SOCKET.value}
+        return Activity.TIMER if activity is Activity.SLEEP and is_away else activity
 
-    def _sample_related(self, bucket: Bucket, idle: float, around: Surroundings | None) -> None:
-        """Look at two of them in turn; strangers that do little do not count."""
+    def _sample_related(self, bucket: Bucket, idle: float, context: ProbeContext | None) -> None:
+        """Sample two related processes in turn; unrelated ones that do little do not count."""
         related = self._family.related.values()
         if not related:
             return
         part = bucket.parts[Role.RELATED] = Part(rounds=1)
-        for process in self._related_in_turn.take(_PER_PASS, related):
-            activity = self._whole(process, bucket, around)
+        for process in self._related_in_turn.take(_SAMPLES_PER_PASS, related):
+            activity = self._sample_helper(process, bucket, context)
             if process.counts(idle):
                 part.note(activity)
-        part.present = sum(one.counts(idle) for one in related)
+        part.present = sum(process.counts(idle) for process in related)
 
     def _count_runnable(self, bucket: Bucket) -> None:
         counted = [main.runnable(bucket.at_ns) for main in self._family.mains.values()]
-        known = [one for one in counted if one]
-        if len(known) == len(counted):
-            bucket.runnable_ns = sum(runnable_ns for runnable_ns, _ in known)
-            bucket.counted_ns = sum(of_ns for _, of_ns in known)
+        readable = [usage for usage in counted if usage]
+        if len(readable) == len(counted):
+            bucket.runnable_ns = sum(runnable_ns for runnable_ns, _ in readable)
+            bucket.counted_ns = sum(of_ns for _, of_ns in readable)
 
-    def _locate(self, seen: Seen, bucket: Bucket) -> None:
-        """Note where the file is for which a thread waits: of one thread at each pass.
+    def _record_place(self, result: ProbeResult, bucket: Bucket) -> None:
+        """Record the place of a file that a thread waits for, one thread per pass.
 
-        The mains come first, so that theirs and their helpers' are noted as often as the GPU waits
-        for them.
+        Mains come first, so that places count as often as the GPU waits for them.
         """
-        if seen.in_file and not bucket.places:
-            bucket.places = {self._places.locate(*seen.in_file, bucket.at_ns): 1}
+        if result.in_file and not bucket.places:
+            bucket.places = {self._places.locate(*result.in_file, bucket.at_ns): 1}
 
-    def _find_hidden_io(self, process: Process, seen: Seen, now_ns: int) -> None:
-        """Note that a process waits for files of which the kernel does not account for the I/O."""
-        if not (process.may_hide_io and seen.in_file):
+    def _record_hidden_io(self, process: Process, result: ProbeResult, now_ns: int) -> None:
+        """Record a wait for a file without I/O accounting in the kernel."""
+        if not (process.may_hide_io and result.in_file):
             return
         is_due = not process.hides_io(now_ns + SHORTLY_NS)
-        if is_due and self._places.is_without_device(*seen.in_file, now_ns):
+        if is_due and self._places.is_without_device(*result.in_file, now_ns):
             process.note_hidden_io(now_ns)
 
     def _count_waits(self, role: str, bucket: Bucket) -> None:
-        """Count waits since the last look: those sampled stand for all of the role."""
+        """Add the time since the last sample to the waits of a role, by its samples."""
         if role not in bucket.parts:
-            return  # its time is left to the next look
+            return  # its time counts at the next sample
         part, samples = bucket.parts[role], bucket.parts[role].samples
-        elapsed_ns = (bucket.at_ns - self._at_ns.get(role, bucket.at_ns)) * part.present
-        self._at_ns[role] = bucket.at_ns
+        elapsed_ns = (bucket.at_ns - self._role_sampled_ns.get(role, bucket.at_ns)) * part.present
+        self._role_sampled_ns[role] = bucket.at_ns
         for activity, number in part.by_activity.items():
             if activity.waits:
                 add_up(self.wait_ns, {(role, activity.waits_as): elapsed_ns * number // samples})
 
 
 def ends_of(processes: Iterable[Process]) -> frozenset[Ends]:
-    """Local and remote ends of their connections that were inspected."""
+    """Local and remote ends of the inspected connections of `processes`."""
     probes = (process.deep for process in processes)
-    return frozenset().union(*(one.tcp.ends for one in probes if one and one.tcp))
+    return frozenset().union(*(probe.tcp.ends for probe in probes if probe and probe.tcp))

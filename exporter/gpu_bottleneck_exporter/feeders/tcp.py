@@ -309,8 +309,8 @@ class Verdict(Enum):
     def __init__(self, name: str) -> None:
         self.due = name in {"answer", "stuck", "upload"}
         """Whether the process waits for the peer."""
-        self.datagrams = name in {"datagrams", "datagram_steps"}
-        """Whether it does so if it waits for nothing else."""
+        self.blocks_if_sole_wait = name in {"datagrams", "datagram_steps"}
+        """Whether the process waits for the peer if it waits for nothing else."""
         self.has_request = name in {"request", "upload"}
         self.is_server_side = self.has_request or name == "served"
 
