@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gpu_bottleneck_exporter.demo.board.create import H100, Model
-from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads
+from gpu_bottleneck_exporter.host.aside import memory_reads, proc_reads, socket_queries
 from gpu_bottleneck_exporter.stacktraces.reader import stack_reads
 from support import leftovers, processes, tools
 from support.board import Board
@@ -103,8 +103,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
 @pytest.fixture(scope="session", autouse=True)
 def patient_reads() -> None:
     """A process that answers late, on a busy machine, is not one that holds us up."""
-    for one in (aside, lending, proc_reads, stack_reads):
-        one._patience = PATIENCE_SECONDS
+    for one in (memory_reads, socket_queries, proc_reads, stack_reads):
+        one._timeout = PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)

@@ -72,8 +72,8 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """Settings of a node whose file of jobs is on a small disk."""
-    for calls in (aside.aside, aside.lending, aside.proc_reads):
-        monkeypatch.setattr(calls, "_patience", aside.PATIENCE_SECONDS)
+    for calls in (aside.memory_reads, aside.socket_queries, aside.proc_reads):
+        monkeypatch.setattr(calls, "_timeout", aside.CALL_TIMEOUT_SECONDS)
     for module, name in ((sampling, "_EVENT_TIMEOUT_SECONDS"), (serving, "_LOOK_SECONDS")):
         monkeypatch.setattr(module, name, 0.1)  # their threads end that much later
     folder = tmp_path / "disk"

@@ -177,8 +177,8 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     monkeypatch.setattr(
         descriptors, "_query_all", partial(found.aside, "borrow", descriptors._query_all)
     )
-    for one in (aside.aside, aside.lending):
-        monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)
+    for one in (aside.memory_reads, aside.socket_queries):
+        monkeypatch.setattr(one, "_timeout", aside.CALL_TIMEOUT_SECONDS)
     yield found
     found.hang.set()
 
@@ -204,7 +204,7 @@ def watch_until(right: Right, mains: Iterable[int], faults: Iterable[Fault]) -> 
         return [fault for pid, fault in jobs.items() if not right(fault, seen[pid])]
 
     watch.start()
-    for one in (aside.aside, aside.lending):
+    for one in (aside.memory_reads, aside.socket_queries):
         # Of one tenant's, four reads that hang cost all others; tests beside this one have some.
         one.share_by(int)
     try:

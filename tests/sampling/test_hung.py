@@ -48,8 +48,8 @@ LOOKS = 20
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
     monkeypatch.setattr(watching, "_HANG_NS", 1_000_000_000)
-    for one in (aside.aside, aside.lending, aside.proc_reads):
-        monkeypatch.setattr(one, "_patience", aside.PATIENCE_SECONDS)
+    for one in (aside.memory_reads, aside.socket_queries, aside.proc_reads):
+        monkeypatch.setattr(one, "_timeout", aside.CALL_TIMEOUT_SECONDS)
     found = HostSampler(Settings(), {"workload"})
     found.start()
     yield found

@@ -298,7 +298,7 @@ become(33, 33, 33)
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for one in (stack_reads, proc_reads):
-            monkeypatch.setattr(one, "_patience", 0.25)
+            monkeypatch.setattr(one, "_timeout", 0.25)
         found: dict[int, object] = {}
 
         def read(mains: Sequence[Started]) -> None:

@@ -379,10 +379,10 @@ def test_memory_that_does_not_answer_costs_only_its_own_process(
         return read(memory, address, size)
 
     with program("ready()\nos.read(0, 1)") as hung, program("ready()\nos.read(0, 1)") as other:
-        monkeypatch.setattr(stack_reads, "_patience", 0.01)
+        monkeypatch.setattr(stack_reads, "_timeout", 0.01)
         monkeypatch.setattr(ProcessMemory, "read", hangs)
         assert refusal(reader, hung.pid) == "its memory does not answer"
-        monkeypatch.setattr(stack_reads, "_patience", PATIENCE_SECONDS)
+        monkeypatch.setattr(stack_reads, "_timeout", PATIENCE_SECONDS)
         asleep(reader, other.pid, "<module>")
         assert refusal(reader, hung.pid) == "its memory does not answer"
         gate.set()

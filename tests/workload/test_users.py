@@ -112,13 +112,13 @@ def test_a_directory_that_does_not_answer_holds_nobody_up(
     names: UserNames, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.answers.clear()
-    monkeypatch.setattr(names._directory, "_patience", USUAL_PATIENCE_SECONDS)
+    monkeypatch.setattr(names._directory, "_timeout", USUAL_PATIENCE_SECONDS)
     assert [names.of(uid) for uid in (1000, 1001, 1000)] == ["1000", "1001", "1000"]
     until(lambda: directory.asked, "the question")
     assert directory.asked == [1000], "one question at a time"
     directory.answers.set()
-    until(lambda: not names._directory._held_up, "the answer")
-    monkeypatch.setattr(names._directory, "_patience", PATIENCE_SECONDS)
+    until(lambda: not names._directory._hung, "the answer")
+    monkeypatch.setattr(names._directory, "_timeout", PATIENCE_SECONDS)
     assert [names.of(uid) for uid in (1000, 1001)] == ["alice", "bob"]
 
 

@@ -34,7 +34,7 @@ from gpu_bottleneck_exporter.accounting.stall import NEGLIGIBLE
 from gpu_bottleneck_exporter.feeders.probe import child_token
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.descriptors import (
     descriptors,
     fields,
@@ -223,7 +223,9 @@ class _Opened:
         pipes = [n for n, link in self.links.items() if link.startswith("pipe:")]
         files = [n for n, link in self.links.items() if is_file(link)]
         numbers, folder = [*pipes, *files][:_MOST_OPEN], f"{self._proc}/{self.pid}/fdinfo"
-        texts = aside.call(self.pid, lambda: {n: read(f"{folder}/{n}") for n in numbers}) or {}
+        texts = (
+            memory_reads.call(self.pid, lambda: {n: read(f"{folder}/{n}") for n in numbers}) or {}
+        )
         flags = {n: fields(texts.get(n) or "").get("flags", f"{os.O_RDWR}") for n in numbers}
         return {n: int(flag, 8) & os.O_ACCMODE for n, flag in flags.items()}
 
@@ -257,7 +259,7 @@ class _Opened:
     def memory(self) -> frozenset[tuple[str, str]] | None:
         """Shared memory by device and inode; None if it is not known."""
         path = f"{self._proc}/{self.pid}/maps"
-        part = aside.call(self.pid, lambda: read_bounded(path, MAX_TABLE_BYTES))
+        part = memory_reads.call(self.pid, lambda: read_bounded(path, MAX_TABLE_BYTES))
         return frozenset(_SHARED.findall(part.text)) if part and part.whole else None
 
 

@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.accounting.stall import MIN_IDLE_SHARE, NEGLIGIBLE
 from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
 from gpu_bottleneck_exporter.feeders.process import Process
 from gpu_bottleneck_exporter.feeders.tree import Family
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES, parse_numbers, read
 from gpu_bottleneck_exporter.host.process import living_thread
@@ -138,7 +138,7 @@ def private_bytes(proc: Path, pid: int) -> float | None:
     resident, shared = fields[1] * PAGE_BYTES, fields[2] * PAGE_BYTES
     walk = partial(read, f"{folder}/smaps_rollup")
     # Adding up takes the lock of its memory, which may be held for ever.
-    if resident <= _WALKED_BYTES and (text := aside.call(pid, walk)):
+    if resident <= _WALKED_BYTES and (text := memory_reads.call(pid, walk)):
         return float(sum(int(kib) for kib in _PRIVATE.findall(text)) * 1024)
     return float(max(resident - shared, 0))
 

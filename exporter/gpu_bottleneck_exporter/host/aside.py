@@ -1,9 +1,8 @@
-"""Calls that a process may block forever, as they need its memory or its descriptors.
+"""Runs calls that a process may block forever, as they need its memory or its descriptors.
 
-Its command line, its environment and its poll arguments lie in pages that may belong to a FUSE
-file system that never answers, or to a userfaultfd handler: a reader then hangs as the process
-would. So a separate thread calls, and is abandoned if it takes too long. Answers that are late,
-but in time, would hold up the caller again and again: so each tenant has a budget of wall time.
+Its command line, environment and poll arguments lie in pages that may belong to a FUSE file system
+without a server, or to a userfaultfd handler. A helper thread makes the call and is abandoned on a
+timeout. A budget of wall time per tenant bounds calls that are slow but return in time.
 """
 
 from __future__ import annotations
@@ -17,116 +16,120 @@ from typing import TypeVar
 
 from gpu_bottleneck_exporter.host.files import FileLimitError, read
 
-PATIENCE_SECONDS = 0.25
-"""A read takes microseconds unless it hangs; meanwhile two passes over the feeders are missed."""
-MOST_LEFT_BEHIND = 64
-"""Threads that hang; with this many, no process is asked, with half of them no tenant with one."""
-MOST_OF_A_TENANT = 4
-"""Threads that hang in reads of one tenant's processes; with this many, none of them is asked."""
-_LATE_SECONDS = 0.005
-"""Blocked time of a call that is not charged: the time for which a thread keeps Python's lock."""
+CALL_TIMEOUT_SECONDS = 0.25
+"""Timeout of a call that takes microseconds unless it hangs; two passes over the feeders are
+missed."""
+MAX_HUNG_THREADS = 64
+"""Maximum number of hung threads: at this number, no call is made; at half of it, a tenant with one
+is skipped."""
+MAX_HUNG_THREADS_PER_TENANT = 4
+"""Maximum number of hung threads per tenant."""
+_UNCHARGED_SECONDS = 0.005
+"""Blocked time of a call that is free of charge: the switch interval of the GIL."""
 _MAX_BLOCKED_SHARE = 0.02
-"""Share of the time for which one tenant may block callers in the long run."""
-_MAX_BLOCKED_SECONDS = 1.0
-"""Blocked time that a tenant may run up at once: four calls that hang."""
-_FULL_SHARES = 5
-"""Tenants with the full share; more of them divide the sum of these, a tenth of the time."""
-_MIN_PART = 1 / 8
-"""Smallest part of its patience and of its time at once that a tenant keeps, as others hold callers
-up, too; who owes more than this part of the time at once holds them up."""
+"""Long-term share of time for which a tenant may block callers."""
+_MAX_DEBT_SECONDS = 1.0
+"""Maximum debt of blocked time: four calls that hang."""
+_MIN_BUDGET_RATIO = 1 / 8
+"""Minimum part of its timeout and of its debt that a tenant retains while others block callers. A
+debt above this part blocks them."""
 _MAX_IDLE_SECONDS = 10.0
-"""Time after which a helper thread without a call ends."""
+"""Lifetime of a helper thread without a call."""
 T = TypeVar("T")
-_Answer = tuple[Exception | None, float]
-"""The error of a call, and the seconds for which it was blocked."""
-_Call = tuple[Callable[[], object], SimpleQueue[_Answer]]
+_Reply = tuple[Exception | None, float]
+"""Error of a call, and its blocked seconds."""
+_Call = tuple[Callable[[], object], SimpleQueue[_Reply]]
 _Calls = SimpleQueue[_Call | None]
-"""The calls for one helper thread; None at the end."""
+"""Calls for one helper thread; None at the end."""
 
 
-class Aside:
-    """Runs calls on helper threads, one for each caller at a time."""
+class GuardedExecutor:
+    """Runs calls with a timeout, on one helper thread per caller. Thread-safe."""
 
-    def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._patience = patience_seconds
+    def __init__(self, timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> None:
+        self._timeout = timeout_seconds
         self._lock = threading.Lock()
         self._idle: list[_Calls] = []
         self._clocks: set[int] = set()
-        """CPU clocks of the helper threads that live."""
+        """CPU clocks of live helper threads."""
         self._ended_seconds = 0.0
-        """CPU time of helper threads that ended."""
-        self._held_up: dict[_Calls, tuple[int, Hashable, float]] = {}
-        """Pid, tenant and patience of each call that was abandoned and has not returned."""
+        """CPU time of helper threads that have ended."""
+        self._hung: dict[_Calls, tuple[int, Hashable, float]] = {}
+        """Pid, tenant and timeout of each abandoned call that has not returned."""
         self.share_by(int)
 
     def share_by(self, tenant_of: Callable[[int], Hashable]) -> None:
-        """Give each tenant a budget; `tenant_of` maps a pid to it. At first, each pid is one."""
+        """Keep one budget per tenant of `tenant_of`; initially, each pid is a tenant."""
         self._tenant_of = tenant_of
-        self._paid_at: dict[Hashable, float] = {}
-        """Monotonic seconds at which the blocked time of a tenant will have been made up for."""
+        self._repaid_at: dict[Hashable, float] = {}
+        """Monotonic seconds at which a tenant's debt is repaid."""
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all calls so far, abandoned ones included."""
+        """CPU time of all calls, including abandoned ones."""
         with self._lock:
             return self._ended_seconds + sum(map(time.clock_gettime, self._clocks))
 
-    def call(self, pid: int, what: Callable[[], T]) -> T | None:
-        """The result of `what`, which asks process `pid`; None if that hangs, or often is late.
+    def call(self, pid: int, function: Callable[[], T]) -> T | None:
+        """The result of `function`, which reads process `pid`; None on a timeout or without budget.
 
-        Raises what `what` raises.
+        Raises any exception of `function`.
         """
-        patience = self._allowed(pid) if self._held_up or self._paid_at else self._patience
-        if not patience:
+        timeout = self._timeout_for(pid) if self._hung or self._repaid_at else self._timeout
+        if not timeout:
             return None
         results: list[T] = []
-        answers: SimpleQueue[_Answer] = SimpleQueue()
+        replies: SimpleQueue[_Reply] = SimpleQueue()
         calls = self._helper()
-        calls.put((lambda: results.append(what()), answers))
+        calls.put((lambda: results.append(function()), replies))
         try:
-            error, blocked = answers.get(timeout=patience)
+            error, blocked = replies.get(timeout=timeout)
         except Empty:
-            # The thread ends if the call ever returns.
-            self._held_up[calls] = pid, self._tenant_of(pid), patience
+            # The thread ends if the call returns.
+            self._hung[calls] = pid, self._tenant_of(pid), timeout
             calls.put(None)
             return None
         self._idle.append(calls)
-        if blocked > _LATE_SECONDS:
-            self._charge(self._tenant_of(pid), blocked - _LATE_SECONDS)
+        if blocked > _UNCHARGED_SECONDS:
+            self._charge(self._tenant_of(pid), blocked - _UNCHARGED_SECONDS)
         if error is not None:
             raise error
         return results[0]
 
-    def _allowed(self, pid: int) -> float:
-        """Patience with a call that asks process `pid`; 0 if none is to be made."""
-        tenant, held_up = self._tenant_of(pid), [*self._held_up.values()]
+    def _timeout_for(self, pid: int) -> float:
+        """Timeout of a call that reads process `pid`; 0 to skip the call."""
+        tenant, hung = self._tenant_of(pid), [*self._hung.values()]
         with self._lock:
-            owed = self._owed()
-        pids, tenants = [held for held, *_ in held_up], [holder for _, holder, _ in held_up]
-        most = MOST_OF_A_TENANT if 2 * len(pids) < MOST_LEFT_BEHIND else 1
-        if len(pids) >= MOST_LEFT_BEHIND or tenants.count(tenant) >= most or pid in pids:
+            debts = self._debts()
+        pids, tenants = (
+            [hung_pid for hung_pid, *_ in hung],
+            [hung_tenant for _, hung_tenant, _ in hung],
+        )
+        max_hung = MAX_HUNG_THREADS_PER_TENANT if 2 * len(pids) < MAX_HUNG_THREADS else 1
+        if len(pids) >= MAX_HUNG_THREADS or tenants.count(tenant) >= max_hung or pid in pids:
             return 0.0
-        part = max(1 / (1 + len({*tenants, *_late(owed)} - {tenant})), _MIN_PART)
-        if owed.get(tenant, 0.0) > part * _MAX_BLOCKED_SECONDS:
+        part = max(1 / (1 + len({*tenants, *_blocking(debts)} - {tenant})), _MIN_BUDGET_RATIO)
+        if debts.get(tenant, 0.0) > part * _MAX_DEBT_SECONDS:
             return 0.0
-        # A call of a tenant that held up none must not be given up as it waits for a CPU.
-        first = tenant not in owed and tenant not in tenants
-        return max(part * self._patience, min(self._patience, PATIENCE_SECONDS) if first else 0.0)
+        # A call of a tenant without debt must not time out while it waits for a CPU.
+        first = tenant not in debts and tenant not in tenants
+        return max(part * self._timeout, min(self._timeout, CALL_TIMEOUT_SECONDS) if first else 0.0)
 
-    def _owed(self) -> dict[Hashable, float]:
-        """Blocked seconds that each tenant has not made up for."""
+    def _debts(self) -> dict[Hashable, float]:
+        """Debt of blocked seconds by tenant."""
         now = time.monotonic()
-        self._paid_at = {tenant: at for tenant, at in self._paid_at.items() if at > now}
-        return {tenant: (at - now) * _MAX_BLOCKED_SHARE for tenant, at in self._paid_at.items()}
+        self._repaid_at = {tenant: at for tenant, at in self._repaid_at.items() if at > now}
+        return {tenant: (at - now) * _MAX_BLOCKED_SHARE for tenant, at in self._repaid_at.items()}
 
     def _charge(self, tenant: Hashable, seconds: float) -> None:
         with self._lock:
-            share = _MAX_BLOCKED_SHARE / max(1, len(_late(self._owed())) / _FULL_SHARES)
-            since = max(self._paid_at.get(tenant, 0.0), time.monotonic())
-            self._paid_at[tenant] = since + seconds / share
+            # More than five such tenants divide the share of five, a tenth of the time.
+            share = _MAX_BLOCKED_SHARE / max(1, len(_blocking(self._debts())) / 5)
+            since = max(self._repaid_at.get(tenant, 0.0), time.monotonic())
+            self._repaid_at[tenant] = since + seconds / share
 
     def _helper(self) -> _Calls:
-        """The queue of an idle helper thread, or of a new one."""
+        """Queue of an idle helper thread, or of a new one."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -140,28 +143,28 @@ class Aside:
         with self._lock:
             self._clocks.add(clock)
         while call := self._next(calls):
-            what, answers = call
+            function, replies = call
             began, error = time.monotonic(), None
             try:
-                what()
+                function()
             except Exception as raised:  # noqa: BLE001 - raised again in the calling thread
                 error = raised
             before, cpu = cpu, time.thread_time()
             blocked = time.monotonic() - began - (cpu - before)
-            if blocked > _LATE_SECONDS:
+            if blocked > _UNCHARGED_SECONDS:
                 before, waited = waited, waited_seconds()
                 blocked -= waited - before
-            answers.put((error, blocked))
+            replies.put((error, blocked))
         with self._lock:
             self._clocks.remove(clock)
             self._ended_seconds += time.thread_time()
-        # Its last call may have been abandoned, but has returned after all.
-        if held_up := self._held_up.pop(calls, None):
-            _, tenant, patience = held_up
-            self._charge(tenant, min(blocked, patience))
+        # An abandoned last call has returned.
+        if hung := self._hung.pop(calls, None):
+            _, tenant, timeout = hung
+            self._charge(tenant, min(blocked, timeout))
 
     def _next(self, calls: _Calls) -> _Call | None:
-        """The next call of a helper thread; None at the end."""
+        """Next call of a helper thread; None at the end."""
         with suppress(Empty):
             return calls.get(timeout=_MAX_IDLE_SECONDS)
         with suppress(ValueError):
@@ -170,26 +173,28 @@ class Aside:
         return calls.get()  # a caller has just taken it
 
 
-def _late(owed: Mapping[Hashable, float]) -> set[Hashable]:
-    """The tenants that hold callers up, given the blocked seconds that each has `owed`."""
-    return {tenant for tenant, due in owed.items() if due > _MIN_PART * _MAX_BLOCKED_SECONDS}
+def _blocking(debts: Mapping[Hashable, float]) -> set[Hashable]:
+    """Tenants with a debt that blocks others."""
+    return {
+        tenant for tenant, debt in debts.items() if debt > _MIN_BUDGET_RATIO * _MAX_DEBT_SECONDS
+    }
 
 
 def waited_seconds() -> float:
-    """Time for which the calling thread was runnable without a CPU; 0 if that is unknown."""
+    """Run-queue delay of the calling thread; 0 if unknown."""
     with suppress(FileLimitError):
         return int((read("/proc/thread-self/schedstat") or "0 0").split()[1]) / 1e9
     return 0.0
 
 
-aside = Aside()
-"""For all reads of processes' memory."""
-lending = Aside()
-"""For their sockets, which those that hold up reads of their memory must not hold up for others."""
-proc_reads = Aside(4 * PATIENCE_SECONDS)
-"""For files of /proc that wait for an execve only: those above may hang where these do not.
+memory_reads = GuardedExecutor()
+"""Reads of processes' memory."""
+socket_queries = GuardedExecutor()
+"""Queries of processes' sockets, kept apart from processes that hang reads of their memory."""
+proc_reads = GuardedExecutor(4 * CALL_TIMEOUT_SECONDS)
+"""Reads of /proc files that may wait for an execve, but not for a fault.
 
-They wait longer, as a process whose stat is not read counts as ended.
+The timeout is longer, as a process without a readable stat counts as ended.
 """
-device_reads = Aside(4 * PATIENCE_SECONDS)
-"""For counters that a card's firmware returns."""
+device_reads = GuardedExecutor(4 * CALL_TIMEOUT_SECONDS)
+"""Reads of counters from a card's firmware."""

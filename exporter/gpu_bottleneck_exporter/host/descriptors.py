@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gpu_bottleneck_exporter.host.aside import lending, proc_reads
+from gpu_bottleneck_exporter.host.aside import proc_reads, socket_queries
 from gpu_bottleneck_exporter.host.files import list_numbers, raise_if_file_limit
 
 MAX_DESCRIPTOR_LINKS = 1024
@@ -82,7 +82,11 @@ def query_sockets(
     `folder` is /proc/PID/fd, of our own PID namespace. Raises OSError, FileLimitError.
     """
     # All in one call, as each costs 0.1 ms; `numbers` may read /proc.
-    answers = lending.call(pid, partial(_query_all, folder, pid, numbers, query)) if numbers else {}
+    answers = (
+        socket_queries.call(pid, partial(_query_all, folder, pid, numbers, query))
+        if numbers
+        else {}
+    )
     if answers is None:
         raise TimeoutError("closing a borrowed socket does not return")
     return answers

@@ -19,7 +19,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.descriptors import (
     descriptors,
     fields,
@@ -184,7 +184,7 @@ def _basename(path: str) -> str:
 
 def _fdinfo(proc: Path, pid: int, number: int) -> str:
     """Read with a timeout: an epoll is locked while it delivers events, maybe to FUSE."""
-    return aside.call(pid, lambda: read(f"{proc}/{pid}/fdinfo/{number}")) or ""
+    return memory_reads.call(pid, lambda: read(f"{proc}/{pid}/fdinfo/{number}")) or ""
 
 
 def _watched(proc: Path, pid: int, number: int) -> Iterator[int]:

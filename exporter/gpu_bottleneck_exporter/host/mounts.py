@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import aside, proc_reads
+from gpu_bottleneck_exporter.host.aside import memory_reads, proc_reads
 from gpu_bottleneck_exporter.host.descriptors import descriptors, fields, is_file, link_of
 from gpu_bottleneck_exporter.host.files import (
     MAX_CACHE_ENTRIES,
@@ -183,7 +183,7 @@ class Places:
 
     def _wait_of(self, pid: int, tid: int) -> tuple[str | None, str] | None:
         # With a timeout, for the locks of an execve, and of an epoll that reuses the number.
-        return aside.call(pid, partial(_wait_of, f"{self._proc}/{pid}", tid))
+        return memory_reads.call(pid, partial(_wait_of, f"{self._proc}/{pid}", tid))
 
     def _mounted(self, pid: int) -> Mapping[str, str]:
         process = self._proc / str(pid)

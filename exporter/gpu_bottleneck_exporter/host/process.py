@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import aside, proc_reads
+from gpu_bottleneck_exporter.host.aside import memory_reads, proc_reads
 from gpu_bottleneck_exporter.host.files import (
     MAX_LISTED,
     MAX_TABLE_BYTES,
@@ -324,7 +324,7 @@ def environment(proc: Path, pid: int, most: int) -> FileText:
 
 def _from_memory(proc: Path, pid: int, name: str, most: int) -> FileText:
     """Aside, as these files are in the memory of the process."""
-    part = aside.call(pid, lambda: read_bounded(f"{proc}/{pid}/{name}", most)) or FileText(
+    part = memory_reads.call(pid, lambda: read_bounded(f"{proc}/{pid}/{name}", most)) or FileText(
         "", whole=True
     )
     tid = pid if part.text else living_thread(proc, pid)

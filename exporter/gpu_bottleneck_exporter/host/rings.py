@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.descriptors import fields, is_file, link_of
 from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, none_if_malformed, read_bounded
 
@@ -74,7 +74,7 @@ def distance(position: int, other: int) -> int:
 def read_rings(proc: Path, pid: int, numbers: Iterable[int]) -> list[Ring] | None:
     """Unlocked rings among descriptors `numbers`; None if one's queues are too long to read."""
     # With a timeout, for the locks of an execve, and of an epoll that reuses the number.
-    return aside.call(pid, partial(_rings, f"{proc}/{pid}", [*numbers][:_MAX_RINGS]))
+    return memory_reads.call(pid, partial(_rings, f"{proc}/{pid}", [*numbers][:_MAX_RINGS]))
 
 
 def _rings(process: str, numbers: Iterable[int]) -> list[Ring] | None:
@@ -100,7 +100,9 @@ def _link(process: str, number: int) -> str | None:
 def reads_files(proc: Path, pid: int, numbers: Iterable[int]) -> bool:
     """Whether one of the first `numbers` is a file open for reading."""
     return (
-        aside.call(pid, partial(_reads_files, f"{proc}/{pid}", [*numbers][:_MAX_CHECKED_FILES]))
+        memory_reads.call(
+            pid, partial(_reads_files, f"{proc}/{pid}", [*numbers][:_MAX_CHECKED_FILES])
+        )
         or False
     )
 
@@ -119,5 +121,5 @@ def _reads_files(process: str, numbers: Iterable[int]) -> bool:
 def uses_aio(proc: Path, pid: int) -> bool:
     """Whether a process has set up kernel AIO; False if its maps exceed 1 MiB."""
     # With a timeout, as maps wait for page faults of the process.
-    part = aside.call(pid, partial(read_bounded, f"{proc}/{pid}/maps", MAX_TABLE_BYTES))
+    part = memory_reads.call(pid, partial(read_bounded, f"{proc}/{pid}/maps", MAX_TABLE_BYTES))
     return part is not None and " /[aio]" in part.text

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.descriptors import fields
 from gpu_bottleneck_exporter.host.files import raise_if_file_limit, read
 from gpu_bottleneck_exporter.host.mounts import Place, mount_points, place_of
@@ -38,7 +38,7 @@ def shared_memory_of(proc: Path, pid: int) -> tuple[int, SharedMemory] | None:
     above = {place_of(points[point].kind) for point in ("/", "/dev") if point in points}
     if mount is None or mount.kind != "tmpfs" or above - {Place.LOCAL}:
         return None
-    return aside.call(pid, partial(_read_sizes, proc, pid, mount.number))
+    return memory_reads.call(pid, partial(_read_sizes, proc, pid, mount.number))
 
 
 def _read_sizes(proc: Path, pid: int, mount: str) -> tuple[int, SharedMemory] | None:

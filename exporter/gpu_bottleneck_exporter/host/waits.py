@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
 
-from gpu_bottleneck_exporter.host.aside import aside
+from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS, none_if_malformed
 
 
@@ -272,7 +272,7 @@ def _selected(pid: int, count: int, addresses: Iterable[int]) -> tuple[int, ...]
 
 def _read_memory(pid: int, address: int, size: int) -> bytes | None:
     """Memory of process `pid`; None without a response."""
-    return aside.call(pid, lambda: _read_memory_now(pid, address, size))
+    return memory_reads.call(pid, lambda: _read_memory_now(pid, address, size))
 
 
 def _read_memory_now(pid: int, address: int, size: int) -> bytes | None:

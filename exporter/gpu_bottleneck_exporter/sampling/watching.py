@@ -21,7 +21,12 @@ from gpu_bottleneck_exporter.feeders.job import Networks
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.feeders.states import UNCONNECTED
 from gpu_bottleneck_exporter.feeders.tree import Holders
-from gpu_bottleneck_exporter.host.aside import aside, lending, proc_reads, waited_seconds
+from gpu_bottleneck_exporter.host.aside import (
+    memory_reads,
+    proc_reads,
+    socket_queries,
+    waited_seconds,
+)
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import allow_many_files
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
@@ -125,7 +130,7 @@ class HostSampler:
         units = Groups(proc, sysfs)
         self._owners = OwnerReader(proc, groups=units) if "workload" in collectors else None
         self._discovery = Discovery(settings, self._cgroups, units, self._isolated)
-        self._executors = [aside, lending, proc_reads]
+        self._executors = [memory_reads, socket_queries, proc_reads]
         """Those that take turns by tenant."""
         self.lines = self._new_lines(proc, sysfs) if "stacks" in collectors else None
         """Looks at stacks."""
@@ -492,4 +497,6 @@ def _watched(feeds: Collection[FeederGroup]) -> dict[str, int]:
 
 def _cpu_seconds() -> float:
     """CPU time of the calling thread, and of what it lets others do for it."""
-    return time.thread_time() + sum(one.cpu_seconds for one in (aside, lending, proc_reads))
+    return time.thread_time() + sum(
+        one.cpu_seconds for one in (memory_reads, socket_queries, proc_reads)
+    )

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.host.aside import Aside
+from gpu_bottleneck_exporter.host.aside import GuardedExecutor
 from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, list_numbers, read
 from gpu_bottleneck_exporter.host.process import ProcessReader, Started, user_id
 from gpu_bottleneck_exporter.host.threads import Thread
@@ -35,7 +35,7 @@ _MAX_PROCESSES_PER_ROLE = 2
 _UNKNOWN_OWNER = "it is not known to be of the owner of all that hold the GPU"
 _NESTED_PID = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
 _SINGLE_USER = re.compile(r"^Uid:\t(\d+)\t\1\t\1\t\1$", re.MULTILINE)
-stack_reads = Aside(1.0)
+stack_reads = GuardedExecutor(1.0)
 """Runs all reads here: a hung one delays no others."""
 
 

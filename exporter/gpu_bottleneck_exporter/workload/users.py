@@ -7,7 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from gpu_bottleneck_exporter.host.aside import Aside
+from gpu_bottleneck_exporter.host.aside import GuardedExecutor
 from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
@@ -40,7 +40,7 @@ class UserNames:
         self._has_host_users = _is_host_root(proc)
         self._known: dict[int, str] = {0: "root"}
         self._due: dict[int, float] = {}
-        self._directory = Aside(timeout_seconds)
+        self._directory = GuardedExecutor(timeout_seconds)
 
     def of(self, uid: int) -> str:
         """The name of user `uid`, or the id as text."""
