@@ -1,4 +1,4 @@
-"""Describes the causes of waits in sentences for users; never used as labels."""
+"""Sentences for users on the causes of waits; never labels."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ _SLEEP_TEXTS = {
 }
 _MAX_ITEMS = 3
 """Maximum number of mounts or pids in a sentence."""
-_PLACE_TEXTS = {Place.REMOTE: "remote", Place.LOCAL: "local", Place.UNKNOWN: "local or remote"}
 
 POLLS = "polls"
 """Reason of a main that spins without a request."""
 
 
 def spinning(reasons: Mapping[str, int]) -> Iterator[str]:
-    """A sentence if a main was sampled while it ran without an open request."""
+    """A main that runs without an open request."""
     if reasons.get(POLLS):
         yield "the engine polls: it runs without an open request"
 
 
 def asleep(reasons: Mapping[str, int]) -> Iterator[str]:
-    """Waits of sleeping mains; `reasons`: number of samples by wait without a visible cause."""
+    """Waits of sleeping mains; `reasons`: samples by wait without a visible cause."""
     reasons = {reason: number for reason, number in reasons.items() if reason != POLLS}
     total = sum(reasons.values())
     if total:
@@ -54,14 +53,14 @@ def asleep(reasons: Mapping[str, int]) -> Iterator[str]:
 
 
 def in_driver(share: float, locks: Iterable[str]) -> Iterator[str]:
-    """`share` of the samples, 0-1, in which mains waited for driver `locks`."""
+    """`share` of samples, 0-1, in which mains waited for driver `locks`."""
     if share:
         names = ", ".join(sorted(printable(lock, MAX_NAME_CHARACTERS) for lock in locks if lock))
         yield f"the main process waits for a lock of the GPU's driver ({share:.0%}): {names}"
 
 
 def threads(cores: float, name: str) -> Iterator[str]:
-    """`cores` used by the other threads of mains with workers, and the `name` of the busiest."""
+    """`cores` used by other threads of mains with workers, and the `name` of the busiest."""
     if cores >= 1:
         busiest = f", {printable(name, MAX_NAME_CHARACTERS)} most" if name else ""
         yield (
@@ -82,13 +81,13 @@ def pending(requests: Iterable[PendingRequest], now_ns: int) -> Iterator[str]:
 
 
 def rank(mains: Collection[int]) -> Iterator[str]:
-    """The rank that the others wait for; `mains`: pids of its main processes."""
+    """The awaited rank; `mains`: pids of its main processes."""
     if mains:
         yield f"waits for the rank of pid {', '.join(map(str, sorted(mains)[:_MAX_ITEMS]))}"
 
 
 def datagrams(sources: Iterable[tuple[int, Endpoint]], now_ns: int) -> Iterator[str]:
-    """The remote end of datagrams that a feeder recently waited for."""
+    """The source of datagrams that a feeder recently awaited."""
     recent = [pair for pair in sources if now_ns - pair[0] < LATELY_NS]
     if recent:
         _, end = max(recent)
@@ -96,7 +95,7 @@ def datagrams(sources: Iterable[tuple[int, Endpoint]], now_ns: int) -> Iterator[
 
 
 def submissions(trackers: Iterable[RingTracker], target: Target, now_ns: int) -> Iterator[str]:
-    """A ring, or kernel AIO, in which a feeder recently waited for `target`."""
+    """A ring, or kernel AIO, with a recent wait for `target`."""
     for tracker in trackers:
         at_ns, text = tracker.descriptions.get(target, (0, ""))
         if text and now_ns - at_ns < LATELY_NS:
@@ -112,4 +111,6 @@ def storage(proc: Path, pids: Iterable[int]) -> Iterator[str]:
     by_place = sorted(mounts.items(), key=lambda item: (place_of(item[1]) is Place.LOCAL, item[0]))
     for mount in by_place[:_MAX_ITEMS]:
         point, filesystem = (printable(text, MAX_NAME_CHARACTERS) for text in mount)
-        yield f"has files open on {point} ({filesystem}, {_PLACE_TEXTS[place_of(mount[1])]})"
+        place = place_of(mount[1])
+        where = "local or remote" if place is Place.UNKNOWN else place.value
+        yield f"has files open on {point} ({filesystem}, {where})"

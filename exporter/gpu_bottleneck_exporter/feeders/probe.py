@@ -1,7 +1,6 @@
-"""Samples the activity of a process; where a GPU idles, also the reason of its sleep.
+"""Samples the activity of a process; while a GPU idles, also the reason of its sleep.
 
-A process waits for its threads, connections and children, whatever its first thread sleeps in: a
-deep probe reads them.
+A process waits for its threads, connections and children, whatever its first thread sleeps in.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from gpu_bottleneck_exporter.host.waits import Wait, awaited_child, waits_on
 from gpu_bottleneck_exporter.schedule import FEW, HALF_AS_OFTEN, SELDOM_NS, SHORTLY_NS, Every
 
 LAUNCHES = ("pt_autograd_",)
-"""Names of threads that launch kernels, as the first thread does (torch/csrc/autograd)."""
+"""Name prefixes of threads that launch kernels (torch/csrc/autograd)."""
 _ACTIVITY_OF_TARGET = {
     Target.FILES: Activity.DISK,
     Target.NOTHING: Activity.SLEEP,
     Target.UNKNOWN: Activity.UNKNOWN,
 }
 Descriptors = tuple[int, ...] | None
-"""Descriptors that a thread waits on; None: any of the process."""
+"""Descriptors that a thread waits on; None: any."""
 Verdicts = Mapping[int, Verdict]
-"""Verdicts by descriptor."""
 
 
 class ProbeContext(NamedTuple):
@@ -42,16 +40,16 @@ class ProbeContext(NamedTuple):
     ours: Collection[Ends] = frozenset()
     """Connection ends of the job's other processes."""
     peers: Collection[Ends] = frozenset()
-    """Connection ends of processes of its other GPUs only."""
+    """Connection ends of its other GPUs only."""
     sampled_pids: Collection[int] = frozenset()
-    """Children that are sampled separately."""
+    """Pids that are sampled separately."""
     launches_elsewhere: bool = False
     """Whether a thread other than the first drives the GPU."""
     fresh_ns: int = 0
-    """Maximum age of a result that is reused, doubled while the process rests."""
+    """Maximum age of a reused result, doubled while the process rests."""
     holds: bool = False
     may_serve: bool = False
-    """Whether a listening process is a server: its threads launch kernels during requests."""
+    """Whether a listening process is a server, which launches kernels during requests."""
 
 
 @dataclass(slots=True)
@@ -59,7 +57,7 @@ class ProbeResult:
     """The result of one probe."""
 
     first: Activity
-    """Activity of the first thread and of threads that launch kernels."""
+    """Activity of the threads that launch kernels, such as the first one."""
     active: dict[Activity, int] = field(default_factory=dict)
     """Other active threads and children, by activity."""
     reason: str = ""
@@ -67,9 +65,9 @@ class ProbeResult:
     serves: bool = False
     """Whether it waits for clients without an open request."""
     peer: bool = False
-    """Whether it waits for a process of another GPU of the job."""
+    """Whether it waits for another GPU of the job."""
     in_file: tuple[int, int] | None = None
-    """Process and thread of a wait for a file."""
+    """Pid and tid of a wait for a file."""
 
     def add(self, activity: Activity) -> None:
         """Count an active thread or child."""
@@ -77,7 +75,7 @@ class ProbeResult:
 
     @property
     def whole(self) -> Activity:
-        """Activity of the process: the most frequent of its active threads."""
+        """The most frequent activity of its active threads."""
         if self.active:
             counts = dict(self.active)
             if self.first.active:
@@ -92,18 +90,21 @@ _SHALLOW_RESULTS = {wait: ProbeResult(activity) for wait, activity in ACTIVITY_O
 
 
 def shallow(pid: int, wait: Wait) -> ProbeResult:
-    """Result for process `pid` by the `wait` of its first thread alone."""
+    """Result by the `wait` of the first thread alone."""
     is_io = wait is Wait.DISK
     return ProbeResult(Activity.DISK, in_file=(pid, pid)) if is_io else _SHALLOW_RESULTS[wait]
 
 
 class DeepProbe:
-    """Probes the threads, connections and children of process `pid`. Not thread-safe."""
+    """Probes the threads, connections and children of process `pid`. Not thread-safe.
+
+    Attributes are as of the last sample.
+    """
 
     def __init__(
         self, proc: Path, pid: int, timeouts: AnswerTimeouts | None, depth: int = 0
     ) -> None:
-        """`timeouts`: of its job; None if its descriptors cannot be duplicated."""
+        """`timeouts`: of its job; None if descriptors cannot be duplicated."""
         self.threads = Threads(proc, pid, same_pids=timeouts is not None)
         self.tcp = TcpTracker(proc, pid, timeouts) if timeouts else None
         self.rings = RingTracker(proc, pid, self.tcp)
@@ -114,31 +115,30 @@ class DeepProbe:
         self._call = KeptFile(f"{proc}/{pid}/syscall")
         self._children: dict[int, tuple[ProcessReader, DeepProbe]] = {}
         self._child_lists: dict[int, KeptFile] = {}
-        """Lists of children, by thread."""
         self._wait: Wait | None = None
         self._probed_ns = 0
         self._result: ProbeResult | None = None
         self._inspection = Every(SHORTLY_NS)
         self._requested_ns: int | None = None
         self.launches_elsewhere = False
-        """Whether threads other than the first drove the GPU at the last sample."""
+        """Whether threads other than the first drove the GPU."""
         self.serving = False
-        """Whether it listened without an open request at the last sample."""
+        """Whether it listened without an open request."""
         self.has_request = False
-        """Whether a client had a request open at the last sample."""
+        """Whether a client had a request open."""
         self.lacks_tasks = False
-        """Whether it waited for a task at the last sample."""
+        """Whether it waited for a task."""
         self.lacks_clients = False
-        """Whether it listened without a client at the last sample."""
+        """Whether it listened without a client."""
         self.peer = False
-        """Whether it waited for a process of another GPU of the job at the last sample."""
+        """Whether it waited for another GPU of the job."""
         self._awaited: set[int | None] = set()
         self.awaits: frozenset[int | None] = frozenset()
-        """Descriptors awaited by its first thread, or by threads that this one waits for."""
+        """Descriptors awaited by its first thread, or by threads that this one awaits."""
 
     @property
     def listens(self) -> bool:
-        """Whether it is known to listen on a port."""
+        """Whether it listens on a port."""
         return self.tcp is not None and bool(self.tcp.ports)
 
     def close(self) -> None:
@@ -156,14 +156,14 @@ class DeepProbe:
         return self.threads.drain_used()
 
     def drain_awaited(self) -> set[int | None]:
-        """Descriptors awaited since the last call and those of its clients; None: any."""
+        """Descriptors awaited since the last call, including clients; None: any."""
         awaited, self._awaited = self._awaited, set()
         return awaited
 
     def probe(self, now_ns: int, wait: Wait, context: ProbeContext) -> ProbeResult:
         """Probe at monotonic `now_ns`, with the first thread in `wait`.
 
-        A result that is fresh, with the first thread in the same wait, is returned again.
+        A fresh result for the same wait is reused.
         """
         if not wait.asleep:
             self.awaits, self.peer, self.lacks_tasks = frozenset(), False, False
@@ -178,7 +178,6 @@ class DeepProbe:
         return self._result
 
     def _check_requests(self, now_ns: int, wait: Wait) -> None:
-        """Update `has_request` and `serving` of a process that runs."""
         self.serving = False
         if self.tcp is None or wait is not Wait.RUN:
             return
@@ -216,7 +215,7 @@ class DeepProbe:
         self._update_launches(now_ns, context)
         for thread in threads:
             self._judge_thread(now_ns, result, thread, verdicts, datagrams=wait.for_threads)
-        # An active thread is the one that is waited for, rather than descriptors of others.
+        # Active threads are awaited, not the descriptors of others.
         behind = on_threads if first == () and wait.for_threads and not result.active else ()
         if wait is Wait.CHILD:
             behind = [child_token(awaited_child(self._call.read()))]
@@ -231,7 +230,7 @@ class DeepProbe:
     def _waits_for_peer(
         self, on: Descriptors, clients: Collection[int], verdicts: Verdicts, context: ProbeContext
     ) -> bool:
-        """Whether a peer has to respond, or all its clients are peers that were answered."""
+        """Whether it awaits peers only: their responses, or their requests."""
         if self.tcp is None or not context.peers:
             return False
         awaited = verdicts if on is None else on
@@ -241,10 +240,7 @@ class DeepProbe:
         return bool(pending) and all(self.tcp.is_connected_to(fd, context.peers) for fd in pending)
 
     def inspect_connections(self, now_ns: int, *, now: bool = False) -> None:
-        """Inspect all connections, to tell the job's own ones.
-
-        Every few seconds at most, unless `now`.
-        """
+        """Inspect all connections, so that the job's own are known; every few seconds, or `now`."""
         if self.tcp and (self._inspection.is_due(now_ns, SHORTLY_NS) or now):
             self.tcp.sockets.recheck()
             self.tcp.inspect((), whole=True, others_run=bool(self.threads.moving))
@@ -256,7 +252,6 @@ class DeepProbe:
             self._awaited.update(_numbers(descriptors))
 
     def _descriptors(self, wait: Wait) -> Descriptors:
-        """Descriptors that the first thread waits on."""
         if not wait.on_descriptors or (self.tcp is None and wait is not Wait.RING):
             return ()
         call = self._call.read()
@@ -303,7 +298,7 @@ class DeepProbe:
     def _submitted(
         self, now_ns: int, wait: Wait, on: Descriptors, verdicts: Verdicts
     ) -> Activity | None:
-        """Activity of a thread that waits in a ring or in kernel AIO; None if in neither."""
+        """Activity of a wait in a ring or in kernel AIO; None if in neither."""
         if wait is Wait.RING:
             target: Target | None = self.rings.ring(now_ns, on)
         elif wait is Wait.AIO:
@@ -316,7 +311,7 @@ class DeepProbe:
             return None
         if target is Target.SOCKETS:
             sees = self.tcp is not None and not self.tcp.refused
-            # With all its sockets polled, it waits for nothing else.
+            # With all sockets polled, it waits for nothing else.
             sole = self.rings.polls >= len(verdicts)
             due = not sees or _is_due(tuple(verdicts) if sole else None, verdicts, datagrams=sole)
             return Activity.NETWORK if due else Activity.SLEEP
@@ -360,7 +355,7 @@ class DeepProbe:
         self.launches_elsewhere = context.launches_elsewhere or (context.may_serve and recent)
 
     def _judge_children(self, result: ProbeResult, now_ns: int, context: ProbeContext) -> None:
-        """Count children as threads, except for those sampled separately."""
+        """Count children as threads, unless sampled separately."""
         max_depth = 2  # children of children
         if self._depth >= max_depth:
             return
@@ -392,14 +387,13 @@ class DeepProbe:
         return [pid for text in texts for pid in parse_numbers(text) or ()]
 
     def _close_except(self, pids: Collection[int]) -> None:
-        """Close the probes of all children but `pids`."""
         for pid in self._children.keys() - pids:
             for part in self._children.pop(pid):
                 part.close()
 
 
 def child_token(pid: int | None) -> tuple[int]:
-    """Token of a wait for child `pid`, in sets of descriptors; 0 or None: any child."""
+    """Token for child `pid` among awaited descriptors; 0 or None: any child."""
     return (-(pid or 1),)
 
 
@@ -412,14 +406,13 @@ def _has_request(verdicts: Verdicts) -> bool:
 
 
 def _lacks_task(on: Descriptors, verdicts: Verdicts) -> bool:
-    """Whether a thread that waits `on` descriptors (None: any) lacks a task."""
     return Verdict.TASK in (verdicts.values() if on is None else map(verdicts.get, on))
 
 
 def _is_due(on: Descriptors, verdicts: Verdicts, *, datagrams: bool) -> bool:
-    """Whether a response is pending on the awaited descriptors `on`; None: any of the process.
+    """Whether a response is pending `on` descriptors; None: any.
 
-    `datagrams`: include datagrams, as the process waits for nothing else.
+    `datagrams`: include them, as the process awaits nothing else.
     """
     if on is not None:
         awaited = filter(None, map(verdicts.get, on))

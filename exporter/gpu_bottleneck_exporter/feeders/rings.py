@@ -1,7 +1,7 @@
 """Classifies waits in io_uring rings and in kernel AIO: files, sockets, or nothing.
 
-The kernel shows which requests of a ring wait for sockets, and counts bytes of files as they are
-requested. Where both are possible, the growing counter decides.
+The kernel shows requests that wait for sockets, and counts file I/O when requested. Where both are
+possible, the growing counter decides.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from gpu_bottleneck_exporter.host.rings import (
 from gpu_bottleneck_exporter.schedule import SHORTLY_NS, RefreshSchedule
 
 _IO_LIFETIME_NS = 1_000_000_000
-"""Time for which file I/O explains a wait: read-ahead is counted before the requests that wait for
-it are submitted."""
+"""Time for which file I/O explains a wait: read-ahead precedes the requests that wait for it."""
 MAX_NAME_CHARACTERS = 64
 """Maximum length of a name in a sentence for users."""
 
 
 class Target(Enum):
-    """The kind of descriptors of requests in flight, in the order of precedence."""
+    """The descriptors of requests in flight, in order of precedence."""
 
     FILES = "files"
     SOCKETS = "sockets"
-    """Sockets, pipes or other pollable files."""
+    """Sockets, pipes and other pollable files."""
     UNKNOWN = "unknown"
     NOTHING = "nothing"
     """No request, or only a timer."""
@@ -53,24 +52,23 @@ class Growth(NamedTuple):
     """Bytes that a process moved between two samples."""
 
     stored: int
-    """Bytes read from and written to storage, counted when requested."""
+    """Storage I/O, counted when requested."""
     received: int
-    """Bytes received over TCP."""
+    """TCP bytes."""
 
     def is_file_io(self, *, polls: bool) -> bool:
-        """Whether they are file I/O: most of them, if a ring also `polls` sockets."""
+        """Whether they are file I/O; most of them, if a ring `polls` sockets."""
         return self.stored > (self.received if polls else 0)
 
 
 class RingHistory:
-    """The history of one ring, sample by sample."""
+    """The history of one ring."""
 
     def __init__(self) -> None:
         self._io_done_at: int | None = None
-        """Count of completed requests at which those of the last file I/O are done; None if there
-        was no I/O since the first sample."""
+        """Completion count that ends the last file I/O; None without I/O since the first sample."""
         self._first_done_at: int | None = None
-        """Count of completed requests at which those of the first sample are done."""
+        """Completion count that ends the requests of the first sample."""
         self._completed = 0
 
     def target(
@@ -84,8 +82,8 @@ class RingHistory:
     ) -> Target:
         """Target of the requests in flight in ring `now`.
 
-        `growth`, `recent`: bytes since the last sample and over the last second, None at the first.
-        `files`, `sockets`: whether the process has any open.
+        `growth`, `recent`: since the last sample and over a second, None at the first. `files`,
+        `sockets`: whether any are open.
         """
         polls, others = now.polls > 0, now.others
         moves = recent is not None and recent.is_file_io(polls=polls)
@@ -106,7 +104,7 @@ class RingHistory:
             return Target.FILES
         if others and not polls and distance(now.completed, self._first_done_at) > 0:
             return _target_by_open_files(polls=False, files=files, sockets=sockets)
-        # Requests that completed without file I/O were timers, or files in the page cache.
+        # Requests completed without file I/O are timers, or page-cache hits.
         return Target.SOCKETS if polls else Target.NOTHING
 
 
@@ -122,21 +120,21 @@ class RingTracker:
     """Samples the rings and the kernel AIO of process `pid`. Not thread-safe."""
 
     def __init__(self, proc: Path, pid: int, tcp: TcpTracker | None) -> None:
-        """`tcp`: lists the open descriptors; None without permission."""
+        """`tcp`: None without permission to list descriptors."""
         self.descriptions: dict[Target, tuple[int, str]] = {}
-        """Monotonic time of the last such wait and its description, by target."""
+        """Monotonic time and description of the last such wait."""
         self._proc, self._pid, self._tcp = proc, pid, tcp
         self._histories: dict[int, RingHistory] = {}
         self._reader: ProcessReader | None = None
         self._totals: deque[tuple[int, Growth]] = deque()
-        """Recent samples of the bytes that the process had moved, the oldest first."""
+        """Recent totals of moved bytes, oldest first."""
         self._last = Target.UNKNOWN
-        """Target of the rings that were last read."""
+        """Target of the rings last read."""
         self._retry_ns = 0
         self._checking_aio = RefreshSchedule(time.monotonic_ns())
         self._has_aio = False
         self.polls = 0
-        """Poll requests of the rings that were last read."""
+        """Poll requests of the rings last read."""
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -145,14 +143,14 @@ class RingTracker:
         self._reader = None
 
     def polled(self, numbers: Collection[int] | None) -> bool:
-        """Whether a poll of descriptors `numbers` (None: any) may be for a ring or for AIO."""
+        """Whether a poll of `numbers` (None: any) may be for a ring or for AIO."""
         opened = self._tcp.sockets if self._tcp else None
         if opened is None or not (opened.rings or opened.events):
             return False
         return numbers is None or not (opened.rings | opened.events).isdisjoint(numbers)
 
     def ring(self, now_ns: int, numbers: Collection[int] | None) -> Target:
-        """Target of a thread that waits in one of the rings `numbers` (None: any)."""
+        """Target of a wait in one of the rings `numbers` (None: any)."""
         if now_ns < self._retry_ns:
             return Target.UNKNOWN
         open_rings = read_rings(
@@ -174,7 +172,7 @@ class RingTracker:
         return target
 
     def aio(self, now_ns: int) -> Target:
-        """Target of a thread that waits in io_getevents."""
+        """Target of a wait in io_getevents."""
         growth = self._growth(now_ns, _IO_LIFETIME_NS)
         if growth is None:
             return Target.UNKNOWN
@@ -183,10 +181,7 @@ class RingTracker:
         return target
 
     def poll(self, now_ns: int, numbers: Collection[int] | None) -> Target | None:
-        """Target of a thread that polls `numbers` (None: any); None if no ring is polled.
-
-        An eventfd may belong to a ring or to kernel AIO.
-        """
+        """Target of a poll of `numbers` (None: any), maybe by eventfd; None without a ring."""
         if self._tcp is None:
             return None
         opened = self._tcp.sockets

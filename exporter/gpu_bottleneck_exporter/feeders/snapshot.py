@@ -18,15 +18,14 @@ from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
-    """The feeders of a GPU as of `at_ns`. Sums count since the first one was sampled."""
+    """The feeders of a GPU at monotonic `at_ns`. Sums start with the first feeder."""
 
     at_ns: int
-    """Monotonic time of the snapshot."""
     processes: Mapping[str, int]
-    """Processes by role; without workers before the first one, or if too many to count."""
+    """Processes by role; without workers before the first one, or if too many."""
     counters: Mapping[str, Counters]
-    """Counters by role; without workers unless all are read. Bytes are None unless readable for all
-    processes."""
+    """Counters by role; without workers unless all are read. Bytes are None unless readable for
+    all."""
     wait_ns: Mapping[tuple[str, str], int]
     """Time by role and kind of wait."""
     queue_known: bool
@@ -39,7 +38,7 @@ class Feeding:
     worker_pids: tuple[int, ...] = ()
     """The lowest pids of workers."""
     evidence: tuple[tuple[str, str], ...] = ()
-    """Recent evidence of waits in sentences for users, by `waiting_on`."""
+    """Recent evidence by `waiting_on`, in sentences for users."""
     busiest: Busiest = (), ()
     outlook: Outlook = NOTHING_KNOWN
 
@@ -53,7 +52,7 @@ class FeedingReader:
     """Builds the snapshots of one GPU. Not thread-safe."""
 
     def __init__(self, networks: Networks, owners: OwnerReader | None = None) -> None:
-        """`networks` and `owners`, if any, may be shared by readers."""
+        """`networks` and `owners` may be shared by readers."""
         self._networks = networks
         self._traffic: Sums[str] = Sums()
         self._pressure: Sums[tuple[str, str]] = Sums()
@@ -61,10 +60,10 @@ class FeedingReader:
         self._has_workers = False
         """Whether a worker was ever sampled."""
         self._published: set[str] = set()
-        """Counters that have been readable, by name or, for bytes, by role."""
+        """Counters that have been readable, or roles with readable bytes."""
         self._evidence: tuple[tuple[str, str], ...] = ()
         self._holders: frozenset[Started] = frozenset()
-        """The holders that the evidence is about."""
+        """Subjects of the evidence."""
         self._evidence_due = Every(WINDOW_NS)
 
     def read(

@@ -19,8 +19,8 @@ from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.schedule import LATELY_NS, SHORTLY_NS
 
 _SAMPLES_PER_PASS = 2
-"""Workers, and related processes, sampled per pass in turn: forty samples of workers in the 4 s
-over which helpers are judged, at a cost independent of their number."""
+"""Workers, and related processes, sampled per pass in turn: forty samples in the 4 s over which
+helpers are judged, at constant cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class JobConnections:
     """Connections of a GPU's processes with others of their job."""
 
     ends: frozenset[Ends] = frozenset()
-    """Local and remote ends of the mains' connections."""
+    """Ends of the mains' connections."""
     ours: frozenset[Ends] = frozenset()
     """Ends of the job's other processes."""
     peers: frozenset[Ends] = frozenset()
-    """Ends of its other GPUs' processes only."""
+    """Ends of its other GPUs only."""
     joined: frozenset[str] = frozenset()
     """UUIDs of GPUs with mains connected to these."""
     is_rank: bool = False
@@ -42,40 +42,38 @@ UNCONNECTED = JobConnections()
 
 
 class Situation(NamedTuple):
-    """Context in which the feeders of a GPU are sampled."""
+    """Context of a sample of the feeders."""
 
     idle: float | None = None
-    """Share of time in which the GPU idles, 0-1; None if deep probes are not worth their cost."""
+    """Idle share of the GPU's time, 0-1; None if deep probes are not worth their cost."""
     connections: JobConnections = UNCONNECTED
     notebook: bool = False
     """Whether a main is a notebook's kernel."""
     fresh_ns: int = 0
-    """Maximum age of a main's probe that is reused."""
+    """Maximum age of a main's reused probe."""
 
 
 class StateSampler:
     """Samples the activities of one GPU's feeders. Not thread-safe."""
 
     def __init__(self, proc: Path, family: Family) -> None:
-        """`proc`: the host's procfs."""
         self._situation = Situation()
         self.helpers_idle = False
         """Whether no worker or related process was active in the last second."""
         self.explained = False
-        """Whether tasks that run or are in D state explain the wait without deep probes."""
+        """Whether running tasks, or tasks in D state, explain the wait without deep probes."""
         self.probed = DeeplyProbed()
-        """The workers in the sample."""
         self.wait_ns: dict[tuple[str, str], int] = {}
-        """Time by role and kind of wait, since the start (`Activity.waits_as`)."""
+        """Total wait time by role and kind (`Activity.waits_as`)."""
         self._busy = 0.0
-        """Share of the last tick in which the GPU worked, 0-1; 0 while it does not idle."""
+        """Busy share of the last tick, 0-1; 0 without deep probes."""
         self._sampled_ns = self._worked_ns = 0
-        """Monotonic time of the last sample of a GPU that had worked."""
+        """Monotonic time of the last sample while the GPU worked."""
         self._family = family
         self._places = Places(proc)
         self._workers_in_turn, self._related_in_turn = RoundRobin(), RoundRobin()
         self._role_sampled_ns: dict[str, int] = {}
-        """Monotonic time of the last sample by role."""
+        """Monotonic time of the last sample, by role."""
 
     def sample(self, now_ns: int, situation: Situation, *, mains_only: bool) -> Bucket:
         """Sample the mains, and a few workers in turn."""
@@ -91,7 +89,7 @@ class StateSampler:
         if not mains_only:
             workers = Part(present=self._family.worker_count, rounds=1)
             bucket.parts[Role.WORKER] = workers
-            # Idle workers each need an expensive deep probe: one per pass is enough.
+            # Idle workers each need an expensive deep probe.
             count = 1 if self.helpers_idle else _SAMPLES_PER_PASS
             for worker in self._workers_in_turn.take(count, self.probed.members):
                 workers.note(self._sample_helper(worker, bucket, context))
@@ -110,7 +108,7 @@ class StateSampler:
         others_ns = main.own_cpu_ns - main.leader_cpu_ns
         self.helpers_idle = deep and all(activity.rests for activity in activities)
         min_running = 0.8  # active workers
-        # Threads that use less than a tenth of a core load nothing.
+        # Threads below a tenth of a core load nothing.
         self.explained = (
             deep
             and running >= min_running
@@ -120,7 +118,6 @@ class StateSampler:
 
     @property
     def _may_serve(self) -> bool:
-        """Whether listening mains may be servers."""
         situation = self._situation
         is_rank = situation.connections.is_rank
         return not (self._family.workers or is_rank or situation.notebook)
@@ -132,7 +129,7 @@ class StateSampler:
         for process in self._family.mains.values():
             result = process.probe(bucket.at_ns, self._context(process) if behind else None)
             if deep and not behind and result.first is Activity.NETWORK:
-                # Only its connections show whether it waits for the workers that run.
+                # Only its connections show whether it waits for running workers.
                 behind, result = True, process.probe(bucket.at_ns, self._context(process))
             activity = self._activity(process, result, bucket.reasons) if behind else result.first
             main.note(activity)
@@ -163,7 +160,6 @@ class StateSampler:
         )
 
     def _activity(self, main: Process, result: ProbeResult, reasons: dict[str, int]) -> Activity:
-        """Activity of a main, with the reason of its sleep."""
         related_probes = [self._family.related[pid].deep for pid in self._family.kin]
         for_peer = result.peer or any(probe.peer for probe in related_probes if probe)
         if for_peer and result.first.rests and not result.active:
@@ -183,7 +179,7 @@ class StateSampler:
         return result.first
 
     def _lacks_demand(self, main: Process, result: ProbeResult) -> bool:
-        """Whether a main, or a process that it works for, waits for a request or for a task."""
+        """Whether a main, or a process that it works for, waits for a request or task."""
         related_probes = (self._family.related[pid].deep for pid in self._family.kin)
         deep = [probe for probe in (main.deep, *related_probes) if probe is not None]
         rests = result.first.rests and not result.active
@@ -196,13 +192,12 @@ class StateSampler:
         serves = any(probe.serving for probe in deep) and not (has_request or main.works.by_itself)
         if not serves or not (self._may_serve or main.works.for_clients):
             return False
-        # A server that spins, or that reports to its cluster, awaits no response.
+        # A server that spins, or reports to its cluster, awaits no response.
         polls = result.whole is Activity.RUN and self._is_unused
         return rests or polls or (main.works.for_clients and not result.whole.on_files)
 
     @property
     def _is_unused(self) -> bool:
-        """Whether the GPU has not worked recently."""
         return self._sampled_ns - self._worked_ns > LATELY_NS
 
     def _others_context(self) -> ProbeContext:
@@ -214,19 +209,18 @@ class StateSampler:
     def _sample_helper(
         self, process: Process, bucket: Bucket, context: ProbeContext | None
     ) -> Activity:
-        """Activity of a process without a GPU."""
         result = process.probe(bucket.at_ns, context)
         if context:
             self._record_place(result, bucket)
         self._record_hidden_io(process, result, bucket.at_ns)
         activity = result.whole
         process.note(activity)
-        # A wait for something other than the next task, even without a pending response.
+        # These are no waits for a task.
         is_away = result.reason in {Wait.TIMER.value, Wait.SOCKET.value}
         return Activity.TIMER if activity is Activity.SLEEP and is_away else activity
 
     def _sample_related(self, bucket: Bucket, idle: float, context: ProbeContext | None) -> None:
-        """Sample two related processes in turn; unrelated ones that do little do not count."""
+        """Sample two related processes in turn; those that do little do not count."""
         related = self._family.related.values()
         if not related:
             return
@@ -245,7 +239,7 @@ class StateSampler:
             bucket.counted_ns = sum(of_ns for _, of_ns in readable)
 
     def _record_place(self, result: ProbeResult, bucket: Bucket) -> None:
-        """Record the place of a file that a thread waits for, one thread per pass.
+        """Record the place of one awaited file per pass.
 
         Mains come first, so that places count as often as the GPU waits for them.
         """
@@ -261,7 +255,7 @@ class StateSampler:
             process.note_hidden_io(now_ns)
 
     def _count_waits(self, role: str, bucket: Bucket) -> None:
-        """Add the time since the last sample to the waits of a role, by its samples."""
+        """Add the time since the last sample to the waits of a role."""
         if role not in bucket.parts:
             return  # its time counts at the next sample
         part, samples = bucket.parts[role], bucket.parts[role].samples
@@ -273,6 +267,6 @@ class StateSampler:
 
 
 def ends_of(processes: Iterable[Process]) -> frozenset[Ends]:
-    """Local and remote ends of the inspected connections of `processes`."""
+    """Ends of the inspected connections of `processes`."""
     probes = (process.deep for process in processes)
     return frozenset().union(*(probe.tcp.ends for probe in probes if probe and probe.tcp))

@@ -1,7 +1,7 @@
 """Finds connections with pending responses. Pure arithmetic, except for `TcpTracker`.
 
-A client that sent last awaits a response. Data that keeps arriving is a stream; data that arrives
-repeatedly without a request is pushed. A queue or a broker delivers tasks: none is ever overdue.
+A client that sent last awaits a response. Data that keeps arriving is a stream, or a push if no
+request precedes it. Tasks of a queue or broker are never overdue.
 """
 
 from __future__ import annotations
@@ -21,30 +21,24 @@ from gpu_bottleneck_exporter.host.process import parse_schedstat
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
 from gpu_bottleneck_exporter.schedule import LATELY_MS, SHORTLY_NS, STEADY_NS
 
-_DATAGRAM_WEIGHT = 0.05
-"""Weight of the newest sample in the shares of samples with datagrams: low, against chance."""
-
 
 class Arrivals:
     """Attributes datagrams of a network namespace to process `pid`. Not thread-safe.
 
-    UDP sockets have no state, ages or counters: they show only their queue and whether they ever
-    received anything. The namespace counts datagrams as processes take them; those counted while
-    the process did not run belong to others.
+    UDP sockets have no state, ages or counters, only a queue. The namespace counts datagrams as
+    processes take them; those taken while the process did not run belong to others.
     """
 
     def __init__(self, proc: Path, pid: int) -> None:
-        """`proc`: the exporter's own procfs."""
         self._files = [KeptFile(f"{proc}/{pid}/net/{name}") for name in ("snmp", "snmp6")]
         self._schedstat = KeptFile(f"{proc}/{pid}/schedstat")
         self._before: tuple[int, int] | None = None
-        """Datagrams of the namespace and switches to the first thread, at the last sample."""
+        """Datagrams of the namespace, and switches to the first thread."""
         self._while_on, self._while_off = 0.0, 0.0
-        """Shares of samples with new datagrams: after the process ran, and after it did not."""
+        """Shares of samples with new datagrams, while the process ran and while it did not."""
         self._received = self._received_in_step = False
         self._received_ns: int | None = None
         self._step_ns = 0
-        """Monotonic time of the GPU's work at the last step."""
         self._step_count, self._fed_share = 0, 0.0
 
     def close(self) -> None:
@@ -55,8 +49,9 @@ class Arrivals:
     def sample(self, worked_ns: int, *, others_run: bool) -> None:
         """Sample the counters; the GPU last worked at monotonic `worked_ns`.
 
-        `others_run`: whether threads other than the first were scheduled recently.
+        `others_run`: threads other than the first were recently scheduled.
         """
+        newest_weight = 0.05  # low, against chance
         step_ns = 900_000_000  # the GPU's work is read once a second
         ran = parse_schedstat(self._schedstat.read())
         before, self._before = self._before, (self._taken(), ran[2] if ran else 0)
@@ -64,10 +59,10 @@ class Arrivals:
         if before is not None:
             taken, ran_since = (now != then for now, then in zip(self._before, before, strict=True))
             if ran_since or others_run:
-                self._while_on += _DATAGRAM_WEIGHT * (taken - self._while_on)
+                self._while_on += newest_weight * (taken - self._while_on)
                 self._received = taken and self._is_taker
             else:
-                self._while_off += _DATAGRAM_WEIGHT * (taken - self._while_off)
+                self._while_off += newest_weight * (taken - self._while_off)
         self._received_in_step |= self._received
         if self._received:
             self._received_ns = time.monotonic_ns()
@@ -82,14 +77,13 @@ class Arrivals:
         return self._received and now.received_bytes > 0
 
     def idle_ms(self, now: Connection) -> int | None:
-        """Milliseconds since the last datagram; None if `now` has one queued or none ever came."""
+        """Time since the last datagram; None if one is queued or none ever came."""
         if now.unread_bytes or not now.received_bytes or self._received_ns is None:
             return None
         return (time.monotonic_ns() - self._received_ns) // 1_000_000
 
     @property
     def _is_taker(self) -> bool:
-        """Whether datagrams taken while the process runs are its own."""
         margin, negligible = 0.2, 0.02  # four standard errors; no other process takes datagrams
         is_clear = (
             self._while_on - self._while_off > margin and self._while_on > 2 * self._while_off
@@ -102,7 +96,6 @@ class Arrivals:
         return self._step_count >= MIN_OBSERVATIONS and self._fed_share > MAJORITY
 
     def _taken(self) -> int:
-        """Datagrams taken in the network namespace."""
         snmp, snmp6 = ((file.read() or b"") for file in self._files)
         taken = 0
         with suppress(ValueError, IndexError):
@@ -113,29 +106,26 @@ class Arrivals:
 
 
 MIN_RESPONSE_TIMEOUT_MS = 3_000
-"""Minimum timeout of a request.
-
-Object stores respond within about a second; job queues, long polls and dead peers may take forever.
-"""
+"""Minimum timeout of a request. Object stores respond within about a second; job queues, long polls
+and dead peers may take forever."""
 MIN_RESPONSES = 2
-"""Observations that make a pattern: one response between two samples resembles a stream."""
+"""Observations that make a pattern, as one response may resemble a stream."""
 _MAX_RESPONSES = 8
-"""Observations retained."""
 
 
 class _Delivery(NamedTuple):
-    """Messages from one remote endpoint before GPU work."""
+    """Messages from one remote before GPU work."""
 
     latency_ms: int
     messages: int
     received: int
     requested: bool
-    """Whether a request, or the reply to a task, preceded them."""
+    """Whether a request, or the reply to a task, came first."""
 
 
 @dataclass(slots=True)
 class _Deliveries:
-    """Messages from one remote endpoint since the GPU last worked."""
+    """Messages from one remote since the GPU last worked."""
 
     at_ns: int = 0
     """Monotonic time of the newest message."""
@@ -145,10 +135,10 @@ class _Deliveries:
     received: int = 0
     requested: bool = False
     fed: deque[_Delivery] = field(default_factory=lambda: deque(maxlen=_MAX_RESPONSES))
-    """Earlier messages that GPU work followed."""
+    """Earlier messages, followed by GPU work."""
 
     def settle(self, worked_ns: int) -> None:
-        """File the messages under `fed` if the GPU worked after them, at `worked_ns`."""
+        """Move the messages to `fed` if the GPU worked after them."""
         if self.at_ns and worked_ns > self.at_ns:
             self.fed.append(
                 _Delivery(self.latency_ms, self.messages, self.received, self.requested)
@@ -165,56 +155,53 @@ class _Deliveries:
         messages, received = sum(f.messages for f in self.fed), sum(f.received for f in self.fed)
         min_wait_ms = 250  # services respond to small requests sooner
         slow = sorted(fed.latency_ms for fed in self.fed)[-MIN_RESPONSES] >= min_wait_ms
-        # Smaller messages are acknowledgements, larger ones data: a task has a name and a payload.
+        # Smaller messages are acknowledgements; larger ones are data.
         return slow and received // messages in range(16, 4096)
 
 
 class AnswerTimeouts:
-    """Learns from GPU work which remotes send a job data or tasks, and how late.
+    """Learns which remotes send a job data or tasks, and how late.
 
-    The GPU works after each message that it waited for. A task also makes it work, but a wait for
-    the next one is for demand. Tasks are small, come after long waits, and are requested or replied
-    to. Empty polls, pings and heartbeats precede no work.
+    GPU work follows both. A wait for data is a bottleneck, a wait for a task is a lack of demand.
+    Tasks are small, come after long waits, and are requested or replied to. No work follows empty
+    polls, pings and heartbeats.
     """
 
     def __init__(self, max_timeout_ms: int) -> None:
         """`max_timeout_ms`: upper bound on the timeout of a request."""
         self.max_timeout_ms = max_timeout_ms
         self.worked_ns = time.monotonic_ns()
-        """Monotonic time at which the GPU was last observed to work."""
+        """Monotonic time of the GPU's last known work."""
         self.polled: set[Endpoint] = set()
-        """Remotes whose polls are usually empty, until they send data."""
+        """Remotes with empty polls, until they send data."""
         self._of: dict[Endpoint, _Deliveries] = {}
 
     def record_work(self, now_ns: int) -> None:
-        """Record that the GPU has worked."""
+        """Record that the GPU worked."""
         self.worked_ns = now_ns
 
     def timeout_for(self, remote: Endpoint) -> int:
         """Timeout of a request to `remote`, in ms."""
         deliveries = self._fed(remote)
-        # Twice the second slowest: a single one may be slow by chance, or a job after a long poll.
+        # Twice the second slowest, as one may be slow by chance.
         latencies = sorted(delivery.latency_ms for delivery in deliveries)
         slow = 2 * latencies[-MIN_RESPONSES] if len(deliveries) >= MIN_RESPONSES else 0
         return min(max(slow, MIN_RESPONSE_TIMEOUT_MS), self.max_timeout_ms)
 
     def feeds(self, remote: Endpoint) -> bool:
-        """Whether messages from `remote` precede GPU work, and the GPU worked recently."""
+        """Whether GPU work follows messages from `remote`, also recently."""
         if len(self._fed(remote)) < MIN_RESPONSES:
             return False
-        # Messages do not feed a GPU that has idled for this long, however fast they are.
+        # Even fast messages do not feed a GPU that idles for this long.
         return not self._gpu_idled(max(self.timeout_for(remote), LATELY_MS))
 
     def are_futile(self, remote: Endpoint, responses: int) -> bool:
-        """Whether this many slow small responses in a row from `remote` do not feed the GPU.
-
-        It idles, and never took half as many to work.
-        """
+        """Whether `responses` late small ones from `remote` are too many to feed the idle GPU."""
         before = max((fed.messages for fed in self._fed(remote)), default=0)
         return responses >= max(2 * before, MIN_OBSERVATIONS) and self._gpu_idled(LATELY_MS)
 
     def sends_tasks(self, remote: Endpoint) -> bool:
-        """Whether messages from `remote` are tasks: each makes the GPU work."""
+        """Whether messages from `remote` are tasks."""
         return bool(self._fed(remote)) and self._of[remote].are_tasks
 
     def record_response(
@@ -228,9 +215,7 @@ class AnswerTimeouts:
     ) -> bool:
         """Record a response of `size` bytes that arrived `age_ms` ago, at least `latency_ms` late.
 
-        `requested`: something was sent before. Its age matters as a GPU that idled for long is read
-        rarely and may have worked since.
-
+        `requested`: something was sent before. The age matters as an idle GPU is read rarely.
         Returns whether GPU work followed the previous response.
         """
         has_fed = len(self._fed(remote))
@@ -247,7 +232,7 @@ class AnswerTimeouts:
         return fed
 
     def record_polled(self, remote: Endpoint) -> None:
-        """Record that a poll of `remote` was empty; ignored if `remote` feeds the GPU."""
+        """Record an empty poll of `remote`, unless it feeds the GPU."""
         if len(self.polled) >= MAX_CACHE_ENTRIES:
             self.polled.clear()
         if not self.feeds(remote):
@@ -264,19 +249,18 @@ class AnswerTimeouts:
         return deliveries.fed
 
 
-_MIN_DATA_BYTES = 64
-"""Minimum size of data; less is a ping or "nothing new", unless it feeds the GPU."""
+_MIN_PAYLOAD_BYTES = 64
+"""Minimum size of a payload, unless it feeds the GPU; less is a ping or "nothing new"."""
 _MIN_STREAM_BYTES = 4096
-"""Minimum size of a part of a stream: keep-alive messages are smaller."""
+"""Minimum size of a part of a stream; keep-alive messages are smaller."""
 _MAX_STREAM_PAUSE_MS = 250
-"""Maximum pause between two parts of a stream: the time between two samples."""
+"""Maximum pause between parts of a stream: the time between two samples."""
 _MAX_ACK_DELAY_MS = 60
-"""Maximum delay of an acknowledgement: Linux delays it by 40 ms (TCP_DELACK_MIN) where responses
-are usual."""
+"""Maximum delay of an acknowledgement; Linux delays by 40 ms (TCP_DELACK_MIN)."""
 _KERNEL_TICK_MS = 10
-"""Longest tick of the kernel's clock (CONFIG_HZ=100)."""
+"""Longest kernel tick (CONFIG_HZ=100)."""
 _MIN_REQUEST_BYTES = 24
-"""Minimum size of a request; pings and acknowledgements have 4 bytes (MQTT) to 17 (HTTP/2)."""
+"""Minimum size of a request; pings and acknowledgements have 4 (MQTT) to 17 (HTTP/2)."""
 _NO_ENDPOINT = Endpoint(b"", 0)
 _OPEN_STATES = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
@@ -287,7 +271,7 @@ class Verdict(Enum):
     ANSWER = "answer"
     """Client side, response pending or arriving."""
     OURS = "ours"
-    """Client side, response pending from a process of the same job."""
+    """Client side, response pending within the job."""
     IDLE = "idle"
     """Client side, nothing pending."""
     SERVED = "served"
@@ -296,21 +280,21 @@ class Verdict(Enum):
     """Server side, request open."""
     LISTENS = "listens"
     DATAGRAMS = "datagrams"
-    """UDP, earlier datagrams fed the GPU; the kernel keeps no receive time."""
+    """UDP, fed the GPU before; the kernel keeps no receive time."""
     DATAGRAM_STEPS = "datagram_steps"
-    """UDP, datagrams preceded most of the GPU's work: an event loop, which awaits others, too."""
+    """UDP, precedes most of the GPU's work: an event loop that also awaits others."""
     TASK = "task"
-    """A broker's, tasks from it fed the GPU: the process waits for demand."""
+    """Broker, its tasks fed the GPU: a wait for demand."""
     UPLOAD = "upload"
     """Server side, request still arriving."""
     STUCK = "stuck"
-    """Sent data that the peer does not take."""
+    """Sent data not taken by the peer."""
 
     def __init__(self, name: str) -> None:
         self.due = name in {"answer", "stuck", "upload"}
         """Whether the process waits for the peer."""
         self.blocks_if_sole_wait = name in {"datagrams", "datagram_steps"}
-        """Whether the process waits for the peer if it waits for nothing else."""
+        """Whether it does so if it waits for nothing else."""
         self.has_request = name in {"request", "upload"}
         self.is_server_side = self.has_request or name == "served"
 
@@ -320,8 +304,8 @@ class Verdict(Enum):
 def judge(now: Connection, ports: Collection[int], *, due: bool, ours: bool) -> Verdict:
     """The verdict on a connection in state `now`.
 
-    `ports`: listening ports of the process. `due`: a response is pending or arriving. `ours`: the
-    peer belongs to the same job.
+    `ports`: listening ports. `due`: a response is pending or arriving. `ours`: the peer is part of
+    the job.
     """
     if now.listens:
         return Verdict.REQUEST if now.unacknowledged else Verdict.LISTENS
@@ -333,7 +317,7 @@ def judge(now: Connection, ports: Collection[int], *, due: bool, ours: bool) -> 
 
 
 def awaits_response(now: Connection, timeout_ms: int, latency_ms: int | None) -> bool:
-    """Whether a request was sent after the last response, at most `timeout_ms` ago.
+    """Whether a request newer than `timeout_ms` has no response.
 
     `latency_ms`: usual time to a response, None if unknown.
     """
@@ -345,15 +329,14 @@ def awaits_response(now: Connection, timeout_ms: int, latency_ms: int | None) ->
         return False
     if now.sent_ms < now.received_ms or not now.received_segments:
         return True
-    # Both within one tick of the kernel's clock: where responses take longer, a response and the
-    # next request; else, a request without a response is acknowledged after a delay.
+    # Both within one tick: where responses take longer, a response and the next request; else, an
+    # unanswered request is acknowledged after a delay.
     if now.unacknowledged or now.acknowledged_ms < now.received_ms:
         return True
     return now.sent_ms <= _MAX_ACK_DELAY_MS if latency_ms is None else latency_ms > _KERNEL_TICK_MS
 
 
 def _is_unanswered(now: Connection) -> bool:
-    """Whether a client's request is unanswered."""
     if now.state not in _OPEN_STATES or not now.received_segments:
         return False
     # Older messages expect no response: a ping, the end of a stream.
@@ -376,10 +359,7 @@ def _moved_bytes(connections: Collection[Connection]) -> Mapping[int, int]:
 
 
 def _peer_ends(now: Connection) -> Iterator[Ends]:
-    """Ends under which the peer's process may list the connection.
-
-    A process that has not accepted it yet only listens.
-    """
+    """Ends of the peer's socket; it only listens until the connection is accepted."""
     yield now.remote, now.local
     yield now.remote, _NO_ENDPOINT
     if now.local.address == now.remote.address:
@@ -390,57 +370,53 @@ def _peer_ends(now: Connection) -> Iterator[Ends]:
 
 
 class PendingRequest(NamedTuple):
-    """A request without a complete response, or one still arriving, at the time of sampling."""
+    """A request without a complete response at the time of sampling."""
 
     remote: Endpoint
     waited_ms: int
     at_ns: int
     """Monotonic time of the sample."""
     is_request: bool = False
-    """Whether it is a client's request that is still arriving."""
+    """Whether it is a client's, still arriving."""
 
 
 class ConnectionHistory:
-    """The history of one connection, sample by sample."""
+    """The history of one connection. Attributes are as of the last sample."""
 
     def __init__(self, now: Connection) -> None:
         self.last = now
-        """State at the last sample."""
         self.main_waits = False
-        """Whether the GPU's own thread waited on it alone at the last sample."""
+        """Whether the GPU's own thread waited on it alone."""
         self.empty_responses = 0
         """Successive responses without data."""
         self.keepalives = 0
-        """Successive small messages that the GPU's own thread did not wait for."""
+        """Successive small messages that the GPU's own thread did not await."""
         self.slow_small_responses = 0
         """Slow responses smaller than a part of a stream, since the GPU worked."""
         self.sends_without_request = 0
-        """Successive samples with more sent but no new request."""
+        """Successive samples with more sent but no request."""
         self.arriving = False
-        """Whether data was arriving at the last sample."""
         self.was_served = False
-        """Whether the last verdict was `SERVED`."""
         self.replied_at_once = False
-        """Whether a request or pings arrived after that and were answered within a tick."""
+        """Whether a request or pings were then answered within a tick."""
         self._request_parts = int(now.received_bytes > 0)
-        """Samples with more of a client's request."""
+        """Samples with a part of a client's request."""
         self._latency_ms: int | None = None
         self._same_tick_responses = 0
-        """Responses within a tick of a request."""
         self._stream_parts = 0
         """Samples with data since something was sent."""
         self._paused = False
         self._pushes = 0
         self._sent_before = now.sent_segments
-        """Segments sent before the last message arrived."""
+        """Segments sent before the last message."""
         self._acknowledged_before = now.acknowledged_bytes
         """Bytes acknowledged by then."""
 
     def has_data(self, now: Connection) -> bool:
-        """Whether the bytes received since the last sample are no mere signal, such as a ping."""
+        """Whether the bytes received since the last sample are more than a ping."""
         # Pings are responses, or get one.
         unasked = now.sent_segments == self._sent_before
-        return unasked or self.main_waits or self.received_since(now) >= _MIN_DATA_BYTES
+        return unasked or self.main_waits or self.received_since(now) >= _MIN_PAYLOAD_BYTES
 
     def follows_request(self, now: Connection) -> bool:
         """Whether a request or a reply preceded the bytes received since the last sample."""
@@ -448,32 +424,29 @@ class ConnectionHistory:
 
     @property
     def uploading(self) -> bool:
-        """Whether a client's request keeps arriving in parts."""
+        """Whether a client's request arrives in parts."""
         recent = self.last.received_ms <= MIN_RESPONSE_TIMEOUT_MS
         return recent and self._request_parts >= MIN_RESPONSES
 
     @property
     def pushed(self) -> bool:
-        """Whether data keeps arriving, with pauses, without any request."""
+        """Whether data arrives repeatedly without a request."""
         return self._pushes >= MIN_RESPONSES
 
     @property
     def _was_due(self) -> bool:
-        """Whether a response was pending at the last sample, by more than a tick."""
+        """Whether a response was pending for more than a tick."""
         sent_ms = self.last.sent_ms
         return sent_ms > _KERNEL_TICK_MS and awaits_response(self.last, sent_ms, self.latency_ms)
 
     @property
     def waited_ms(self) -> int:
-        """Time without traffic, as of the last sample."""
+        """Time without traffic."""
         return min(self.last.sent_ms, self.last.received_ms)
 
     @property
     def latency_ms(self) -> int | None:
-        """Time to a recent response, None if unknown.
-
-        Where requests follow responses within a tick, responses take longer than a tick.
-        """
+        """Time to a recent response, None if unknown; long if requests follow within a tick."""
         min_responses = 5  # 1 in 30 by chance, if responses took half a tick
         if self._latency_ms is None and self._same_tick_responses >= min_responses:
             return _MAX_STREAM_PAUSE_MS
@@ -484,7 +457,7 @@ class ConnectionHistory:
         return now.received_bytes - self.last.received_bytes
 
     def update(self, now: Connection, *, main_waits: bool, feeds: bool) -> None:
-        """Add sample `now`. `feeds`: earlier messages of the remote fed the GPU."""
+        """Add sample `now`. `feeds`: the remote fed the GPU before."""
         received, sent = self.received_since(now), now.sent_segments != self.last.sent_segments
         if received or sent:
             requests = now.received_segments - self.last.received_segments
@@ -496,7 +469,7 @@ class ConnectionHistory:
             elif self._was_due:
                 self._latency_ms = self.last.sent_ms
             self._same_tick_responses += now.sent_ms == now.received_ms
-            self.empty_responses = 0 if received >= _MIN_DATA_BYTES else self.empty_responses + 1
+            self.empty_responses = 0 if received >= _MIN_PAYLOAD_BYTES else self.empty_responses + 1
             self.keepalives = 0 if self.has_data(now) else self.keepalives + 1
             late = sent and self.waited_ms >= _MAX_STREAM_PAUSE_MS
             streams = received >= _MIN_STREAM_BYTES
@@ -504,7 +477,7 @@ class ConnectionHistory:
             self._sent_before = now.sent_segments
             self._acknowledged_before = now.acknowledged_bytes
         self._stream_parts = (0 if sent else self._stream_parts) + (received >= _MIN_STREAM_BYTES)
-        # After a longer pause, a response that is no stream may be complete.
+        # After a longer pause, a response may be complete.
         pause_ms = _MAX_STREAM_PAUSE_MS if self._stream_parts >= MIN_RESPONSES else 30
         self.arriving = self._stream_parts > 0 and now.received_ms <= pause_ms
         answered = sent and now.sent_ms < now.received_ms
@@ -526,39 +499,36 @@ class ConnectionHistory:
 
 
 class TcpTracker:
-    """Samples the connections of process `pid`. Not thread-safe."""
+    """Samples the connections of process `pid`. Not thread-safe.
+
+    Attributes are as of the last inspection, sums of the last complete one.
+    """
 
     def __init__(self, proc: Path, pid: int, timeouts: AnswerTimeouts) -> None:
-        """`proc`: the exporter's own procfs."""
         self.sockets = Sockets(proc, pid)
         self.refused: str | None = None
-        """Error of the last inspection, None if it succeeded."""
+        """Error of the inspection, None if it succeeded."""
         self.ends: frozenset[Ends] = frozenset()
-        """Local and remote end of each connection, as of the last complete inspection.
-
-        Listening sockets have the remote end `_NO_ENDPOINT`.
-        """
+        """Local and remote end by connection, `_NO_ENDPOINT` for listening sockets."""
         self.ports: frozenset[int] = frozenset()
-        """Listening ports."""
         self.awaits_local_process = False
-        """Whether it awaited a response from this machine at the last inspection."""
+        """Whether it awaited a response from this machine."""
         self.has_active_clients = False
-        """Whether a client's connection had recent traffic at the last complete inspection."""
+        """Whether a client's connection had recent traffic."""
         self.received_bytes = 0
-        """Bytes received by its connections, as of the last complete inspection."""
         self.moved_bytes: Mapping[int, int] | None = None
-        """Bytes received and sent by connection (SO_COOKIE), as of the last complete inspection;
-        None if it missed any, or with UDP sockets, which count nothing."""
+        """Bytes received and sent by SO_COOKIE; None if incomplete, or with UDP, which counts
+        nothing."""
         self.pending: PendingRequest | None = None
         """The slowest recent request."""
         self.arrivals = Arrivals(proc, pid)
         self.datagram_source: tuple[int, Endpoint] | None = None
-        """Monotonic time of the last wait for datagrams that feed the GPU, and their remote end, or
-        the local one if unknown."""
+        """Monotonic time of the last wait for datagrams that feed the GPU, and their source, or
+        else the local end."""
         self._timeouts = timeouts
         self._histories: dict[int, ConnectionHistory] = {}
         self._cookies: dict[int, int] = {}
-        """Cookie of the last connection by descriptor."""
+        """SO_COOKIE of the connection by descriptor."""
 
     def inspect(
         self,
@@ -571,8 +541,8 @@ class TcpTracker:
     ) -> dict[int, Verdict]:
         """Verdicts on descriptors `numbers`, or on all if `whole`.
 
-        `main_fds`: descriptors that the GPU's own thread waits on. `others_run`: whether threads
-        other than the first were scheduled recently and may have taken datagrams.
+        `main_fds`: awaited by the GPU's own thread. `others_run`: threads other than the first were
+        recently scheduled and may have taken datagrams.
         """
         try:
             connections = (
@@ -603,7 +573,7 @@ class TcpTracker:
         return verdicts
 
     def is_connected_to(self, number: int, ends: Collection[Ends]) -> bool:
-        """Whether descriptor `number`, as last inspected, is connected to one of `ends`."""
+        """Whether descriptor `number` is connected to one of `ends`."""
         history = self._histories.get(self._cookies.get(number, 0))
         return history is not None and (history.last.remote, history.last.local) in ends
 
@@ -642,7 +612,6 @@ class TcpTracker:
         return verdict
 
     def _judge_server(self, history: ConnectionHistory, verdict: Verdict, *, ours: bool) -> Verdict:
-        """The verdict on a client's connection, given its history."""
         if verdict is Verdict.REQUEST and history.replied_at_once:
             verdict = Verdict.SERVED
         history.was_served = verdict is Verdict.SERVED
@@ -656,7 +625,6 @@ class TcpTracker:
     def _judge_client(
         self, history: ConnectionHistory, verdict: Verdict, timeout_ms: int, *, ours: bool
     ) -> Verdict:
-        """The verdict on a connection that may bring data, given its history."""
         if self._timeouts.sends_tasks(history.last.remote):
             return Verdict.TASK
         now, feeds = history.last, self._timeouts.feeds(history.last.remote)
@@ -675,7 +643,6 @@ class TcpTracker:
         return now.acknowledged_ms <= self._timeouts.max_timeout_ms  # else the peer is dead
 
     def _judge_datagrams(self, now: Connection) -> Verdict:
-        """The verdict on a UDP socket: datagrams that precede GPU work feed it."""
         source = now.remote if now.remote.address else now.local
         if self.arrivals.received(now):
             self._timeouts.record_response(source, 0)
@@ -695,8 +662,7 @@ class TcpTracker:
             self.pending = PendingRequest(history.last.remote, waited, at_ns, is_request)
 
     def _record_response(self, history: ConnectionHistory, now: Connection) -> None:
-        """Record the bytes received since the last sample as a response."""
-        before, data = history.last, history.received_since(now) >= _MIN_DATA_BYTES
+        before, data = history.last, history.received_since(now) >= _MIN_PAYLOAD_BYTES
         requested = before.sent_segments and awaits_response(
             before, self._timeouts.max_timeout_ms, history.latency_ms
         )
@@ -716,7 +682,7 @@ class TcpTracker:
             self._timeouts.record_polled(now.remote)
 
     def _record_replaced(self, now: Connection) -> None:
-        """Record the response or the empty poll that a replaced connection implies."""
+        """Record the response or the empty poll implied by a reconnect."""
         old = self._histories.get(self._cookies.get(now.fd, 0))
         self._cookies[now.fd] = now.cookie
         if len(self._cookies) > MAX_CACHE_ENTRIES:

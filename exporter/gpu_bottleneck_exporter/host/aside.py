@@ -1,8 +1,8 @@
 """Runs calls that a process may block forever, as they need its memory or its descriptors.
 
-Its command line, environment and poll arguments lie in pages that may belong to a FUSE file system
-without a server, or to a userfaultfd handler. A helper thread makes the call and is abandoned on a
-timeout. A budget of wall time per tenant bounds calls that are slow but return in time.
+Its command line, environment and poll arguments may lie in pages of a FUSE file system or of a
+userfaultfd handler that never responds. A helper thread makes the call and is abandoned on a
+timeout. A budget per tenant bounds calls that are slow but return in time.
 """
 
 from __future__ import annotations
@@ -17,27 +17,24 @@ from typing import TypeVar
 from gpu_bottleneck_exporter.host.files import FileLimitError, read
 
 CALL_TIMEOUT_SECONDS = 0.25
-"""Timeout of a call that takes microseconds unless it hangs; two passes over the feeders are
+"""Timeout of a call; it takes microseconds unless it hangs. Two passes over the feeders are
 missed."""
 MAX_HUNG_THREADS = 64
-"""Maximum number of hung threads: at this number, no call is made; at half of it, a tenant with one
-is skipped."""
+"""Maximum number of hung threads; above half of it, each tenant is limited to one."""
 MAX_HUNG_THREADS_PER_TENANT = 4
-"""Maximum number of hung threads per tenant."""
 _UNCHARGED_SECONDS = 0.005
-"""Blocked time of a call that is free of charge: the switch interval of the GIL."""
+"""Free blocked time per call: the switch interval of the GIL."""
 _MAX_BLOCKED_SHARE = 0.02
 """Long-term share of time for which a tenant may block callers."""
 _MAX_DEBT_SECONDS = 1.0
 """Maximum debt of blocked time: four calls that hang."""
 _MIN_BUDGET_RATIO = 1 / 8
-"""Minimum part of its timeout and of its debt that a tenant retains while others block callers. A
-debt above this part blocks them."""
+"""Minimum part of timeout and debt that a tenant retains while others block callers, by debts above
+this part."""
 _MAX_IDLE_SECONDS = 10.0
-"""Lifetime of a helper thread without a call."""
 T = TypeVar("T")
 _Reply = tuple[Exception | None, float]
-"""Error of a call, and its blocked seconds."""
+"""Error and blocked seconds of a call."""
 _Call = tuple[Callable[[], object], SimpleQueue[_Reply]]
 _Calls = SimpleQueue[_Call | None]
 """Calls for one helper thread; None at the end."""
@@ -53,9 +50,9 @@ class GuardedExecutor:
         self._clocks: set[int] = set()
         """CPU clocks of live helper threads."""
         self._ended_seconds = 0.0
-        """CPU time of helper threads that have ended."""
+        """CPU time of ended helper threads."""
         self._hung: dict[_Calls, tuple[int, Hashable, float]] = {}
-        """Pid, tenant and timeout of each abandoned call that has not returned."""
+        """Pid, tenant and timeout of abandoned calls that have not returned."""
         self.share_by(int)
 
     def share_by(self, tenant_of: Callable[[int], Hashable]) -> None:
@@ -73,7 +70,7 @@ class GuardedExecutor:
     def call(self, pid: int, function: Callable[[], T]) -> T | None:
         """The result of `function`, which reads process `pid`; None on a timeout or without budget.
 
-        Raises any exception of `function`.
+        Raises its exceptions.
         """
         timeout = self._timeout_for(pid) if self._hung or self._repaid_at else self._timeout
         if not timeout:
@@ -97,7 +94,7 @@ class GuardedExecutor:
         return results[0]
 
     def _timeout_for(self, pid: int) -> float:
-        """Timeout of a call that reads process `pid`; 0 to skip the call."""
+        """Timeout of a call for process `pid`; 0 to skip it."""
         tenant, hung = self._tenant_of(pid), [*self._hung.values()]
         with self._lock:
             debts = self._debts()
@@ -111,19 +108,19 @@ class GuardedExecutor:
         part = max(1 / (1 + len({*tenants, *_blocking(debts)} - {tenant})), _MIN_BUDGET_RATIO)
         if debts.get(tenant, 0.0) > part * _MAX_DEBT_SECONDS:
             return 0.0
-        # A call of a tenant without debt must not time out while it waits for a CPU.
+        # A tenant without debt must not time out while it waits for a CPU.
         first = tenant not in debts and tenant not in tenants
         return max(part * self._timeout, min(self._timeout, CALL_TIMEOUT_SECONDS) if first else 0.0)
 
     def _debts(self) -> dict[Hashable, float]:
-        """Debt of blocked seconds by tenant."""
+        """Blocked seconds owed, by tenant."""
         now = time.monotonic()
         self._repaid_at = {tenant: at for tenant, at in self._repaid_at.items() if at > now}
         return {tenant: (at - now) * _MAX_BLOCKED_SHARE for tenant, at in self._repaid_at.items()}
 
     def _charge(self, tenant: Hashable, seconds: float) -> None:
         with self._lock:
-            # More than five such tenants divide the share of five, a tenth of the time.
+            # More than five such tenants divide a tenth of the time.
             share = _MAX_BLOCKED_SHARE / max(1, len(_blocking(self._debts())) / 5)
             since = max(self._repaid_at.get(tenant, 0.0), time.monotonic())
             self._repaid_at[tenant] = since + seconds / share
@@ -164,7 +161,6 @@ class GuardedExecutor:
             self._charge(tenant, min(blocked, timeout))
 
     def _next(self, calls: _Calls) -> _Call | None:
-        """Next call of a helper thread; None at the end."""
         with suppress(Empty):
             return calls.get(timeout=_MAX_IDLE_SECONDS)
         with suppress(ValueError):
@@ -174,7 +170,6 @@ class GuardedExecutor:
 
 
 def _blocking(debts: Mapping[Hashable, float]) -> set[Hashable]:
-    """Tenants with a debt that blocks others."""
     return {
         tenant for tenant, debt in debts.items() if debt > _MIN_BUDGET_RATIO * _MAX_DEBT_SECONDS
     }
@@ -190,11 +185,11 @@ def waited_seconds() -> float:
 memory_reads = GuardedExecutor()
 """Reads of processes' memory."""
 socket_queries = GuardedExecutor()
-"""Queries of processes' sockets, kept apart from processes that hang reads of their memory."""
+"""Socket queries, unaffected by hung reads of memory."""
 proc_reads = GuardedExecutor(4 * CALL_TIMEOUT_SECONDS)
 """Reads of /proc files that may wait for an execve, but not for a fault.
 
-The timeout is longer, as a process without a readable stat counts as ended.
+Their timeout is longer, as a process without a readable stat counts as ended.
 """
 device_reads = GuardedExecutor(4 * CALL_TIMEOUT_SECONDS)
 """Reads of counters from a card's firmware."""
