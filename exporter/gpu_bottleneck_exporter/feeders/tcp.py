@@ -196,7 +196,7 @@ class AnswerTimeouts:
         return not self._gpu_idled(max(self.timeout_for(remote), LATELY_MS))
 
     def are_futile(self, remote: Endpoint, responses: int) -> bool:
-        """Whether `responses` late small ones from `remote` are too many to feed the idle GPU."""
+        """Whether this many slow small `responses` from `remote` do not feed the idle GPU."""
         before = max((fed.messages for fed in self._fed(remote)), default=0)
         return responses >= max(2 * before, MIN_OBSERVATIONS) and self._gpu_idled(LATELY_MS)
 
@@ -501,7 +501,7 @@ class ConnectionHistory:
 class TcpTracker:
     """Samples the connections of process `pid`. Not thread-safe.
 
-    Attributes are as of the last inspection, sums of the last complete one.
+    Ends, ports, clients and bytes are as of the last complete inspection.
     """
 
     def __init__(self, proc: Path, pid: int, timeouts: AnswerTimeouts) -> None:

@@ -29,8 +29,8 @@ _MAX_BLOCKED_SHARE = 0.02
 _MAX_DEBT_SECONDS = 1.0
 """Maximum debt of blocked time: four calls that hang."""
 _MIN_BUDGET_RATIO = 1 / 8
-"""Minimum part of timeout and debt that a tenant retains while others block callers, by debts above
-this part."""
+"""Minimum part of its timeout and maximum debt that a tenant retains while others block callers, by
+debts above this part."""
 _MAX_IDLE_SECONDS = 10.0
 T = TypeVar("T")
 _Reply = tuple[Exception | None, float]
