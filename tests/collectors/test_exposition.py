@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Process, Processes, RingSample
 from gpu_bottleneck_exporter.exposition import render
 from gpu_bottleneck_exporter.exposition.render import OPENMETRICS, TEXT, Exposition
-from gpu_bottleneck_exporter.feeders.job import Job
+from gpu_bottleneck_exporter.feeders.job import JobReading
 from gpu_bottleneck_exporter.host.machine import MAX_DEVICES, Machine
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.sampling.collector import Family
@@ -212,7 +212,7 @@ ABSENT: dict[str, tuple[GpuSnapshot, str]] = {
     "waits": (fed(wait_ns={}), "gpu_feeder_wait_seconds_total"),
     "owners": (fed(owners=()), "gpu_workload_info"),
     "job": (
-        fed(job=Job()),
+        fed(job=JobReading()),
         (
             "gpu_feeder_age_seconds gpu_feeder_interactive gpu_feeder_cpu_limit_cores "
             "gpu_feeder_cpus_allowed gpu_feeder_memory_used_bytes gpu_feeder_memory_limit_bytes "

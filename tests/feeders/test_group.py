@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role, le
 from gpu_bottleneck_exporter.accounting.stall import PEER, STORAGE, UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobLimits, Networks, facts_of
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding, FeedingReader
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.feeders.usage import free_bytes, private_bytes
@@ -364,7 +364,7 @@ def test_the_start_of_a_process_does_not_depend_on_what_lxcfs_makes_of_uptime(
     with program("ready(); told()") as one:
         after = time.monotonic_ns()
         (proc / f"{one.pid}").symlink_to(f"/proc/{one.pid}")
-        mains = {one.pid: Process(proc, one.pid)}
+        mains = {one.pid: FeederProcess(proc, one.pid)}
         started = facts_of(proc, mains, [], Groups(proc)).started_ns
     assert started is not None
     assert before - TICK_NS <= started <= after
@@ -377,7 +377,7 @@ def test_traffic_in_the_hosts_network_is_shared(recorded: Recorded) -> None:
     groups = Groups(recorded.proc)
 
     def shares(pid: int) -> bool | None:
-        mains = {pid: Process(recorded.proc, pid)}
+        mains = {pid: FeederProcess(recorded.proc, pid)}
         return facts_of(recorded.proc, mains, [], groups).shares_network
 
     assert (shares(1), shares(7)) == (True, False)
@@ -414,7 +414,7 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
     proc = tmp_path / "proc"
     for pid, group in ((1, "/pod/a"), (2, "/pod/b"), (3, "/free")):
         process(proc, pid, cgroup=group)
-    members = {pid: Process(proc, pid) for pid in (1, 2, 3)}
+    members = {pid: FeederProcess(proc, pid) for pid in (1, 2, 3)}
 
     def limits(*pids: int) -> tuple[float | None, int | None, int | None]:
         texts = [(proc / f"{pid}/cgroup").read_text() for pid in pids]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_bottleneck_exporter.feeders.related import MOST_KIN, KinFinder
+from gpu_bottleneck_exporter.feeders.related import MAX_RELATED, KinFinder
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.sockets import Sockets
 from gpu_bottleneck_exporter.workload.identity import owner_in_cgroup
@@ -187,10 +187,12 @@ def test_who_may_not_be_asked_for_its_connections_has_none(
 
 
 def test_so_many_are_kin_and_the_parent_among_them() -> None:
-    with program(f"{FAMILY}ready(*(child(pair) for _ in range({MOST_KIN + 10}))); locked()") as one:
+    with program(
+        f"{FAMILY}ready(*(child(pair) for _ in range({MAX_RELATED + 10}))); locked()"
+    ) as one:
         holder = int(one.words[-1])
         found = until(lambda: kin(holder), "kin")
-        assert len(found) <= MOST_KIN + 1
+        assert len(found) <= MAX_RELATED + 1
         assert one.pid in found
 
 

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders import tree
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.feeders.tree import DeeplyProbed, SamplingBudget, chosen, share_of
 from gpu_bottleneck_exporter.host.aside import proc_reads
@@ -113,7 +113,7 @@ def seen(watch: HostSampler, since_ns: int, role: str, uuid: str = UUID) -> Part
 
 
 def test_what_a_crowd_used_is_told_exactly_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "READS_PER_TICK", 40)
+    monkeypatch.setattr(tree, "MAX_READS_PER_TICK", 40)
     with program(CROWD.format(100) + BURNS) as one, watched(one.pid) as watch:
         until(lambda: workers(watch) == 101, "all workers")
         until(lambda: told(watch) == (False, {"whole": 1, "sampled": 101, "counted": 0}), "it")
@@ -126,7 +126,7 @@ def test_what_a_crowd_used_is_told_exactly_and_later(monkeypatch: pytest.MonkeyP
 def test_beyond_those_that_are_followed_nothing_is_told_but_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tree, "MOST_FOLLOWED", 50)
+    monkeypatch.setattr(tree, "MAX_FOLLOWED", 50)
     with program(CROWD.format(120) + "ready(); told()") as one, watched(one.pid) as watch:
         until(lambda: workers(watch) == 120, "all workers")
         until(lambda: told(watch) == (False, {"whole": 51, "sampled": 0, "counted": 70}), "it")
@@ -203,9 +203,9 @@ def test_of_many_sockets_the_one_that_is_asked_is_seen() -> None:
 
 
 def test_shares_are_of_what_is_spent_in_all() -> None:
-    assert share_of(0) == share_of(1) == tree.WHOLE
+    assert share_of(0) == share_of(1) == tree.FULL_BUDGET
     assert share_of(8) == SamplingBudget(1024, 64)
-    assert sum(share_of(16)) <= sum(tree.WHOLE) / 16
+    assert sum(share_of(16)) <= sum(tree.FULL_BUDGET) / 16
 
 
 @pytest.mark.parametrize(
@@ -227,11 +227,11 @@ def test_those_that_are_followed_stay_so_and_others_are_chosen_at_random() -> No
 
 
 def test_who_has_ended_is_not_probed_deeply_any_more(tmp_path: Path) -> None:
-    everybody = {pid: Process(tmp_path, pid) for pid in range(2 * tree.CLOSELY)}
+    everybody = {pid: FeederProcess(tmp_path, pid) for pid in range(2 * tree.MAX_DEEPLY_PROBED)}
     probed = DeeplyProbed()
     probed.choose_from(everybody, 0)
     first, second, *others = probed.members
     del everybody[first.pid]
-    everybody[second.pid] = Process(tmp_path, second.pid)
+    everybody[second.pid] = FeederProcess(tmp_path, second.pid)
     probed.choose_from(everybody, 1)
     assert probed.members == others

@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP, CPU_QUOTA, NETWORK, STORAGE
-from gpu_bottleneck_exporter.feeders.group import Pace
+from gpu_bottleneck_exporter.feeders.group import SamplingPace
 from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
 from support.rows import rows
 
@@ -25,8 +25,8 @@ SEVERAL: Split = (0.5, {NETWORK: 0.3, ASLEEP: 0.2})
 SHORTEST, LONGEST = 0.1, 1.0
 
 
-def after(*stretches: tuple[int, Split], tick_ns: int = SECOND_NS) -> Pace:
-    found = Pace()
+def after(*stretches: tuple[int, Split], tick_ns: int = SECOND_NS) -> SamplingPace:
+    found = SamplingPace()
     for ticks, (busy, stalls) in stretches:
         for _ in range(ticks):
             idle = {cause: int(share * tick_ns) for cause, share in stalls.items()}
@@ -91,7 +91,7 @@ def test_other_processes_are_news() -> None:
 
 def looked(
     seen: Mapping[str, Sequence[Activity]],
-    pace: Pace,
+    pace: SamplingPace,
     *,
     counted: bool = True,
     held: CgroupCounters | None = None,
@@ -106,7 +106,7 @@ def looked(
             for _ in range(round(1 / pause)):
                 part.rounds += 1
                 part.note(draws.choice(activities))
-        pace.note_looks(second)
+        pace.note_samples(second)
         pause = pace.pause(SHORTEST, LONGEST)
     return pause
 
@@ -184,7 +184,7 @@ def test_a_thread_that_is_rarely_active_takes_few() -> None:
         second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS)
         second.parts[Role.MAIN] = Part({Activity.SLEEP: 4}, 4, 4)
         second.parts[Role.THREAD] = Part({Activity.RUN: 1} if number == 5 else {}, 1, 4)
-        found.note_looks(second)
+        found.note_samples(second)
     assert found.pause(SHORTEST, LONGEST) == LONGEST
 
 
@@ -194,7 +194,7 @@ def test_run_time_of_mains_that_launch_from_other_threads_is_not_counted() -> No
         second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS)
         used = Counters(launch_cpu_ns=SECOND_NS // 5)
         second.parts[Role.MAIN] = Part({Activity.SLEEP: 5, Activity.RUN: 5}, 10, 10, used)
-        found.note_looks(second)
+        found.note_samples(second)
     assert found.pause(SHORTEST, LONGEST) < 0.2
 
 
@@ -202,5 +202,5 @@ def test_counts_between_two_looks_change_nothing() -> None:
     found = after(long(ASLEEP))
     assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
     for _ in range(LONG):
-        found.note_looks(Bucket(elapsed_ns=SECOND_NS))
+        found.note_samples(Bucket(elapsed_ns=SECOND_NS))
     assert found.pause(SHORTEST, LONGEST) == LONGEST

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.process import StrangerRecord
-from gpu_bottleneck_exporter.feeders.related import MOST_STRANGERS, StrangerFinder
+from gpu_bottleneck_exporter.feeders.related import MAX_RELATED, StrangerFinder
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.aside import proc_reads
@@ -258,7 +258,7 @@ def test_so_many_are_followed(watch: Watch, tmp_path: Path) -> None:
     with program(listen + code, tmp_path / "socket") as main, program(child, tmp_path / "socket"):
         main.hear()
         watched = watch(main)
-        until(lambda: len(watched.strangers()) == MOST_STRANGERS, "so many")
+        until(lambda: len(watched.strangers()) == MAX_RELATED, "so many")
 
 
 def test_it_counts_while_it_is_active(watch: Watch, place: str) -> None:

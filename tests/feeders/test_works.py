@@ -10,7 +10,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.process import Works
+from gpu_bottleneck_exporter.feeders.process import ClientRecord
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -130,14 +130,14 @@ def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
 def test_for_whom_a_gpu_works(
     samples: list[tuple[float, bool]], *, by_itself: bool, for_clients: bool
 ) -> None:
-    works = Works()
+    works = ClientRecord()
     for busy, clients in samples:
         works.note(clients=clients, busy=busy)
     assert (works.by_itself, works.for_clients) == (by_itself, for_clients)
 
 
 def test_it_is_asked_often_at_first_and_seldom_later() -> None:
-    works = Works()
+    works = ClientRecord()
     asked = []
     for second in range(60):
         if works.is_due(second * SECOND):

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders.probe import ProbeContext
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.usage import private_bytes
 from gpu_bottleneck_exporter.host.cgroup import hierarchy
@@ -63,7 +63,7 @@ def leaderless(request: pytest.FixtureRequest) -> Iterator[Program]:
 
 def comes_to_do(one: Program, activity: Activity) -> None:
     """Probe the process until as a whole it does `activity`."""
-    process = Process(PROC, one.pid, AnswerTimeouts(int(PATIENCE_SECONDS * 1000)))
+    process = FeederProcess(PROC, one.pid, AnswerTimeouts(int(PATIENCE_SECONDS * 1000)))
     around = ProbeContext(holds=True)
 
     def does() -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host import files
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -79,7 +79,7 @@ def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: in
         probe = DeepProbe(PROC, one.pid, AnswerTimeouts(1000))
         threads, sockets = Threads(PROC, one.pid), Sockets(PROC, one.pid)
         looks: list[Callable[[], object]] = [
-            lambda: Process(PROC, one.pid),
+            lambda: FeederProcess(PROC, one.pid),
             lambda: probe.probe(0, Wait.LOCK, ProbeContext()),
             lambda: Cgroups(Path("/sys")).get(text),
             lambda: links(PROC, one.pid),

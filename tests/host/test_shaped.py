@@ -9,7 +9,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.job import GROUP, Networks, job_keys
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.snapshot import FeedingReader
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host import mounts
@@ -127,7 +127,7 @@ def test_a_tree_that_is_cut_says_so(number: int, whole: bool, tmp_path: Path) ->
     main = {"stat": STAT.format(7), "task/7/children": children, "wchan": "0"}
     lay(tmp_path, {f"7/{name}": text for name, text in main.items()})
     found = trees(tmp_path, [7], frozenset())
-    member = Process(tmp_path, 7)
+    member = FeederProcess(tmp_path, 7)
     told = (not found.cut, len(found.of[7]) == number, member.children() is not None)
     assert told == (whole,) * 3
     member.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.probe import ProbeContext, ProbeResult
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.threads import Threads
@@ -89,7 +89,7 @@ def test_a_frozen_process_is_asleep_until_it_thaws(
     around, now_ns = ProbeContext(holds=True), SHORTLY_NS
     with program(code) as one, group(root, mark().encode()) as folder:
         state = root / mark() / file
-        main = Process(PROC, one.pid, AnswerTimeouts(60_000))
+        main = FeederProcess(PROC, one.pid, AnswerTimeouts(60_000))
         move(one.pid, folder)
 
         def comes_to(condition: Callable[[ProbeResult], bool]) -> None:

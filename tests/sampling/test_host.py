@@ -156,7 +156,7 @@ def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
         feed = until(lambda: watch.feed("a"), "its feeders")
         note_split(watch, "a", 0, {UNKNOWN: 1})
         strangers = watch._discovery.strangers
-        until(lambda: any(worker in one.pids for one in strangers._found.values()), "a search")
+        until(lambda: any(worker in one.pids for one in strangers._results.values()), "a search")
         before = watch._loop._ended_ns
         until(lambda: watch._loop._ended_ns != before, "the rest of that pass")
         assert not feed.family.related

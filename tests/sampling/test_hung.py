@@ -122,7 +122,7 @@ def test_a_server_that_hangs_in_an_execve_is_not_watched(
 
         def is_found() -> bool:
             idle(watch)
-            return any(peer.pid in one.pids for one in finder._found.values())
+            return any(peer.pid in one.pids for one in finder._results.values())
 
         try:
             until(is_found, "that it is found")

@@ -15,8 +15,8 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import HOST_CODE, NETWORK
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.job import Job, JobFacts, JobLimits
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.job import JobFacts, JobLimits, JobReading
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.prescription.batchtimes import SpreadMeter
@@ -62,7 +62,7 @@ class Gpu:
         """When the machine was read, if not at the end of each stretch."""
 
     def look(
-        self, machine: Machine | None = None, job: Job | None = None, rivals: int = 1
+        self, machine: Machine | None = None, job: JobReading | None = None, rivals: int = 1
     ) -> Observed | None:
         """The last stretch, which ends now."""
         self.feed.last_count_ns = self.at_ns
@@ -121,10 +121,10 @@ def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
     thread = Part({Activity.RUN: 5}, 50, 100)
     parts = {Role.MAIN: main, Role.WORKER: crew, Role.THREAD: thread}
     gpu = Gpu(tmp_path)
-    gpu.feed.mains.update({pid: Process(tmp_path, pid) for pid in (5, 6)})
+    gpu.feed.mains.update({pid: FeederProcess(tmp_path, pid) for pid in (5, 6)})
     gpu.feed.worker_starts = 5
     gpu.look(MACHINE)
-    gpu.feed.workers[7] = Process(tmp_path, 7)
+    gpu.feed.workers[7] = FeederProcess(tmp_path, 7)
     gpu.feed.family.unfollowed = frozenset({1, 2, 3})
     gpu.feed.worker_starts = 13
     gpu.feed.counters.handovers.idlers = lambda: 1  # type: ignore[method-assign]
@@ -168,9 +168,11 @@ def test_what_is_seen_of_the_machine_and_the_job(
     changed, seen = situation.get("machine", {}), situation["seen"]
     gpu = Gpu(tmp_path)
     gpu.read_ns = None if situation.get("reread", True) else gpu.at_ns
-    gpu.look(MACHINE if situation.get("began", True) else None, Job(received_bytes=4000))
+    gpu.look(MACHINE if situation.get("began", True) else None, JobReading(received_bytes=4000))
     gpu.work(2, situation.get("stalls", {HOST_CODE: 2}), did=READING)
-    job = Job(JobLimits(**situation.get("limits", {})), received_bytes=situation.get("received"))
+    job = JobReading(
+        JobLimits(**situation.get("limits", {})), received_bytes=situation.get("received")
+    )
     found = gpu.look(None if changed is None else replace(MACHINE, **changed), job)
     assert found is not None
     assert {name: asdict(found)[name] for name in seen} == seen
@@ -178,7 +180,7 @@ def test_what_is_seen_of_the_machine_and_the_job(
 
 def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
     gpu = Gpu(tmp_path)
-    gpu.feed.mains[1], gpu.feed.facts = Process(tmp_path, 1), JobFacts(command="train")
+    gpu.feed.mains[1], gpu.feed.facts = FeederProcess(tmp_path, 1), JobFacts(command="train")
 
     def stretch(busy: float, seconds: int = STRETCH) -> Observed | None:
         gpu.work(busy, {HOST_CODE: 1}, seconds=seconds)
@@ -201,7 +203,7 @@ def test_what_was_found_is_of_the_processes_that_are_there(tmp_path: Path) -> No
 
     def stretch(pid: int) -> Outlook:
         gpu.feed.mains.clear()
-        gpu.feed.mains[pid] = Process(tmp_path, pid)
+        gpu.feed.mains[pid] = FeederProcess(tmp_path, pid)
         gpu.work(3, {HOST_CODE: 1})
         gpu.feed.last_count_ns = gpu.at_ns
         return gpu.prescriber.advise(gpu.feed, None, None, 1, ())
@@ -226,7 +228,7 @@ def test_whose_restart_it_may_be(
     tmp_path: Path, facts: dict[str, Any], again: dict[str, Any], *, same: bool
 ) -> None:
     feed = FeederGroup(tmp_path, Cgroups(tmp_path))
-    feed.mains[1] = Process(tmp_path, 1)
+    feed.mains[1] = FeederProcess(tmp_path, 1)
     keys = []
     for step, fields in enumerate((facts, {**facts, **again})):
         known: Any = {name: frozenset(value) for name, value in fields.items()}
@@ -243,8 +245,8 @@ def test_how_much_batches_vary_is_measured_of_a_lone_worker_while_the_gpu_idles(
 ) -> None:
     gpu, meter = Gpu(tmp_path), SpreadMeter(tmp_path)
     gpu.prescriber, gpu.at_ns = Prescriber(tmp_path, tmp_path, meter), time.monotonic_ns()
-    gpu.feed.mains[5] = Process(tmp_path, 5)
-    gpu.feed.workers[7] = Process(tmp_path, 7)
+    gpu.feed.mains[5] = FeederProcess(tmp_path, 5)
+    gpu.feed.workers[7] = FeederProcess(tmp_path, 7)
     batches = count(1000)
     lay(tmp_path, {f"{pid}/io": "syscr: 1000\nsyscw: 1000\n" for pid in (5, 7)})
 
@@ -260,7 +262,7 @@ def test_how_much_batches_vary_is_measured_of_a_lone_worker_while_the_gpu_idles(
 
     eventually(lambda: spread() is not None)
     assert spread(busy=0.9) is None, "it is well fed"
-    gpu.feed.workers[8] = Process(tmp_path, 8)
+    gpu.feed.workers[8] = FeederProcess(tmp_path, 8)
     assert spread() is None, "they show it by how often they rest"
     del gpu.feed.workers[8]
     assert spread() is not None
@@ -281,7 +283,7 @@ def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
 def test_ranks_of_a_job_are_seen_together_and_share_what_is_free(tmp_path: Path) -> None:
     ranks, gpus = {uuid: Gpu(tmp_path) for uuid in "ab"}, Prescribers(tmp_path, tmp_path)
     for pid, rank in enumerate(ranks.values(), 1):
-        rank.feed.mains[pid] = Process(tmp_path, pid)
+        rank.feed.mains[pid] = FeederProcess(tmp_path, pid)
         rank.feed.facts = JobFacts(jobs=frozenset({("group", "here")}))
     for here, expected in (("ab", (2, 0.5, 4.0)), ("b", (1, None, 8.0))):
         feeds, seen = {uuid: ranks[uuid].feed for uuid in here}, {}
@@ -297,9 +299,9 @@ def test_ranks_of_a_job_are_seen_together_and_share_what_is_free(tmp_path: Path)
 
 def test_the_limit_of_a_gpu_that_idled_lately_is_read_now(tmp_path: Path) -> None:
     """Else it is what the metrics have; by the groups of the mains, of which there is none."""
-    gpu, known = Gpu(tmp_path), Job(JobLimits(cpu_cores=2.0))
+    gpu, known = Gpu(tmp_path), JobReading(JobLimits(cpu_cores=2.0))
 
-    def limit(*, idles: bool = False, job: Job | None = known) -> float | None:
+    def limit(*, idles: bool = False, job: JobReading | None = known) -> float | None:
         gpu.work(2, {HOST_CODE: 2}, did=READING if idles else None)
         found = gpu.look(job=job)
         return found.limit_cores if found else None

@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.driver import readings as kinds
 from gpu_bottleneck_exporter.driver.about import UNKNOWN_DRIVER
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverMissing
-from gpu_bottleneck_exporter.feeders.job import Job, JobLimits
+from gpu_bottleneck_exporter.feeders.job import JobLimits, JobReading
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory
@@ -202,7 +202,7 @@ def feeding() -> Feeding:
         worker_starts=16,
         throttled_ns=5_500_000_000,
         refault_bytes=123 * 4096,
-        job=Job(
+        job=JobReading(
             limits=JobLimits(
                 cpus_allowed=32,
                 cpu_cores=7.5,

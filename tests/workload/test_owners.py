@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter.feeders.job import facts_of
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import MAX_OWNERS_PER_GPU, Groups, OwnerReader
 from gpu_bottleneck_exporter.workload.users import UserNames
@@ -72,7 +72,7 @@ def test_who_shares_a_gpu_is_one_owner_with_the_same_user_and_pod_container_or_j
     recorded.process(6, user=1001)
 
     def owners(*pids: int) -> int:
-        mains = {pid: Process(recorded.proc, pid) for pid in pids}
+        mains = {pid: FeederProcess(recorded.proc, pid) for pid in pids}
         return len(facts_of(recorded.proc, mains, [], recorded.groups).owners)
 
     assert [owners(1, 2), owners(3, 4), owners(1, 3), owners(3, 5), owners(4, 6)] == [1, 1, 2, 2, 2]

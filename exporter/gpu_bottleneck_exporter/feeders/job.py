@@ -1,13 +1,14 @@
-"""What surrounds the main processes of a GPU: whose they are, limits, network, pressure, age."""
+"""Job facts: owners, limits, network, pressure and age of the main processes of a GPU."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.host.cgroup import Cgroup
 from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, FileText, read, read_bounded
 from gpu_bottleneck_exporter.host.machine import network_bytes
@@ -27,20 +28,20 @@ from gpu_bottleneck_exporter.workload.owners import Groups
 from gpu_bottleneck_exporter.workload.ranks import COLLECTIVE, rendezvous
 
 GROUP = "group"
-_SPAWNED = ("from multiprocessing.spawn import ", "from multiprocessing.forkserver import ")
+"""Kind of a job key that stands for a rendezvous of ranks."""
 Key = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What the mains may use, and how much of it they use. None: unknown or unlimited."""
+    """Limits of the mains, and their use of memory. None: unknown or unlimited."""
 
     cpus_allowed: int | None = None
-    """CPUs that at least one main may run on (union of their affinities)."""
+    """Number of CPUs in the union of the mains' affinities."""
     cpu_cores: float | None = None
     memory_used_bytes: int | None = None
-    """Without page cache that the kernel can drop."""
+    """Memory in use, page cache that the kernel can drop excluded."""
     memory_bytes: int | None = None
     shared_memory: SharedMemory | None = None
     throttling_known: bool = False
@@ -51,44 +52,44 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What comes with the mains and hardly ever changes, and what they may use."""
+    """Properties of the mains that rarely change, and their limits."""
 
     jobs: frozenset[Key] = frozenset()
-    """What they have in common with those of other GPUs of the same job."""
+    """Keys that they share with mains of the same job on other GPUs."""
     users: frozenset[str] = frozenset()
-    """By number."""
+    """User ids."""
     owners: frozenset[Key] = frozenset()
-    """Their owners: the user, the pod or container, and the Slurm job."""
+    """Owners: the user, the pod or container, and the Slurm job."""
     lasting: frozenset[tuple[str, str]] = frozenset()
-    """The same without Slurm jobs: the next one of a user has the same owner."""
+    """Owners without Slurm jobs: a user's next job has the same one."""
     networks: Mapping[int, int] = field(default_factory=dict)
-    """Their network namespaces, each with one of them."""
+    """A main by network namespace."""
     shares_network: bool | None = None
-    """Whether one of these is the machine's, whose traffic is also that of others."""
+    """Whether a namespace is the machine's, and its traffic also that of other processes."""
     addressed: bool = True
-    """Whether no user can have chosen the addresses in these."""
+    """Whether the namespaces' addresses cannot have been chosen by a user."""
     command: str = ""
-    """The command line of one of them, as far as it is read."""
+    """Command line of one main, possibly cut."""
     notebook: bool = False
     started_ns: int | None = None
-    """When the oldest of them started, in the monotonic clock."""
+    """Monotonic start time of the oldest main."""
     limits: JobLimits = field(default_factory=JobLimits)
 
     @property
     def has_rank_variables(self) -> bool:
-        """Whether one of them was started as one of several ranks."""
+        """Whether a main has a launcher's variables of a rank."""
         return any(key[0] == GROUP for key in self.jobs)
 
 
 def facts_of(
-    proc: Path, mains: Mapping[int, Process], groups: Collection[Cgroup], units: Groups
+    proc: Path, mains: Mapping[int, FeederProcess], groups: Collection[Cgroup], units: Groups
 ) -> JobFacts:
-    """Facts of `mains` in control groups `groups`, which `units` map to jobs."""
+    """Facts of `mains` in control groups `groups`; `units` map these to jobs."""
     if not mains:
         return JobFacts()
     networks = {network_namespace(proc, pid): pid for pid in mains}
     commands = {pid: command_line(proc, pid) for pid in mains}
-    texts = [one.text for one in commands.values()]
+    texts = [command.text for command in commands.values()]
     notebook = any(map(runs_notebook, texts))
     users = {pid: user_id(proc, pid) for pid in mains}
     stats = [stat_text(proc, pid) for pid in mains]
@@ -119,17 +120,16 @@ def facts_of(
 
 
 def _shares_network(proc: Path, inodes: Collection[int | None]) -> bool | None:
-    """Whether one of the namespaces is that of process 1, as on bare metal and with hostNetwork."""
-    machines = network_namespace(proc, 1)
-    return None if machines is None or None in inodes else machines in inodes
+    """Whether a namespace is that of process 1, as on bare metal and with hostNetwork."""
+    init = network_namespace(proc, 1)
+    return None if init is None or None in inodes else init in inodes
 
 
 def job_keys(proc: Path, pid: int, command: FileText, groups: Groups) -> set[Key]:
-    """Equal for processes of one job: the process itself, its group, those started beside it.
+    """Keys that processes of one job share: the process itself, its rendezvous, its siblings.
 
-    The group is where ranks that work in step meet, which only the same user or one with
-    CAP_SYS_PTRACE may read. Siblings are processes that Python's multiprocessing started for one
-    parent.
+    Only the same user or CAP_SYS_PTRACE may read the rendezvous of ranks. Siblings are processes
+    that Python's multiprocessing started for one parent.
     """
     keys: set[Key] = {("process", str(pid))}
     place = rendezvous(proc, pid, groups.claims(pid), groups.unit(pid), COLLECTIVE)
@@ -141,106 +141,102 @@ def _siblings(proc: Path, pid: int, command: FileText) -> Key | None:
     parent = parent_of(proc, pid)
     if not command.text or not parent:
         return None
-    # Of two that are cut it is not known whether they are the same.
+    # Command lines that are cut may differ in the rest.
     forked = command.whole and command == command_line(proc, parent)
-    spawned = any(words in command.text for words in _SPAWNED)
+    spawned = re.search(r"from multiprocessing\.(spawn|forkserver) import ", command.text)
     return ("siblings", str(parent), user_id(proc, pid)) if forked or spawned else None
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One reading; counters start when the mains were first seen."""
+class JobReading:
+    """A reading of a job's counters, which start with the first sample of its mains."""
 
     limits: JobLimits = field(default_factory=JobLimits)
     age_seconds: float | None = None
-    """Of the oldest main."""
+    """Age of the oldest main."""
     received_bytes: int | None = None
     sent_bytes: int | None = None
     shares_network: bool | None = None
-    """Whether these bytes are also those of other processes of the machine."""
+    """Whether these bytes include traffic of other processes."""
     socket_bytes: int | None = None
-    """Received and sent by the job's own TCP sockets while the GPU idled; only if so."""
+    """Bytes of the job's own TCP sockets while the GPU idled; None unless it shares a network."""
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By resource and kind."""
+    """Stall time by resource and kind."""
 
 
 class Sums(Generic[K]):
-    """What the sources of each key have counted while they were watched; never falls.
-
-    A source is a cgroup, a network namespace: whatever has counters of its own.
-    """
+    """Monotonic sums over sources with counters of their own: cgroups or network namespaces."""
 
     def __init__(self) -> None:
         self._totals: dict[K, int] = {}
         self._last: Mapping[tuple[Hashable, K], int] = {}
 
     def advance(self, readings: Mapping[tuple[Hashable, K], int]) -> None:
-        """Take the counters by source and key; a source that is new counts from now on."""
+        """Add the counters by source and key; a new source counts from now on."""
         for (source, key), value in readings.items():
             before = self._last.get((source, key), value)
             self._totals[key] = self._totals.get(key, 0) + max(value - before, 0)
         self._last = dict(readings)
 
     def known(self, *, sources: bool) -> dict[K, int]:
-        """The sums that may be told; `sources`: whether there are any to be read.
-
-        One that the present sources do not give is unknown; without sources all stand.
-        """
+        """The sums of keys that the present sources have; all of them without `sources`."""
         if not sources:
             return dict(self._totals)
-        given = {key for _, key in self._last}
-        return {key: total for key, total in self._totals.items() if key in given}
+        keys = {key for _, key in self._last}
+        return {key: total for key, total in self._totals.items() if key in keys}
 
 
 class Networks:
-    """Traffic of network namespaces; each is read once a tick, however many mains share it."""
+    """Reads the traffic of network namespaces, each once a tick. Not thread-safe."""
 
     def __init__(self, proc: Path) -> None:
         """`proc`: the host's."""
         self._proc = proc
         self._at_ns: int | None = None
-        self._found: dict[int, tuple[int, int] | None] = {}
+        self._bytes: dict[int, tuple[int, int] | None] = {}
 
     def traffic(self, inode: int, pid: int, now_ns: int) -> tuple[int, int] | None:
-        """Bytes received and sent in namespace `inode`, that of `pid`, at monotonic `now_ns`.
+        """Bytes received and sent in namespace `inode` of process `pid`; None if unreadable.
 
-        None if they cannot be read. The file is reopened each time: an open descriptor would
-        keep the namespace of an ended job alive.
+        Reopens the file each time, as an open descriptor would keep an ended job's namespace alive.
         """
         if now_ns != self._at_ns:
             self._at_ns = now_ns
-            self._found.clear()
-        if inode not in self._found:
+            self._bytes.clear()
+        if inode not in self._bytes:
             table = read_bounded(f"{self._proc}/{pid}/net/dev", MAX_TABLE_BYTES)
-            whole = table.text if table and table.whole else ""  # a sum of only some would be wrong
-            found = network_bytes(whole).values()
-            total = sum(received for received, _ in found), sum(sent for _, sent in found)
-            self._found[inode] = total if found else None
-        return self._found[inode]
+            whole = table.text if table and table.whole else ""  # no partial sums
+            by_interface = network_bytes(whole).values()
+            total = (
+                sum(received for received, _ in by_interface),
+                sum(sent for _, sent in by_interface),
+            )
+            self._bytes[inode] = total if by_interface else None
+        return self._bytes[inode]
 
 
-def _started_ns(mains: Iterable[Process]) -> int | None:
-    """Start of the oldest of `mains`, in the monotonic clock."""
+def _started_ns(mains: Iterable[FeederProcess]) -> int | None:
+    """Monotonic start time of the oldest main."""
     started = [ticks for main in mains if (ticks := main.reader.started_ticks) is not None]
     return monotonic_start_ns(min(started)) if started else None
 
 
 def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:
-    """CPUs of any of them (Cpus_allowed_list of /proc/PID/status)."""
+    """Number of CPUs in the union of affinities; None if unknown."""
     texts = (read(f"{proc}/{pid}/status") for pid in pids)
     cpus = [allowed_cpus(text) for text in texts if text is not None]
     return len(frozenset().union(*cpus)) or None if all(cpus) else None
 
 
 def cpu_cores(groups: Collection[Cgroup]) -> float | None:
-    """Sum of the quotas: a shared one counts once; a main without one makes it unlimited."""
+    """CPU quota in cores: a shared one counts once; None if a main has none."""
     limits = [group.cpu_limit() for group in groups]
-    known = dict(limit for limit in limits if limit is not None)
-    return sum(known.values()) if known and None not in limits else None
+    by_level = dict(limit for limit in limits if limit is not None)
+    return sum(by_level.values()) if by_level and None not in limits else None
 
 
 def _memory(groups: Collection[Cgroup]) -> tuple[int | None, int | None]:
-    """Bytes used without page cache, and the limit, summed: a shared level counts once."""
+    """Bytes used without page cache, and limit in bytes; a shared level counts once."""
     levels = {level.folder: level for group in groups if (level := group.memory_level())}
     if not levels:
         return None, None
@@ -250,18 +246,17 @@ def _memory(groups: Collection[Cgroup]) -> tuple[int | None, int | None]:
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:
-    """None if one is unknown."""
-    known = [*sizes]
-    return None if None in known else sum(max(size or 0, 0) for size in known)
+    """The sum; None if a size is unknown."""
+    values = [*sizes]
+    return None if None in values else sum(max(size or 0, 0) for size in values)
 
 
 def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:
-    """The /dev/shm of the mains, each once; unknown if one is out of reach.
-
-    Read through /proc/PID/root, which takes the permission to ptrace.
-    """
+    """The /dev/shm of the mains, each once; None without the permission to ptrace all of them."""
     places = [shared_memory_of(proc, pid) for pid in pids]
     if not all(places):
         return None
-    found = dict(filter(None, places)).values()  # by device
-    return SharedMemory(sum(one.size_bytes for one in found), sum(one.used_bytes for one in found))
+    mounts = dict(filter(None, places)).values()  # by device
+    return SharedMemory(
+        sum(mount.size_bytes for mount in mounts), sum(mount.used_bytes for mount in mounts)
+    )

@@ -1,4 +1,4 @@
-"""One process that feeds a GPU: what it does now, what it mostly does, and what it used."""
+"""A process that feeds a GPU: its state, its recent activity and its counters."""
 
 from __future__ import annotations
 
@@ -14,177 +14,164 @@ from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
 from gpu_bottleneck_exporter.schedule import LATELY_NS, OFTEN_NS, SHORTLY_NS, STEADY_NS, Every
 
-_NEARLY_ALWAYS = 0.75
-"""Share of the time, or of that in which the GPU idles."""
-_EXPECTED = 8.0
-"""Samples in which a GPU works: by chance, fewer than two have an open request once in 300."""
-_ALONE = 0.25
-"""Open requests per sample in which the GPU works, below which it works by itself."""
-_REMEMBERED = 60.0
-"""Samples in which a GPU works above which older ones are halved."""
 
+class ClientRecord:
+    """Distinguishes servers (requests are open while the GPU works) from other listeners.
 
-class Works:
-    """Whether the GPU of a main works for clients: while their requests are open, or without.
-
-    A training loop may open a port for its metrics, and an actor one for its cluster. A server's
-    GPU works while a request is open, so requests are open for at least as long as it works.
+    A training loop may serve metrics, and an actor its cluster.
     """
 
-    __slots__ = ("_asking", "_busy", "_open", "_samples")  # there may be thousands of processes
+    __slots__ = ("_busy", "_open", "_samples", "_sampling")  # there may be thousands of processes
 
     def __init__(self) -> None:
         self._busy = self._open = 0.0
         self._samples = 0
-        self._asking = Every(STEADY_NS)
+        self._sampling = Every(STEADY_NS)
 
     @property
     def by_itself(self) -> bool:
-        """Whether its GPU works without clients."""
-        return self._busy >= _EXPECTED and self._open < _ALONE * self._busy
+        """Whether the GPU works without clients."""
+        # If half of 8 busy samples have an open request, fewer than 2 do once in 300 times.
+        return self._busy >= 8 and self._open < self._busy / 4  # noqa: PLR2004
 
     @property
     def for_clients(self) -> bool:
-        """Whether it works for clients only, as far as was seen."""
+        """Whether the GPU works for clients only, as far as sampled."""
         return self._busy >= 1 and self._open >= MAJORITY * self._busy
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether to look again; if so, it is due again later."""
-        return self._asking.is_due(
+        """Whether a sample is due; if so, schedules the next one."""
+        return self._sampling.is_due(
             now_ns, STEADY_NS if self._samples < MIN_OBSERVATIONS else OFTEN_NS
         )
 
-    def note(self, *, clients: bool, busy: float, looks: int = 1) -> None:
-        """Note whether a client's request was open, and the GPU's `busy` share, of some looks."""
+    def note(self, *, clients: bool, busy: float, samples: int = 1) -> None:
+        """Add samples: whether a client's request was open, and the GPU's `busy` share, 0-1."""
         if not busy and not self._busy:
             return
         self._samples += 1
-        self._busy += looks * busy
-        self._open += looks * clients
-        if self._busy > _REMEMBERED:
+        self._busy += samples * busy
+        self._open += samples * clients
+        if self._busy > 60:  # noqa: PLR2004 - halves the weight of older samples
             self._busy, self._open = self._busy / 2, self._open / 2
 
 
 class StrangerRecord:
-    """The part of its looks in which a stranger was active."""
+    """Moving averages of the activity of a helper that does not belong to the job."""
 
     def __init__(self) -> None:
         self._active = self._works = 0.0
-        self._looks = 0
+        self._samples = 0
 
     def note(self, activity: Activity) -> None:
-        """Take in the next look."""
-        self._looks += 1
-        weight = max(EWMA_WEIGHT, 1 / self._looks)
+        """Add a sample."""
+        self._samples += 1
+        weight = max(EWMA_WEIGHT, 1 / self._samples)
         works = activity.active and activity is not Activity.NETWORK
         self._works += (works - self._works) * weight
         self._active += (activity.active - self._active) * weight
 
     def counts(self, idle: float) -> bool:
-        """Whether it was active for most of the time that the GPU is idle, a share of `idle`.
+        """Whether it was active for most of the GPU's `idle` share of the time, 0-1.
 
-        As a database or a proxy serves everybody, being connected says little.
+        Being connected proves little: a database or a proxy also serves others.
         """
-        return self._looks >= MIN_OBSERVATIONS and self._active > MAJORITY * idle
+        return self._samples >= MIN_OBSERVATIONS and self._active > MAJORITY * idle
 
     def works(self, idle: float) -> bool:
-        """Whether it ran or read files for nearly all of that time.
+        """Whether it ran or read files for three quarters of that time.
 
-        Then its answers are late for that, and not for the network.
+        Its responses are then late for that reason, not because of the network.
         """
-        return self.counts(idle) and self._works > _NEARLY_ALWAYS * idle
+        return self.counts(idle) and self._works > 0.75 * idle
 
 
-_HARDLY_MOVED = 0.0005
-"""Of a core: a first thread that drives a GPU uses more."""
+_MIN_LAUNCH_CORES = 0.0005
+"""CPU use, in cores, of a thread that launches kernels: the minimum."""
 
 
-class Process:
-    """A process since it was discovered."""
+class FeederProcess:
+    """A process since its discovery. Not thread-safe."""
 
     def __init__(self, proc: Path, pid: int, timeouts: AnswerTimeouts | None = None) -> None:
-        """`timeouts`: of its job; None: its descriptors cannot be duplicated."""
+        """`timeouts` of the job's requests; None if descriptors cannot be duplicated."""
         self.pid = pid
         self.reader = ProcessReader(proc, pid)
         self.deep: DeepProbe | None = None
-        """Looks behind the first thread; None until that is needed."""
-        self.works = Works()
-        """Of a main: whether its GPU works for clients."""
+        """Probe of threads, connections and children; None until needed."""
+        self.works = ClientRecord()
+        """Client requests of a main."""
         self.stranger: StrangerRecord | None = None
-        """Of a related process that is no kin."""
+        """Activity of a stranger; None for any other process."""
         self.active = 0.0
-        """Share of the last looks, 0-1, in which it ran or waited for data."""
+        """Share of recent samples, 0-1, in which it ran or waited for data."""
         self.leader_rests = False
-        """Of a main: whether its GPU worked in the last tick without its first thread."""
+        """Whether a main's GPU worked in the last tick without its first thread."""
         self._proc = proc
         self._timeouts = timeouts
         self._children = KeptFile(f"{proc}/{pid}/task/{pid}/children")
         self._frozen = False
         self._frozen_due_ns = 0
-        """When to look again whether its control group was frozen."""
+        """Monotonic time of the next check for a frozen control group."""
         self._runnable: tuple[int, int] | None = None
-        """Of the first thread: when it was last asked for, and how long it had been by then."""
+        """Monotonic time and runnable time of the first thread, in ns, at the last reading."""
         self._last = Counters(read_bytes=None, written_bytes=None)
-        """As last read."""
         self.may_hide_io = False
-        """Whether the kernel may not have accounted for what it last read or wrote."""
+        """Whether its last I/O may be missing from the kernel's accounts."""
         self._hides_io_until_ns = 0
         self.gone = False
-        """Whether the process had ended when its counters were last read."""
+        """Whether the last reading of counters failed because it had ended."""
         self.count()
 
     def note(self, activity: Activity) -> None:
-        """Note what it was seen to do."""
+        """Add a sample."""
         self.active += EWMA_WEIGHT * (activity.active - self.active)
         if self.stranger:
             self.stranger.note(activity)
 
     def counts(self, idle: float) -> bool:
-        """Whether a related process is kin, or a stranger that does enough.
-
-        The GPU is idle for a share of `idle` of the time.
-        """
+        """Whether it is no stranger, or one that is active enough: see `StrangerRecord.counts`."""
         return self.stranger is None or self.stranger.counts(idle)
 
-    def note_launches(self, did: Counters, elapsed_ns: int) -> None:
-        """Note what it used in a tick of `elapsed_ns` in which its GPU worked."""
-        self.leader_rests = did.leader_cpu_ns < _HARDLY_MOVED * elapsed_ns
+    def note_launches(self, used: Counters, elapsed_ns: int) -> None:
+        """Update `leader_rests` from the CPU time `used` in a tick in which the GPU worked."""
+        self.leader_rests = used.leader_cpu_ns < _MIN_LAUNCH_CORES * elapsed_ns
 
     def join(self, *, kin: bool) -> None:
-        """Make it kin, or a stranger; one that is a stranger already keeps its record."""
+        """Make it kin, or a stranger, which retains its record."""
         self.stranger = None if kin else self.stranger or StrangerRecord()
 
     def hides_io(self, now_ns: int) -> bool:
-        """Whether it lately waited for files of which the kernel does not account for the I/O."""
+        """Whether it recently waited for files without I/O accounting."""
         return now_ns < self._hides_io_until_ns
 
     def note_hidden_io(self, now_ns: int) -> None:
-        """Note that it waits for such files."""
+        """Record that it waits for such files."""
         self._hides_io_until_ns = now_ns + LATELY_NS
 
     @property
     def denied(self) -> bool:
-        """Whether we lack the permission to read its I/O counters."""
+        """Whether its I/O counters need a permission that the exporter lacks."""
         return not self.gone and self._last.read_bytes is None
 
     @property
     def used_ns(self) -> int:
-        """CPU time it had used when its counters were last read, ended children's included."""
+        """CPU time at the last reading of counters, ended children included."""
         return self._last.cpu_ns + self._last.children_ns
 
     @property
     def unaccounted_bytes(self) -> int:
-        """What it wrote in its life, and the kernel did not account for: to pipes, say."""
+        """Bytes written since its start without I/O accounting, such as to pipes."""
         return self._last.write_chars - (self._last.written_bytes or 0)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close all descriptors."""
         self.reader.close()
         self._children.close()
         self.close_deep()
 
     def probe(self, now_ns: int, around: ProbeContext | None = None) -> ProbeResult:
-        """What it does at monotonic `now_ns`; with `around`, also what is behind its sleep."""
+        """Its state at monotonic `now_ns`; with `around`, also the cause of its sleep."""
         wait = self.reader.wait()
         if not around:
             return shallow(self.pid, wait)
@@ -193,7 +180,7 @@ class Process:
         return self.deepen().probe(now_ns, wait, around)
 
     def _is_frozen(self, now_ns: int) -> bool:
-        """Whether its control group is frozen, as of a few seconds ago if it was not."""
+        """Whether its control group is frozen; False may be 5 s old."""
         if self._frozen or now_ns >= self._frozen_due_ns:
             self._frozen_due_ns = now_ns + SHORTLY_NS
             self._frozen = self.reader.is_frozen
@@ -206,17 +193,16 @@ class Process:
         return self.deep
 
     def close_deep(self) -> None:
-        """Release what the deep probe keeps open."""
+        """Close the deep probe's descriptors."""
         if self.deep is not None:
             self.deep.close()
             self.deep = None
         self._runnable = None
 
     def runnable(self, now_ns: int) -> tuple[int, int] | None:
-        """Time that its first thread was runnable, and out of how much, since the last call.
+        """Runnable time of its first thread, with or without a CPU, and elapsed time, in ns.
 
-        With a CPU or without: exactly what samples only estimate. None if that is not known, or
-        if deep probes paused.
+        Both since the last call. None if unknown, or after a pause of deep probes.
         """
         counted, before = self.reader.leader_ns(), self._runnable
         self._runnable = (now_ns, sum(counted)) if counted else None
@@ -225,11 +211,11 @@ class Process:
         return max(sum(counted) - before[1], 0), now_ns - before[0]
 
     def has_unknown_child(self, known: frozenset[int]) -> bool:
-        """Whether its first thread has a living child that is not `known`."""
+        """Whether its first thread has a living child outside `known`."""
         return not known.issuperset(parse_numbers(self._children.read() or b"") or ())
 
     def children(self) -> list[int] | None:
-        """The children; None if one thread's list does not tell, or the process has ended."""
+        """The children; None if it has ended, or has threads, which list children of their own."""
         if self.gone or self.reader.last is None or self.reader.last.threads != 1:
             return None
         text = self._children.read()
@@ -238,15 +224,15 @@ class Process:
         return parse_numbers(text)
 
     def count(self) -> Counters | None:
-        """What it used since the last call; None if it has ended."""
+        """Resources used since the last call; None if it has ended."""
         before, now = self._last, None if self.gone else self._read()
         if now is None:
             self.gone = True
             return None
         self._last = now
-        did = less(now, before)
-        self.may_hide_io = did.hides_reads or did.hides_writes
-        return did
+        used = less(now, before)
+        self.may_hide_io = used.hides_reads or used.hides_writes
+        return used
 
     def _read(self) -> Counters | None:
         stat, last = self.reader.stat(), self._last
@@ -256,7 +242,7 @@ class Process:
         io = self.reader.io()
         read, written = io[:2] if io else (None, None)
         if read is None and self.reader.stat() is None:
-            # It ended while we read it, which says nothing about our permissions.
+            # It ended meanwhile, which is no lack of permission.
             read, written = last.read_bytes, last.written_bytes
         return Counters(
             stat.user_ns + stat.system_ns,

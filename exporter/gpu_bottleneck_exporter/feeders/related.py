@@ -1,13 +1,12 @@
-"""Processes that feed a GPU without being descendants of its holder: kin and strangers.
+"""Processes that feed a GPU without descending from its holder: kin and strangers.
 
-Kin: a front end that tokenises for an engine, actors below one raylet, a loader next to the
-trainer in one container, the left side of a shell's pipeline. Proximity is not enough, as a mere
-neighbour may be closer. Kin are connected to the holder by a pipe or a UNIX socket, by a broker
-that is the parent of both, or, within one container or Slurm step, by any connection.
+Kin belong to the job: a front end that tokenises for an engine, actors below one raylet, a loader
+next to the trainer in one container, the left side of a shell's pipeline. They are connected to the
+holder by a pipe or UNIX socket, by a broker that is the parent of both, or, within one container or
+Slurm step, by any connection.
 
-Strangers: a sidecar, a tokeniser, a gateway. They are at the other end of what the holder, its
-workers or its kin wait on. That alone says little: which of them count is up to
-`process.StrangerRecord`.
+Strangers, such as a sidecar, a tokeniser or a gateway, are at the other end of a connection on
+which the holder, its workers or its kin wait. `process.StrangerRecord` decides which of them count.
 """
 
 from __future__ import annotations
@@ -36,16 +35,14 @@ from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.schedule import LONG_NS, OFTEN_NS, Every
 from gpu_bottleneck_exporter.workload.owners import Groups
 
-MOST_KIN = 32
-"""Of one holder: a bound on what a job can make us follow."""
-_MOST_CANDIDATES = 4 * MOST_KIN
-"""That are looked at, of each kind."""
-_HIGHEST = 4
-"""How many ancestors are checked."""
+MAX_RELATED = 32
+"""Kin of one holder, and strangers of one GPU: bounds the work that a job can cause."""
+_MAX_CANDIDATES = 4 * MAX_RELATED
+"""Siblings, and members of a container or Slurm step, that are inspected."""
 
 
 class KinFinder:
-    """Finds the kin of one holder after the other; caches what it reads for all of them."""
+    """Finds the kin of holders, with one cache for all of them. Not thread-safe."""
 
     def __init__(self, proc: Path, holders: Collection[int], groups: Groups | None = None) -> None:
         """`proc`: our own procfs. `holders` of GPUs are never kin."""
@@ -58,22 +55,22 @@ class KinFinder:
         self._ends_of = cache(partial(_ends_of, proc))
 
     def of(self, pid: int, own: Collection[int]) -> set[int]:
-        """The kin of holder `pid`, whose descendants are `own`; at most `MOST_KIN`."""
+        """Up to `MAX_RELATED` kin of holder `pid` with the descendants `own`."""
         stat = self._stat(pid)
         if stat is None:
             return set()
         unit = self._groups.unit(pid)
         ancestors = list(self._ancestors(stat, unit))
-        kin = {one for one in ancestors if self._joined(pid, one)}
+        kin = {ancestor for ancestor in ancestors if self._joined(pid, ancestor)}
         kin |= self._siblings(pid, stat, {pid, *own, *ancestors})
         if unit:
             kin |= self._in_unit(pid, unit, {pid, *own, *kin})
         kin -= self._never
-        return kin.difference(sorted(kin - {stat.parent})[MOST_KIN:])
+        return kin.difference(sorted(kin - {stat.parent})[MAX_RELATED:])
 
     def _ancestors(self, stat: Stat, unit: str) -> Iterator[int]:
-        """Ancestors within the same session or container."""
-        for _ in range(_HIGHEST):
+        """Up to four ancestors within the same session or container."""
+        for _ in range(4):
             parent = self._stat(stat.parent)
             if parent is None or stat.parent in self._holders or stat.parent == 1:
                 return
@@ -83,75 +80,83 @@ class KinFinder:
             yield stat.parent
             stat = parent
 
-    def _siblings(self, pid: int, stat: Stat, known: set[int]) -> set[int]:
-        """Children of the same parent and session, connected to it, or both to the parent."""
+    def _siblings(self, pid: int, stat: Stat, excluded: set[int]) -> set[int]:
+        """Children of the same parent and session connected to `pid`, or via the parent."""
         parent = stat.parent
         if parent <= 1:
             return set()
         through = parent in self._links_of(pid).peers
-        children = self._children(parent, known)[:_MOST_CANDIDATES]
-        stats = ((one, self._stat(one)) for one in children)
-        near = [one for one, found in stats if found and found.session == stat.session]
-        brokered = {one for one in near if through and parent in self._links_of(one).peers}
-        joined = {one for one in near if self._joined(pid, one)}
+        children = self._children(parent, excluded)[:_MAX_CANDIDATES]
+        stats = ((child, self._stat(child)) for child in children)
+        near = [
+            child
+            for child, sibling_stat in stats
+            if sibling_stat and sibling_stat.session == stat.session
+        ]
+        brokered = {child for child in near if through and parent in self._links_of(child).peers}
+        joined = {child for child in near if self._joined(pid, child)}
         return brokered.union(joined, self._pipeline(pid, near))
 
     def _pipeline(self, pid: int, near: Collection[int]) -> Iterator[int]:
-        """Processes of `near` whose output feeds process `pid`, directly or through others."""
+        """The processes of `near` upstream of `pid` in a pipeline."""
         left, pipes = set(near), {self._links_of(pid).read_from}
-        while found := {one for one in left if self._links_of(one).written_to in pipes - {None}}:
-            yield from found
-            left -= found
-            pipes = {self._links_of(one).read_from for one in found}
+        while sources := {
+            other for other in left if self._links_of(other).written_to in pipes - {None}
+        }:
+            yield from sources
+            left -= sources
+            pipes = {self._links_of(other).read_from for other in sources}
 
-    def _children(self, parent: int, known: set[int]) -> list[int]:
-        return sorted(trees(self._proc, [parent], self._holders | known).of[parent])
+    def _children(self, parent: int, excluded: set[int]) -> list[int]:
+        return sorted(trees(self._proc, [parent], self._holders | excluded).of[parent])
 
-    def _in_unit(self, pid: int, unit: str, known: set[int]) -> set[int]:
-        """Processes of the same container or Slurm step that share any connection."""
+    def _in_unit(self, pid: int, unit: str, excluded: set[int]) -> set[int]:
+        """Processes of the same container or Slurm step that share a connection."""
         ends = {(remote, local) for local, remote in self._ends_of(pid)}
-        others = {*self._members.get(unit, [])[:_MOST_CANDIDATES]} - known - self._holders
-        return {one for one in others if self._joined(pid, one) or ends & self._ends_of(one)}
+        others = {*self._members.get(unit, [])[:_MAX_CANDIDATES]} - excluded - self._holders
+        return {
+            other for other in others if self._joined(pid, other) or ends & self._ends_of(other)
+        }
 
     @cached_property
     def _members(self) -> Mapping[str, list[int]]:
         """Processes by container or Slurm step."""
-        found: dict[str, list[int]] = {}
+        by_unit: dict[str, list[int]] = {}
         for pid in processes(self._proc):
             if unit := self._groups.unit(pid):
-                found.setdefault(unit, []).append(pid)
-        return found
+                by_unit.setdefault(unit, []).append(pid)
+        return by_unit
 
-    def _joined(self, one: int, other: int) -> bool:
-        """Whether they share a pipe, or a UNIX socket connects them."""
-        ours, theirs = self._links_of(one), self._links_of(other)
-        return bool(ours.pipes & theirs.pipes) or other in ours.peers or one in theirs.peers
+    def _joined(self, pid: int, other: int) -> bool:
+        """Whether a shared pipe or a UNIX socket connects two processes."""
+        ours, theirs = self._links_of(pid), self._links_of(other)
+        return bool(ours.pipes & theirs.pipes) or other in ours.peers or pid in theirs.peers
 
 
 def _ends_of(proc: Path, pid: int) -> set[Ends]:
-    """Local and remote ends of its connections."""
+    """Local and remote ends of a process's connections."""
     try:
         sockets = Sockets(proc, pid).query()
     except OSError:
         return set()
-    return {(one.local, one.remote) for one in sockets if not one.listens}
+    return {
+        (connection.local, connection.remote) for connection in sockets if not connection.listens
+    }
 
 
 _Links = dict[int, str | None]
-"""What descriptors are, by number, as `links_of` returns them."""
-_FIRST_NS = 300_000_000
-"""Between two searches: each time a quarter longer, up to `OFTEN_NS`."""
-MOST_STRANGERS = MOST_KIN
-"""Of one GPU."""
+"""Links of descriptors, by number."""
+_MIN_SEARCH_INTERVAL_NS = 300_000_000
+"""Interval after the first search; each next one is a quarter longer, up to `OFTEN_NS`."""
 
 
-class _Found(NamedTuple):
+class _SearchResult(NamedTuple):
     pids: frozenset[int]
     at_ns: int
 
 
 class StrangerFinder:
-    """Searches for those of all GPUs at once; used by one thread."""
+    """Finds the strangers of all GPUs at once. Not thread-safe."""
 
     def __init__(self, proc: Path) -> None:
         """`proc`: our own procfs."""
@@ -159,26 +164,26 @@ class StrangerFinder:
         self._never = ourselves(proc) | {1}
         self._networks = TcpNetworks(proc)
         self._due_ns = self._pause_ns = 0
-        self._seen: dict[FeederGroup, dict[End, int]] = {}
-        """Of each GPU that idles, when each end was last seen."""
+        self._awaited: dict[FeederGroup, dict[End, int]] = {}
+        """Monotonic time of each awaited end's last sample, by idle GPU."""
         self._opposite: dict[tuple[object, ...], set[End]] = {}
-        """By process and connections, what is at the other ends: asking is costly."""
-        self._forgetting = Every(LONG_NS)
-        self._found: dict[End, _Found] = {}
+        """Other ends by process and connections, cached as queries are costly."""
+        self._clearing = Every(LONG_NS)
+        self._results: dict[End, _SearchResult] = {}
 
     def is_due(
-        self, now_ns: int, idle: Collection[FeederGroup], wanted: Collection[FeederGroup]
+        self, now_ns: int, idle: Collection[FeederGroup], unexplained: Collection[FeederGroup]
     ) -> bool:
-        """Whether to search for the strangers of GPUs `wanted`; if so, it is due again later.
+        """Whether a search is due for `unexplained` idle GPUs; schedules the next.
 
-        It is due at once where one of them has just begun to be `idle`, and ever less often while
-        it is not new that they are. A server's clients are best sought while one is connected.
+        Due at once if one of them has just become `idle`, then with growing intervals. Searches
+        for a server's clients are delayed while none is connected.
         """
-        self._seen = {feed: self._seen[feed] for feed in idle if feed in self._seen}
-        if not self._seen.keys() >= {*wanted}:
-            self._pause_ns, self._due_ns = _FIRST_NS, min(self._due_ns, now_ns)
-        lonely = all(feed.lacks_clients for feed in wanted)
-        if not wanted or now_ns < self._due_ns + lonely * OFTEN_NS:
+        self._awaited = {feed: self._awaited[feed] for feed in idle if feed in self._awaited}
+        if not self._awaited.keys() >= {*unexplained}:
+            self._pause_ns, self._due_ns = _MIN_SEARCH_INTERVAL_NS, min(self._due_ns, now_ns)
+        lonely = all(feed.lacks_clients for feed in unexplained)
+        if not unexplained or now_ns < self._due_ns + lonely * OFTEN_NS:
             return False
         self._due_ns = now_ns + self._pause_ns
         self._pause_ns = min(self._pause_ns * 5 // 4, OFTEN_NS)
@@ -187,88 +192,88 @@ class StrangerFinder:
     def search(
         self, feeds: Collection[FeederGroup], holders: Collection[int], now_ns: int
     ) -> dict[FeederGroup, set[int]]:
-        """The strangers of each of `feeds`. Raises FileLimitError.
+        """The strangers of `feeds`: neither `holders` of GPUs nor their descendants.
 
-        `holders` of GPUs and what they started are none.
+        Raises NoRoomError.
         """
         self._networks.refresh(now_ns)
-        if self._forgetting.is_due(now_ns):
+        if self._clearing.is_due(now_ns):
             self._opposite.clear()
-        self._seen |= {feed: self._seen_lately(feed, now_ns) for feed in feeds}
-        ends = set().union(*self._seen.values())
-        known = ((end, self._found[end]) for end in ends & self._found.keys())
-        self._found = {end: one for end, one in known if self._holds(one, now_ns)}
-        if wanted := ends - self._found.keys():
-            feeding = {pid for one in self._found.values() for pid in one.pids}
-            missed = any(not one.pids for one in self._found.values())
-            for end, pids in find_processes(self._proc, wanted, feeding, again=missed).items():
-                self._found[end] = _Found(frozenset(pids), now_ns)
+        self._awaited |= {feed: self._recently_awaited(feed, now_ns) for feed in feeds}
+        ends = set().union(*self._awaited.values())
+        cached = ((end, self._results[end]) for end in ends & self._results.keys())
+        self._results = {end: result for end, result in cached if self._is_valid(result, now_ns)}
+        if missing := ends - self._results.keys():
+            feeding = {pid for result in self._results.values() for pid in result.pids}
+            missed = any(not result.pids for result in self._results.values())
+            for end, pids in find_processes(self._proc, missing, feeding, again=missed).items():
+                self._results[end] = _SearchResult(frozenset(pids), now_ns)
         return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 
-    def _holds(self, one: _Found, now_ns: int) -> bool:
-        """Whether what was found need not be sought again yet."""
-        if now_ns - one.at_ns >= LONG_NS:
+    def _is_valid(self, result: _SearchResult, now_ns: int) -> bool:
+        """Whether a cached result is still valid."""
+        if now_ns - result.at_ns >= LONG_NS:
             return False
-        return not one.pids or not all(has_ended(self._proc, pid) for pid in one.pids)
+        return not result.pids or not all(has_ended(self._proc, pid) for pid in result.pids)
 
-    def _seen_lately(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
-        """The ends that were seen lately, the newest last."""
-        known = self._seen.get(feed, {})
-        # A client may connect anew for each request, and be connected at few searches.
-        seen = {end: at_ns for end, at_ns in known.items() if now_ns - at_ns < LONG_NS}
+    def _recently_awaited(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
+        """Recently awaited ends, the newest last."""
+        times = self._awaited.get(feed, {})
+        # Retained, as a client that reconnects for each request is present at few searches.
+        recent = {end: at_ns for end, at_ns in times.items() if now_ns - at_ns < LONG_NS}
         awaited = feed.drain_awaited()
         links = self._links(feed, awaited)
         for pid, numbers in awaited.items():
             for end in self._other_ends(pid, numbers, links.get(pid)):
-                seen.pop(end, None)
-                seen[end] = now_ns
-        return seen
+                recent.pop(end, None)
+                recent[end] = now_ns
+        return recent
 
     def _links(
         self, feed: FeederGroup, awaited: Mapping[int, Collection[int | None]]
     ) -> Mapping[int, _Links]:
-        """What the `awaited` descriptors of feeders are, by pid; without those that do not answer.
+        """Links of the `awaited` descriptors by pid, without processes that do not answer.
 
-        A main and its workers, which are of one tenant, share a call: each call costs 0.1 ms.
+        A main and its workers, which have one tenant, share a call, as each costs 0.1 ms.
         """
-        named = [pid for pid, numbers in awaited.items() if None not in numbers]
+        pids = [pid for pid, numbers in awaited.items() if None not in numbers]
         family = {*feed.mains, *feed.workers} if len(feed.mains) == 1 else set()
-        together = [pid for pid in named if pid in family]
-        found = self._links_of(together, awaited)
-        for pid in named:
-            if pid not in found:  # of another tenant, or beside one that hangs
-                found |= self._links_of([pid], awaited)
-        return found
+        together = [pid for pid in pids if pid in family]
+        links = self._links_of(together, awaited)
+        for pid in pids:
+            if pid not in links:  # of another tenant, or read with a process that hangs
+                links |= self._links_of([pid], awaited)
+        return links
 
     def _links_of(
         self, pids: Collection[int], awaited: Mapping[int, Collection[int | None]]
     ) -> dict[int, _Links]:
-        def asked() -> dict[int, _Links]:
-            found: dict[int, _Links] = {}
+        def read_links() -> dict[int, _Links]:
+            links: dict[int, _Links] = {}
             for pid in pids:
                 numbers = [number for number in awaited[pid] if number is not None]
                 with suppress(PermissionError):
-                    found[pid] = links_of(f"{self._proc}/{pid}/fd", numbers)
-            return found
+                    links[pid] = links_of(f"{self._proc}/{pid}/fd", numbers)
+            return links
 
-        return proc_reads.call(next(iter(pids)), asked) or {} if pids else {}
+        return proc_reads.call(next(iter(pids)), read_links) or {} if pids else {}
 
     def _other_ends(
         self, pid: int, numbers: Collection[int | None], links: _Links | None
     ) -> set[End]:
-        """What is opposite to descriptors of process `pid`, see `links.peer_ends`."""
-        if None in numbers:  # all that an epoll watches
+        """Other ends of descriptors `numbers`; None: of all descriptors of an epoll."""
+        if None in numbers:
             return peer_ends(self._proc, pid, numbers, self._networks)
         key = (pid, *(links or {}).values())
         ends = self._opposite.get(key) or peer_ends(self._proc, pid, numbers, self._networks)
-        if ends:  # else the connection may get another end yet
+        if ends:  # else the connection may still get another end
             self._opposite[key] = ends
         return ends
 
     def _strangers(self, feed: FeederGroup, holders: set[int]) -> set[int]:
-        ends = reversed(self._seen[feed])
-        pids = dict.fromkeys(pid for end in ends for pid in self._found[end].pids)
+        ends = reversed(self._awaited[feed])
+        pids = dict.fromkeys(pid for end in ends for pid in self._results[end].pids)
         others = (pid for pid in pids if pid not in self._never and feed.is_stranger(pid))
         # A rank's workers inherit its connections to other ranks, and feed only it.
         apart = (pid for pid in others if holders.isdisjoint(lineage(self._proc, pid)))
-        return set(islice(apart, MOST_STRANGERS))
+        return set(islice(apart, MAX_RELATED))

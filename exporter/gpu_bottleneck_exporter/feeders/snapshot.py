@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, Counters, Role
 from gpu_bottleneck_exporter.feeders.group import Busiest, FeederGroup
-from gpu_bottleneck_exporter.feeders.job import Job, Networks, Sums
-from gpu_bottleneck_exporter.feeders.process import Process
+from gpu_bottleneck_exporter.feeders.job import JobReading, Networks, Sums
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.schedule import Every
@@ -32,7 +32,7 @@ class Feeding:
     worker_starts: int | None
     throttled_ns: int | None
     refault_bytes: int | None
-    job: Job
+    job: JobReading
     owners: tuple[Owner, ...] = ()
     """Owners of the mains, without duplicates."""
     worker_pids: tuple[int, ...] = ()
@@ -113,7 +113,7 @@ class FeedingReader:
             busiest=busiest,
         )
 
-    def _read_job(self, feed: FeederGroup, now_ns: int) -> Job:
+    def _read_job(self, feed: FeederGroup, now_ns: int) -> JobReading:
         feed.refresh_facts(now_ns)
         facts, has_processes = feed.facts, bool(feed.mains)
         traffic: dict[tuple[Hashable, str], int] = {}
@@ -129,7 +129,7 @@ class FeedingReader:
             }
         )
         sums = self._traffic.known(sources=has_processes)
-        return Job(
+        return JobReading(
             limits=facts.limits,
             age_seconds=None
             if facts.started_ns is None
@@ -141,7 +141,9 @@ class FeedingReader:
             pressure_ns=self._pressure.known(sources=has_processes),
         )
 
-    def _counters(self, total: Bucket, role: str, processes: Mapping[int, Process]) -> Counters:
+    def _counters(
+        self, total: Bucket, role: str, processes: Mapping[int, FeederProcess]
+    ) -> Counters:
         readable = bool(processes) and not any(process.denied for process in processes.values())
         counters = total.of(role).used
         if self._is_publishable(role, has_processes=bool(processes), is_readable=readable):

@@ -11,8 +11,8 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Part, Role, add_up
 from gpu_bottleneck_exporter.feeders.evidence import POLLS
 from gpu_bottleneck_exporter.feeders.probe import ProbeContext, ProbeResult
-from gpu_bottleneck_exporter.feeders.process import Process
-from gpu_bottleneck_exporter.feeders.tree import DeeplyProbed, Family, RoundRobin
+from gpu_bottleneck_exporter.feeders.process import FeederProcess
+from gpu_bottleneck_exporter.feeders.tree import DeeplyProbed, ProcessFamily, RoundRobin
 from gpu_bottleneck_exporter.host.mounts import Places
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -56,7 +56,7 @@ class Situation(NamedTuple):
 class StateSampler:
     """Samples the activities of one GPU's feeders. Not thread-safe."""
 
-    def __init__(self, proc: Path, family: Family) -> None:
+    def __init__(self, proc: Path, family: ProcessFamily) -> None:
         self._situation = Situation()
         self.helpers_idle = False
         """Whether no worker or related process was active in the last second."""
@@ -147,7 +147,7 @@ class StateSampler:
             threads.present = threads.samples  # all active threads are sampled
             bucket.parts[Role.THREAD] = threads
 
-    def _context(self, main: Process) -> ProbeContext:
+    def _context(self, main: FeederProcess) -> ProbeContext:
         connections = self._situation.connections
         return ProbeContext(
             connections.ours,
@@ -159,7 +159,9 @@ class StateSampler:
             may_serve=self._may_serve and not main.works.by_itself,
         )
 
-    def _activity(self, main: Process, result: ProbeResult, reasons: dict[str, int]) -> Activity:
+    def _activity(
+        self, main: FeederProcess, result: ProbeResult, reasons: dict[str, int]
+    ) -> Activity:
         related_probes = [self._family.related[pid].deep for pid in self._family.kin]
         for_peer = result.peer or any(probe.peer for probe in related_probes if probe)
         if for_peer and result.first.rests and not result.active:
@@ -178,7 +180,7 @@ class StateSampler:
         add_up(reasons, {result.reason: 1})
         return result.first
 
-    def _lacks_demand(self, main: Process, result: ProbeResult) -> bool:
+    def _lacks_demand(self, main: FeederProcess, result: ProbeResult) -> bool:
         """Whether a main, or a process that it works for, waits for a request or task."""
         related_probes = (self._family.related[pid].deep for pid in self._family.kin)
         deep = [probe for probe in (main.deep, *related_probes) if probe is not None]
@@ -207,7 +209,7 @@ class StateSampler:
         return ProbeContext(ours, connections.peers, self._family.known)
 
     def _sample_helper(
-        self, process: Process, bucket: Bucket, context: ProbeContext | None
+        self, process: FeederProcess, bucket: Bucket, context: ProbeContext | None
     ) -> Activity:
         result = process.probe(bucket.at_ns, context)
         if context:
@@ -246,7 +248,7 @@ class StateSampler:
         if result.in_file and not bucket.places:
             bucket.places = {self._places.locate(*result.in_file, bucket.at_ns): 1}
 
-    def _record_hidden_io(self, process: Process, result: ProbeResult, now_ns: int) -> None:
+    def _record_hidden_io(self, process: FeederProcess, result: ProbeResult, now_ns: int) -> None:
         """Record a wait for a file without I/O accounting in the kernel."""
         if not (process.may_hide_io and result.in_file):
             return
@@ -266,7 +268,7 @@ class StateSampler:
                 add_up(self.wait_ns, {(role, activity.waits_as): elapsed_ns * number // samples})
 
 
-def ends_of(processes: Iterable[Process]) -> frozenset[Ends]:
+def ends_of(processes: Iterable[FeederProcess]) -> frozenset[Ends]:
     """Ends of the inspected connections of `processes`."""
     probes = (process.deep for process in processes)
     return frozenset().union(*(probe.tcp.ends for probe in probes if probe and probe.tcp))
