@@ -378,7 +378,7 @@ def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
 def test_whoever_asks_sees_what_is_so_now(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "REFRESH_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(watching, "REFRESH_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     held_by(watch, start().pid)
     known = until(lambda: watch.feeding("a"), "a snapshot")
     until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")

@@ -47,7 +47,7 @@ LOOKS = 20
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
-    monkeypatch.setattr(watching, "_HANG_NS", 1_000_000_000)
+    monkeypatch.setattr(watching, "_HANG_TIMEOUT_NS", 1_000_000_000)
     for one in (aside.memory_reads, aside.socket_queries, aside.proc_reads):
         monkeypatch.setattr(one, "_timeout", aside.CALL_TIMEOUT_SECONDS)
     found = HostSampler(Settings(), {"workload"})
@@ -101,7 +101,7 @@ def test_an_execve_that_does_not_end_costs_its_own_gpu(watch: HostSampler, tmp_p
         finally:
             server.tell("answer")
         until(lambda: not watch._hangs("bad"), "the end of the thread that hung")
-        assert watch.silent_seconds(time.monotonic_ns()) < watching._HANG_NS
+        assert watch.silent_seconds(time.monotonic_ns()) < watching._HANG_TIMEOUT_NS
 
 
 def test_a_server_that_hangs_in_an_execve_is_not_watched(

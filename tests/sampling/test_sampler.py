@@ -437,7 +437,7 @@ def test_before_it_starts_it_says_so() -> None:
 def test_whoever_asks_sees_the_host_as_it_is_now(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "REFRESH_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(watching, "REFRESH_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     _, sampler, _ = stage()
     known = until(lambda: sampler.state().host, "a snapshot")
     until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")

@@ -1,4 +1,4 @@
-"""Who feeds the GPUs: process trees, kin and strangers; and which GPUs are of one job."""
+"""Discovery of each GPU's feeders, and of GPUs of one job."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
 
 Connections = Mapping[str, JobConnections]
-"""By the GPU's uuid."""
+"""Connections by the GPU's uuid."""
 Isolated = Callable[..., AbstractContextManager[None]]
 
 
 class Discovery:
-    """Used by the watching thread only."""
+    """Finds the feeders of each GPU: descendants of its holders, kin and strangers.
+
+    Not thread-safe.
+    """
 
     def __init__(
         self, settings: Settings, cgroups: Cgroups, units: Groups, isolated: Isolated
     ) -> None:
-        """`units` map control groups to jobs.
-
-        `isolated`: whatever /proc says of one job, the others are found.
-        """
+        """`units` map control groups to jobs; `isolated` contains the failure of a step."""
         self._proc = settings.procfs
         self._we = ourselves(self._proc)
-        """A notebook that holds a GPU may have started us."""
+        """The exporter and its ancestors, such as a notebook that holds a GPU."""
         self.strangers = StrangerFinder(self._proc)
         self.connected = same_pids(self._proc)
         """Whether connections can be inspected."""
@@ -47,39 +47,42 @@ class Discovery:
 
     def discover(
         self,
-        held: Mapping[str, Holders],
-        known: Mapping[str, FeederGroup],
+        holders: Mapping[str, Holders],
+        current: Mapping[str, FeederGroup],
         left_out: Collection[str] = (),
     ) -> dict[str, FeederGroup]:
-        """The feeders of each GPU that is `held`; those `known` go on.
+        """The feeders of each GPU with `holders`; updates `current` ones.
 
-        Processes of the GPUs `left_out` are not read, but are mains of these all the same.
+        Processes of GPUs `left_out` are not read, but remain mains.
         """
         self._units.forget()
-        mains = frozenset(pid for one in held.values() for pid in one.pids or ())
-        read = {uuid: holders for uuid, holders in held.items() if uuid not in left_out}
-        asked = {pid for holders in read.values() for pid in holders.pids or ()}
-        # One that hangs would hold up the others; one that is late stays as it was.
-        hanging = {pid for uuid in left_out for pid in known[uuid].mains}
-        watched = {pid for feed in known.values() for pid in feed.mains} - hanging
-        answering = {pid for pid in asked if stat_of(self._proc, pid)}
-        silent = asked & watched - answering
+        mains = frozenset(pid for gpu in holders.values() for pid in gpu.pids or ())
+        readable = {uuid: gpu for uuid, gpu in holders.items() if uuid not in left_out}
+        pids = {pid for gpu in readable.values() for pid in gpu.pids or ()}
+        # A process that hangs would block others; a late one is left as it was.
+        hanging = {pid for uuid in left_out for pid in current[uuid].mains}
+        watched = {pid for feed in current.values() for pid in feed.mains} - hanging
+        answering = {pid for pid in pids if stat_of(self._proc, pid)}
+        silent = pids & watched - answering
         late = {pid for pid in silent if not has_ended(self._proc, pid)}
-        seen = answering | late
-        workers = {pid: one for feed in known.values() for pid, one in feed.workers.items()}
-        found = trees(
-            self._proc, seen, mains, lambda pid: workers[pid].children() if pid in workers else None
+        running = answering | late
+        workers = {pid: worker for feed in current.values() for pid, worker in feed.workers.items()}
+        descendants = trees(
+            self._proc,
+            running,
+            mains,
+            lambda pid: workers[pid].children() if pid in workers else None,
         )
-        feeds = {uuid: known.get(uuid) or self._new_group() for uuid in read}
+        feeds = {uuid: current.get(uuid) or self._new_group() for uuid in readable}
         for uuid, feed in feeds.items():
-            living = seen.intersection(held[uuid].pids or ())
+            gpu_mains = running.intersection(holders[uuid].pids or ())
             tree = ProcessTree(
-                living,
-                {worker for pid in living for worker in found.of.get(pid, ())} - self._we,
+                gpu_mains,
+                {worker for pid in gpu_mains for worker in descendants.of.get(pid, ())} - self._we,
                 mains | self._we,
-                held[uuid],
-                whole=living.isdisjoint(found.cut),
-                share=share_of(len(held)),
+                holders[uuid],
+                whole=gpu_mains.isdisjoint(descendants.cut),
+                share=share_of(len(holders)),
             )
             with self._isolated("finding the feeders", uuid):
                 feed.adopt(tree)
@@ -92,45 +95,42 @@ class Discovery:
         return FeederGroup(self._proc, self._cgroups, timeouts, self._units)
 
     def _find_kin(self, feeds: Mapping[str, FeederGroup], mains: frozenset[int]) -> None:
-        """Find the kin of idle GPUs, none of them among the `mains` of all.
-
-        A busy one needs no explanation.
-        """
+        """Find the kin of idle GPUs; `mains` of all GPUs are none."""
         now = time.monotonic_ns()
         finder = KinFinder(self._proc, mains, self._units)
         for uuid, feed in feeds.items():
             if not self.connected or not feed.idles(now):
                 feed.family.forget_related()
             elif feed.family.is_kin_search_due(now, mains):
-                kin = feed.family.kin  # stays where the search fails
-                with self._isolated("looking for kin", uuid, may_hang=False):
+                kin = feed.family.kin  # retained if the search fails
+                with self._isolated("finding kin", uuid, may_hang=False):
                     kin = set().union(*(finder.of(pid, feed.workers) for pid in feed.mains))
-                with self._isolated("watching kin", uuid):
+                with self._isolated("adopting kin", uuid):
                     feed.family.adopt_kin(kin)
 
     def lacks_kin(self, feed: FeederGroup, now_ns: int) -> bool:
-        """Whether kin of a GPU that idles have never been sought."""
+        """Whether an idle GPU lacks a first search for kin."""
         return self.connected and feed.family.searched_ns is None and feed.idles(now_ns)
 
     def find_strangers(self, feeds: Mapping[str, FeederGroup], now_ns: int) -> None:
-        """Find who is connected with the feeders of GPUs that idle for a reason not yet known."""
+        """Find the strangers of GPUs with unexplained idle time."""
         uuids = {feed: uuid for uuid, feed in feeds.items()}
         idle = [feed for feed in uuids if feed.mains and feed.idles(now_ns)]
-        wanted = [feed for feed in idle if not feed.states.explained]
-        if self.connected and self.strangers.is_due(now_ns, idle, wanted):
+        unexplained = [feed for feed in idle if not feed.states.explained]
+        if self.connected and self.strangers.is_due(now_ns, idle, unexplained):
             mains = [pid for feed in uuids for pid in feed.mains]
             strangers: Mapping[FeederGroup, set[int]] = {}
-            with self._isolated("looking for strangers that feed"):
-                strangers = self.strangers.search(wanted, mains, now_ns)
-            for feed, found in strangers.items():
-                with self._isolated("watching strangers that feed", uuids[feed]):
-                    feed.family.adopt_strangers(found)
+            with self._isolated("finding strangers that feed"):
+                strangers = self.strangers.search(unexplained, mains, now_ns)
+            for feed, pids in strangers.items():
+                with self._isolated("adopting strangers that feed", uuids[feed]):
+                    feed.family.adopt_strangers(pids)
 
 
 def ranks_beside(
     uuid: str, feeds: Mapping[str, FeederGroup], connections: Connections
 ) -> Iterator[tuple[str, FeederGroup]]:
-    """The other GPUs of the job that has GPU `uuid`. Neither its own board nor its instances."""
+    """The other GPUs of the job, without the own board or MIG instances."""
     feed, joined = feeds[uuid], connections.get(uuid, UNCONNECTED).joined
     for other, theirs in feeds.items():
         if uuid in (other, theirs.holders.parent_uuid) or other == feed.holders.parent_uuid:
@@ -142,11 +142,11 @@ def ranks_beside(
 def engaged_peer(
     uuid: str, feeds: Mapping[str, FeederGroup], connections: Connections, now_ns: int
 ) -> tuple[float, FeederGroup | None]:
-    """The largest share of the last tick, 0-1, in which a peer of GPU `uuid` was engaged; which.
+    """The largest engaged share of a peer in the last tick, 0-1, and the peer.
 
-    A rank is engaged while its GPU works or waits within that rank: ranks that wait
-    for a starved rank wait for that rank, however little its GPU does. A board's busy time is that
-    of its MIG instances, so neither can wait for the other. Nothing is known of a GPU that hangs.
+    A rank is engaged while its GPU works or waits within that rank, so a starved rank counts. A
+    board's busy time is that of its MIG instances: neither waits for the other. Old ticks, as of a
+    GPU that hangs, are ignored.
     """
     most: tuple[float, FeederGroup | None] = 0.0, None
     for _, theirs in ranks_beside(uuid, feeds, connections):
@@ -157,16 +157,16 @@ def engaged_peer(
 
 
 def inspect_connections(feeds: Mapping[str, FeederGroup], now_ns: int) -> Connections:
-    """How the processes of these GPUs are connected with others of their jobs."""
+    """Connections of each GPU's processes with others of their job."""
     kin_of = Counter(pid for feed in feeds.values() for pid in feed.family.kin)
     ends = dict[str, frozenset[Ends]]()
     for uuid, feed in feeds.items():
         if len(feeds) > 1 or feed.family.related or feed.workers:
             feed.inspect_connections(now_ns)
-        # A broker that serves several jobs, such as a raylet, joins none of them.
+        # A broker of several GPUs, such as a raylet, connects none of them.
         kin = (feed.family.related[pid] for pid in feed.family.kin if kin_of[pid] == 1)
         ends[uuid] = ends_of([*feed.mains.values(), *kin])
-    found = dict[str, JobConnections]()
+    connections = dict[str, JobConnections]()
     for uuid, feed in feeds.items():
         towards = {
             other: ends_towards(feed, theirs, ends[other])
@@ -180,20 +180,21 @@ def inspect_connections(feeds: Mapping[str, FeederGroup], now_ns: int) -> Connec
             if any((remote, local) in ends[uuid] for local, remote in theirs)
         )
         is_rank = feed.facts.has_rank_variables or bool(joined)
-        found[uuid] = JobConnections(ends[uuid], peers | feed.own_ends, peers, joined, is_rank)
-    return found
+        connections[uuid] = JobConnections(
+            ends[uuid], peers | feed.own_ends, peers, joined, is_rank
+        )
+    return connections
 
 
-def ends_towards(one: FeederGroup, other: FeederGroup, ends: frozenset[Ends]) -> frozenset[Ends]:
-    """Connections of the mains of `other`, which have `ends`, that may lead to those of `one`.
+def ends_towards(feed: FeederGroup, other: FeederGroup, ends: frozenset[Ends]) -> frozenset[Ends]:
+    """The `ends` of `other`'s mains that may lead to the mains of `feed`.
 
-    Both must be of one user, who could else make a connection that looks like the other end. In
-    another network namespace an address of the machine itself is another machine's, and a user who
-    created the namespace can have copied both ends.
+    Of the same user, as others could imitate an end. In another network namespace, a local address
+    is another machine's, and its creator may have copied both ends.
     """
-    if one.facts.users.isdisjoint(other.facts.users):
+    if feed.facts.users.isdisjoint(other.facts.users):
         return frozenset()
-    if not one.facts.networks.keys().isdisjoint(other.facts.networks):
+    if not feed.facts.networks.keys().isdisjoint(other.facts.networks):
         return ends
-    addressed = one.facts.addressed and other.facts.addressed
+    addressed = feed.facts.addressed and other.facts.addressed
     return frozenset(pair for pair in ends if addressed and not pair[0].is_here)

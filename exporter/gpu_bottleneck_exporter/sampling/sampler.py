@@ -22,7 +22,10 @@ from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.unlisted import UnlistedProcesses, has_unlisted_holder
-from gpu_bottleneck_exporter.sampling.watching import REFRESH_SECONDS, SNAPSHOT_SECONDS, HostSampler
+from gpu_bottleneck_exporter.sampling.watching import (
+    REFRESH_TIMEOUT_SECONDS,
+    HostSampler,
+)
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
 from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
@@ -108,7 +111,9 @@ class Sampler:
         # Four checks per deadline, as a late check must not make workers look hung.
         self._beat_seconds = min(UNHURRIEDLY, settings.deadline_seconds / 4)
         self._own_cpu = OwnCpu(self._beat_seconds)
-        self._deadline_ns = int(max(settings.deadline_seconds, 1.5 * SNAPSHOT_SECONDS) * 1e9)
+        self._deadline_ns = int(
+            max(settings.deadline_seconds, 1.5 * SNAPSHOT_INTERVAL_SECONDS) * 1e9
+        )
         """Maximum age of feeders and host."""
         self._names = names = frozenset(collector.name for collector in collectors)
         watched = (_FEEDER_COLLECTORS | {"host"}) & names
@@ -178,7 +183,7 @@ class Sampler:
 
     def refresh(self) -> None:
         """Update outdated snapshots; takes milliseconds."""
-        until = time.monotonic() + REFRESH_SECONDS
+        until = time.monotonic() + REFRESH_TIMEOUT_SECONDS
         for worker in self._workers:  # in sequence: warm caches
             worker.refresh(until)
         if self._watch:
