@@ -1,4 +1,4 @@
-"""The feeders of one GPU: their states, counters and sampling rate."""
+"""The feeders of one GPU: states, counters and sampling rate."""
 
 from __future__ import annotations
 
@@ -50,31 +50,31 @@ from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS, RefreshSchedule
 from gpu_bottleneck_exporter.workload.owners import Groups
 
 _RATE_RANGE_SECONDS = 15.0
-"""Range of a Prometheus rate, the shortest in common use."""
+"""Shortest range of a Prometheus rate in common use."""
 _MAX_VARIANCE = 0.25
-"""Variance of a share of one half, the maximum; assumed before the first samples."""
+"""Variance of a share of one half, the maximum."""
 
 
 class SamplingPace:
     """The sampling interval of one GPU's feeders, from the standard error of their waits.
 
     After n samples, the standard error of a share p is sqrt(p (1 - p) / n): a single wait needs few
-    samples, two that alternate need many, and run time, which the kernel counts, needs none.
-    Sampling runs at the full rate until waits have been steady for `LATELY_NS`.
+    samples, two that alternate many, and run time, which the kernel counts, none. The rate is full
+    until waits have been steady for `LATELY_NS`.
 
     The GPU's reader records ticks; the watching thread does the rest.
     """
 
     def __init__(self) -> None:
         self._samples: dict[str, dict[Activity, float]] = {}
-        """Samples by role and activity; older ones have less weight."""
+        """Samples by role and activity, older ones with less weight."""
         self._usual: dict[str, float] = {}
-        """Shares of the idle time by `waiting_on`, averaged over a minute."""
+        """Shares of idle time by `waiting_on`, averaged over a minute."""
         self._lately: dict[str, float] = {}
-        """Shares of the idle time by `waiting_on`, averaged over `LATELY_NS`."""
+        """Shares of idle time by `waiting_on`, averaged over `LATELY_NS`."""
         self._idle = False
         self._variance = _MAX_VARIANCE
-        """Maximum variance over the roles' shares."""
+        """Maximum variance of a role's shares."""
         self._lasted_ns = 0
 
     @property
@@ -88,7 +88,7 @@ class SamplingPace:
             return shortest
         if not self._idle or not self._variance:
             return longest
-        # A standard error of 0.05 over the shortest range; half of it over a minute.
+        # Standard error of 0.05 over the range; half of it over a minute.
         return min(max(0.05**2 * _RATE_RANGE_SECONDS / self._variance, shortest), longest)
 
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
@@ -99,16 +99,16 @@ class SamplingPace:
         self._idle = idle_ns > MIN_IDLE_SHARE * elapsed_ns
         if self._idle:
             shares = {wait: ns / idle_ns for wait, ns in stalls.items()}
-            # Weighted by idle time, as shares of little of it vary by chance.
+            # Weighted by idle time, as few samples vary by chance.
             self._lately = _nearer(self._lately, shares, idle_ns / LATELY_NS)
             if _distance(self._lately, self._usual) > MAJORITY:
-                # Not all of the way, so that alternating waits become usual.
+                # Partly, so that alternating waits become usual.
                 self._usual = _nearer(self._usual, self._lately, MAJORITY)
                 self.restart()
             self._usual = _nearer(self._usual, shares, idle_ns / LONG_NS)
 
     def note_samples(self, second: Bucket) -> None:
-        """Add the samples since the last call, except of run time that the kernel counts."""
+        """Add samples, except of run time, which the kernel counts."""
         if not second.of(Role.MAIN).rounds:
             return
         keep, by_role = max(1 - second.elapsed_ns / LONG_NS, 0.0), self._samples
@@ -116,7 +116,7 @@ class SamplingPace:
             part = second.of(role)
             weights = by_role.setdefault(role, {})
             for activity in weights:
-                # Halved each second once the role has no processes.
+                # Halved each second without processes.
                 weights[activity] *= keep if part.rounds else 0.5
             states = dict(part.by_activity)
             if run_is_counted(role, second):
@@ -128,16 +128,13 @@ class SamplingPace:
         self._variance = max(map(_variance_of, by_role.values()), default=_MAX_VARIANCE)
 
     def restart(self) -> None:
-        """Return to the full rate: the processes or their waits have changed."""
+        """Return to the full rate."""
         self._lasted_ns, self._variance = 0, _MAX_VARIANCE
         self._samples = {}  # a new one, as the other thread may iterate over it
 
 
 def _variance_of(weights: Mapping[Activity, float]) -> float:
-    """Variance of the most frequent activity's share, `GONE` excluded.
-
-    Adds one sample of that activity and one of another (Laplace), as few samples prove little.
-    """
+    """Variance of the most frequent activity's share, with one sample more for and against it."""
     whole = sum(weights.values())
     valid = whole - weights.get(Activity.GONE, 0.0)
     most = max(
@@ -149,7 +146,6 @@ def _variance_of(weights: Mapping[Activity, float]) -> float:
 
 
 def _nearer(old: Mapping[str, float], new: Mapping[str, float], weight: float) -> dict[str, float]:
-    """Weighted averages of `old` and `new` shares."""
     weight = min(weight, 1.0) if old else 1.0
     return {
         name: old.get(name, 0.0) + (new.get(name, 0.0) - old.get(name, 0.0)) * weight
@@ -158,14 +154,14 @@ def _nearer(old: Mapping[str, float], new: Mapping[str, float], weight: float) -
 
 
 def _distance(shares: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Total variation distance of two sets of shares, 0-1."""
+    """Total variation distance, 0-1."""
     return sum(max(share - other.get(name, 0.0), 0.0) for name, share in shares.items())
 
 
 class Pinned(NamedTuple):
-    """Workers that outnumber the CPUs of their affinity, although their job has more CPUs.
+    """Workers that outnumber the CPUs of their affinity, although their job has more.
 
-    OpenMP, OpenCV and others set it.
+    OpenMP, OpenCV and others set affinities.
     """
 
     pinned: int
@@ -186,7 +182,7 @@ class Pinned(NamedTuple):
 
 
 def pinned_workers(proc: Path, mains: Iterable[int], workers: Collection[int]) -> Pinned | None:
-    """The pinned of `workers`; None without any."""
+    """The pinned of `workers`, or None."""
     masks = Counter(filter(None, (_allowed(f"{proc}/{pid}") for pid in workers)))
     if len(masks) == masks.total():
         return None  # each has a CPU set of its own
@@ -198,7 +194,7 @@ def pinned_workers(proc: Path, mains: Iterable[int], workers: Collection[int]) -
 
 def _of_threads(proc: Path, pid: int) -> frozenset[int]:
     folder = f"{proc}/{pid}/task"
-    # OpenMP pins each thread of a pool: 32 are enough to know the job's CPUs.
+    # OpenMP pins each thread of a pool; 32 show the job's CPUs.
     tids = islice(list_numbers(folder, MAX_LISTED), 32)
     return frozenset[int]().union(*(_allowed(f"{folder}/{tid}") for tid in tids))
 
@@ -215,11 +211,11 @@ def _ranges(cpus: list[int]) -> Iterator[str]:
 
 
 Busiest = tuple[tuple[Started, ...], tuple[Started, ...]]
-"""All mains, and other active processes, each by falling activity."""
+"""All mains, and other active processes, by falling activity."""
 
 
 class FeederGroup:
-    """All processes that feed one GPU, with their states and counters.
+    """All processes that feed one GPU.
 
     Written by the watching thread; any thread may read the history.
     """
@@ -231,10 +227,9 @@ class FeederGroup:
         timeouts: AnswerTimeouts | None = None,
         units: Groups | None = None,
     ) -> None:
-        """`proc`: the host's. `groups`: the control groups of all GPUs, which the caller reads.
+        """`proc`: the host's. The caller reads `groups`; `units` map these to jobs.
 
-        `units` map control groups to jobs. `timeouts` of requests to other machines; None if
-        connections cannot be inspected.
+        `timeouts` of requests to other machines; None if connections cannot be inspected.
         """
         self.family = ProcessFamily(proc, timeouts)
         self.mains, self.workers = self.family.mains, self.family.workers
@@ -244,15 +239,15 @@ class FeederGroup:
         self.pace = SamplingPace()
         self.holders = Holders()
         self.engaged = 0.0, 0
-        """Share of the last tick in which the GPU worked or waited by itself; its time in ns."""
+        """Share of the last tick in which the GPU worked or waited by itself; time in ns."""
         self.facts = JobFacts()
         self.pinned: Pinned | None = None
-        """Workers that wait for the CPUs to which they are pinned."""
+        """Workers that wait for their pinned CPUs."""
         self.traffic = SocketTraffic()
         """The job's traffic, if its network namespace is the machine's."""
         self.worker_starts = 0
         self.last_count_ns: int | None = None
-        """Monotonic time of the last reading of counters."""
+        """Time of the last reading of counters."""
         self._proc = proc
         self._groups = groups
         self._units = units or Groups(proc)
@@ -262,26 +257,26 @@ class FeederGroup:
         self._idled_ns: int | None = None
 
     def adopt(self, tree: ProcessTree) -> None:
-        """Adopt a newly discovered tree."""
+        """Adopt a discovered tree."""
         self.holders, started_before = tree.holders, bool(self.mains)
         came, started = self.family.adopt(tree)
         self.worker_starts += started if started_before else 0
         if came or started:
             self.pace.restart()
             self.counters.handovers.forget()
-        # Read again, as a runtime may move a process into its control group after its start.
+        # A runtime may move a process into its control group after its start.
         texts = (control_groups(self._proc, pid) for pid in self.mains)
         groups = (self._groups.get(text) for text in texts if text)
         self.counters.adopt_cgroups([group for group in groups if group])
 
     def refresh_facts(self, now_ns: int) -> None:
-        """Read the facts of the mains if that is due."""
+        """Read the facts of the mains if due."""
         cgroups = self.counters.cgroups
         if self._refreshing.is_due(now_ns, (cgroups, *self.mains.values())):
             self.facts = facts_of(self._proc, self.mains, cgroups, self._units)
 
     def note(self, tick: Tick) -> None:
-        """Record a tick of the GPU."""
+        """Record a tick."""
         active_ns = tick.active_ns
         elapsed_ns = max(active_ns + sum(tick.stalls.values()), 1)
         self.engaged = engaged(active_ns, tick.stalls) / elapsed_ns, tick.at_ns
@@ -293,10 +288,7 @@ class FeederGroup:
             self._idled_ns = tick.at_ns
 
     def idles(self, now_ns: int) -> bool:
-        """Whether the GPU idles or did so within `LATELY_NS`: deep probes are worth their cost.
-
-        False before the first tick.
-        """
+        """Whether the GPU idled within `LATELY_NS`: deep probes are worth their cost."""
         return self._idled_ns is not None and now_ns - self._idled_ns < LATELY_NS
 
     def sample(
@@ -322,7 +314,7 @@ class FeederGroup:
         return Activity.GONE not in bucket.of(Role.WORKER).by_activity
 
     def advance(self, now_ns: int) -> bool:
-        """Complete a second with the counters; False if a process has ended."""
+        """Complete a second with counters; False if a process has ended."""
         before, deep = self.last_count_ns, self.idles(now_ns)
         self.last_count_ns = now_ns
         second = self.history.passes_since(before or 0)
@@ -345,7 +337,6 @@ class FeederGroup:
         return complete
 
     def _record_clients(self, now_ns: int) -> None:
-        """Record whether clients of mains without workers have requests open."""
         if self._busy < MAJORITY or self._timeouts is None or self.idles(now_ns):
             return  # each sample of an idle GPU's main records it
         for main in self.mains.values():
@@ -358,12 +349,12 @@ class FeederGroup:
 
     @property
     def sees_all_threads(self) -> bool:
-        """Whether the threads of all processes are within the limit."""
+        """Whether no process exceeds the limit of threads."""
         return all(deep.threads.complete for deep in self._deep())
 
     @property
     def sees_all_sockets(self) -> bool:
-        """Whether the sockets of all processes are within the limit."""
+        """Whether no process exceeds the limit of sockets."""
         return all(deep.tcp.sockets.complete for deep in self._deep() if deep.tcp)
 
     def _processes(self) -> Iterator[FeederProcess]:
@@ -374,7 +365,7 @@ class FeederGroup:
         return (process.deep for process in self._processes() if process.deep)
 
     def inspect_connections(self, now_ns: int) -> None:
-        """Inspect connections; workers' only if a main has a request to this machine."""
+        """Inspect connections; workers' only if a main has a local request."""
         processes = [*self.mains.values(), *self.family.related.values()]
         if any(deep.tcp.awaits_local_process for deep in self._deep() if deep.tcp):
             processes += self.states.probed.members
@@ -388,11 +379,11 @@ class FeederGroup:
 
     @property
     def lacks_clients(self) -> bool:
-        """Whether a main listens without clients, as of the last inspection."""
+        """Whether a main listens, and has no clients."""
         return any(main.deep.lacks_clients for main in self.mains.values() if main.deep)
 
     def drain_awaited(self) -> dict[int, set[int | None]]:
-        """Descriptors on which mains, workers and kin waited since the last call, by pid."""
+        """Descriptors by pid on which mains, workers and kin waited since the last call."""
         probes = {
             process.pid: process.deep for process in self._processes() if not process.stranger
         }
@@ -415,14 +406,14 @@ class FeederGroup:
         return _ranked(self.mains.values()), _ranked(active)
 
     def is_stranger(self, pid: int) -> bool:
-        """Whether a process is no main, worker or kin of this GPU."""
+        """Whether a process is no main, worker or kin."""
         feeders = (self.family.known, self.mains, self.family.kin)
         return not any(pid in group for group in feeders)
 
     def evidence(self, now_ns: int, peers: Collection[int] = ()) -> tuple[tuple[str, str], ...]:
-        """Details of the recent waits, by `waiting_on`. Too costly for every tick.
+        """Details of recent waits, by `waiting_on`. Too costly for every tick.
 
-        `peers`: pids of the rank that was engaged most while this one idled.
+        `peers`: pids of the most engaged rank while this one idled.
         """
         second, self.pinned = self.history.seconds(now_ns - WINDOW_NS, now_ns), None
         if second is None or not self.idles(now_ns):
@@ -473,6 +464,5 @@ class FeederGroup:
 
 
 def _ranked(processes: Iterable[FeederProcess]) -> tuple[Started, ...]:
-    """Processes by falling activity."""
     ranked = sorted(processes, key=lambda process: -process.active)
     return tuple((process.pid, process.reader.started_ticks) for process in ranked)

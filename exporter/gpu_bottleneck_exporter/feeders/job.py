@@ -1,4 +1,4 @@
-"""Job facts: owners, limits, network, pressure and age of the main processes of a GPU."""
+"""Job facts: owners, limits, network and age of a GPU's mains."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from gpu_bottleneck_exporter.workload.owners import Groups
 from gpu_bottleneck_exporter.workload.ranks import COLLECTIVE, rendezvous
 
 GROUP = "group"
-"""Kind of a job key that stands for a rendezvous of ranks."""
+"""Kind of a job key for a rendezvous of ranks."""
 Key = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Limits of the mains, and their use of memory. None: unknown or unlimited."""
+    """Limits of the mains; None: unknown or unlimited."""
 
     cpus_allowed: int | None = None
-    """Number of CPUs in the union of the mains' affinities."""
+    """CPUs in the union of the mains' affinities."""
     cpu_cores: float | None = None
     memory_used_bytes: int | None = None
-    """Memory in use, page cache that the kernel can drop excluded."""
+    """Memory without page cache that the kernel can drop."""
     memory_bytes: int | None = None
     shared_memory: SharedMemory | None = None
     throttling_known: bool = False
@@ -52,27 +52,26 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """Properties of the mains that rarely change, and their limits."""
+    """Properties of the mains that rarely change."""
 
     jobs: frozenset[Key] = frozenset()
-    """Keys that they share with mains of the same job on other GPUs."""
+    """Keys shared with mains of the same job on other GPUs."""
     users: frozenset[str] = frozenset()
-    """User ids."""
     owners: frozenset[Key] = frozenset()
-    """Owners: the user, the pod or container, and the Slurm job."""
+    """Users, pods or containers, and Slurm jobs."""
     lasting: frozenset[tuple[str, str]] = frozenset()
-    """Owners without Slurm jobs: a user's next job has the same one."""
+    """Owners without Slurm jobs, the same for a user's next job."""
     networks: Mapping[int, int] = field(default_factory=dict)
     """A main by network namespace."""
     shares_network: bool | None = None
-    """Whether a namespace is the machine's, and its traffic also that of other processes."""
+    """Whether a namespace, and its traffic, is the machine's."""
     addressed: bool = True
-    """Whether the namespaces' addresses cannot have been chosen by a user."""
+    """Whether no user can have set the addresses."""
     command: str = ""
     """Command line of one main, possibly cut."""
     notebook: bool = False
     started_ns: int | None = None
-    """Monotonic start time of the oldest main."""
+    """Monotonic start of the oldest main."""
     limits: JobLimits = field(default_factory=JobLimits)
 
     @property
@@ -120,16 +119,16 @@ def facts_of(
 
 
 def _shares_network(proc: Path, inodes: Collection[int | None]) -> bool | None:
-    """Whether a namespace is that of process 1, as on bare metal and with hostNetwork."""
+    """Whether a namespace is that of process 1: bare metal, hostNetwork."""
     init = network_namespace(proc, 1)
     return None if init is None or None in inodes else init in inodes
 
 
 def job_keys(proc: Path, pid: int, command: FileText, groups: Groups) -> set[Key]:
-    """Keys that processes of one job share: the process itself, its rendezvous, its siblings.
+    """Keys of a process that others of its job share.
 
-    Only the same user or CAP_SYS_PTRACE may read the rendezvous of ranks. Siblings are processes
-    that Python's multiprocessing started for one parent.
+    Those of a rendezvous take the same user or CAP_SYS_PTRACE. Siblings are processes that Python's
+    multiprocessing started for one parent.
     """
     keys: set[Key] = {("process", str(pid))}
     place = rendezvous(proc, pid, groups.claims(pid), groups.unit(pid), COLLECTIVE)
@@ -141,7 +140,7 @@ def _siblings(proc: Path, pid: int, command: FileText) -> Key | None:
     parent = parent_of(proc, pid)
     if not command.text or not parent:
         return None
-    # Command lines that are cut may differ in the rest.
+    # Cut command lines may differ in the rest.
     forked = command.whole and command == command_line(proc, parent)
     spawned = re.search(r"from multiprocessing\.(spawn|forkserver) import ", command.text)
     return ("siblings", str(parent), user_id(proc, pid)) if forked or spawned else None
@@ -149,23 +148,22 @@ def _siblings(proc: Path, pid: int, command: FileText) -> Key | None:
 
 @dataclass(frozen=True, slots=True)
 class JobReading:
-    """A reading of a job's counters, which start with the first sample of its mains."""
+    """A reading of a job; counters start with the first sample of its mains."""
 
     limits: JobLimits = field(default_factory=JobLimits)
     age_seconds: float | None = None
-    """Age of the oldest main."""
     received_bytes: int | None = None
     sent_bytes: int | None = None
     shares_network: bool | None = None
-    """Whether these bytes include traffic of other processes."""
+    """Whether these bytes include other processes'."""
     socket_bytes: int | None = None
-    """Bytes of the job's own TCP sockets while the GPU idled; None unless it shares a network."""
+    """Bytes of the job's TCP sockets while the GPU idled; None unless it shares a network."""
     pressure_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Stall time by resource and kind."""
 
 
 class Sums(Generic[K]):
-    """Monotonic sums over sources with counters of their own: cgroups or network namespaces."""
+    """Monotonic sums over sources: cgroups or network namespaces."""
 
     def __init__(self) -> None:
         self._totals: dict[K, int] = {}
@@ -179,7 +177,7 @@ class Sums(Generic[K]):
         self._last = dict(readings)
 
     def known(self, *, sources: bool) -> dict[K, int]:
-        """The sums of keys that the present sources have; all of them without `sources`."""
+        """The sums of present keys; all without `sources`."""
         if not sources:
             return dict(self._totals)
         keys = {key for _, key in self._last}
@@ -196,9 +194,9 @@ class Networks:
         self._bytes: dict[int, tuple[int, int] | None] = {}
 
     def traffic(self, inode: int, pid: int, now_ns: int) -> tuple[int, int] | None:
-        """Bytes received and sent in namespace `inode` of process `pid`; None if unreadable.
+        """Bytes received and sent in namespace `inode` of `pid`; None if unreadable.
 
-        Reopens the file each time, as an open descriptor would keep an ended job's namespace alive.
+        Reopens the file, as an open descriptor would keep an ended job's namespace alive.
         """
         if now_ns != self._at_ns:
             self._at_ns = now_ns
@@ -216,27 +214,25 @@ class Networks:
 
 
 def _started_ns(mains: Iterable[FeederProcess]) -> int | None:
-    """Monotonic start time of the oldest main."""
     started = [ticks for main in mains if (ticks := main.reader.started_ticks) is not None]
     return monotonic_start_ns(min(started)) if started else None
 
 
 def _cpus_allowed(proc: Path, pids: Iterable[int]) -> int | None:
-    """Number of CPUs in the union of affinities; None if unknown."""
     texts = (read(f"{proc}/{pid}/status") for pid in pids)
     cpus = [allowed_cpus(text) for text in texts if text is not None]
     return len(frozenset().union(*cpus)) or None if all(cpus) else None
 
 
 def cpu_cores(groups: Collection[Cgroup]) -> float | None:
-    """CPU quota in cores: a shared one counts once; None if a main has none."""
+    """CPU quota in cores; a shared one counts once; None if a main has none."""
     limits = [group.cpu_limit() for group in groups]
     by_level = dict(limit for limit in limits if limit is not None)
     return sum(by_level.values()) if by_level and None not in limits else None
 
 
 def _memory(groups: Collection[Cgroup]) -> tuple[int | None, int | None]:
-    """Bytes used without page cache, and limit in bytes; a shared level counts once."""
+    """Bytes used without page cache, and the limit; a shared level counts once."""
     levels = {level.folder: level for group in groups if (level := group.memory_level())}
     if not levels:
         return None, None
@@ -252,11 +248,11 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
 
 
 def _shared_memory(proc: Path, pids: Iterable[int]) -> SharedMemory | None:
-    """The /dev/shm of the mains, each once; None without the permission to ptrace all of them."""
+    """The /dev/shm of the mains, each once; None without the permission to ptrace."""
     places = [shared_memory_of(proc, pid) for pid in pids]
     if not all(places):
         return None
-    mounts = dict(filter(None, places)).values()  # by device
+    mounts = dict(filter(None, places)).values()
     return SharedMemory(
         sum(mount.size_bytes for mount in mounts), sum(mount.used_bytes for mount in mounts)
     )

@@ -1,4 +1,4 @@
-"""A process that feeds a GPU: its state, its recent activity and its counters."""
+"""A process that feeds a GPU: state, activity and counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.schedule import LATELY_NS, OFTEN_NS, SHORTLY_NS, ST
 
 
 class ClientRecord:
-    """Distinguishes servers (requests are open while the GPU works) from other listeners.
+    """Tells servers from other listeners: requests are open while their GPU works.
 
     A training loop may serve metrics, and an actor its cluster.
     """
@@ -31,22 +31,22 @@ class ClientRecord:
     @property
     def by_itself(self) -> bool:
         """Whether the GPU works without clients."""
-        # If half of 8 busy samples have an open request, fewer than 2 do once in 300 times.
+        # With requests half of the time, 8 samples show fewer than 2 once in 300 times.
         return self._busy >= 8 and self._open < self._busy / 4  # noqa: PLR2004
 
     @property
     def for_clients(self) -> bool:
-        """Whether the GPU works for clients only, as far as sampled."""
+        """Whether the GPU works for clients only."""
         return self._busy >= 1 and self._open >= MAJORITY * self._busy
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether a sample is due; if so, schedules the next one."""
+        """Whether a sample is due; schedules the next."""
         return self._sampling.is_due(
             now_ns, STEADY_NS if self._samples < MIN_OBSERVATIONS else OFTEN_NS
         )
 
     def note(self, *, clients: bool, busy: float, samples: int = 1) -> None:
-        """Add samples: whether a client's request was open, and the GPU's `busy` share, 0-1."""
+        """Add samples: is a request open, and the GPU's `busy` share, 0-1."""
         if not busy and not self._busy:
             return
         self._samples += 1
@@ -57,7 +57,7 @@ class ClientRecord:
 
 
 class StrangerRecord:
-    """Moving averages of the activity of a helper that does not belong to the job."""
+    """Averages of the activity of a helper outside the job."""
 
     def __init__(self) -> None:
         self._active = self._works = 0.0
@@ -72,39 +72,35 @@ class StrangerRecord:
         self._active += (activity.active - self._active) * weight
 
     def counts(self, idle: float) -> bool:
-        """Whether it was active for most of the GPU's `idle` share of the time, 0-1.
+        """Whether it was active for most of the GPU's `idle` share, 0-1.
 
-        Being connected proves little: a database or a proxy also serves others.
+        A connection proves little: a database also serves others.
         """
         return self._samples >= MIN_OBSERVATIONS and self._active > MAJORITY * idle
 
     def works(self, idle: float) -> bool:
-        """Whether it ran or read files for three quarters of that time.
-
-        Its responses are then late for that reason, not because of the network.
-        """
+        """Whether it ran or read files for three quarters of that time, without the network."""
         return self.counts(idle) and self._works > 0.75 * idle
 
 
 _MIN_LAUNCH_CORES = 0.0005
-"""CPU use, in cores, of a thread that launches kernels: the minimum."""
+"""Minimum CPU use of a thread that launches kernels, in cores."""
 
 
 class FeederProcess:
-    """A process since its discovery. Not thread-safe."""
+    """A process that feeds a GPU. Not thread-safe."""
 
     def __init__(self, proc: Path, pid: int, timeouts: AnswerTimeouts | None = None) -> None:
-        """`timeouts` of the job's requests; None if descriptors cannot be duplicated."""
+        """`timeouts` of requests; None if descriptors cannot be duplicated."""
         self.pid = pid
         self.reader = ProcessReader(proc, pid)
         self.deep: DeepProbe | None = None
-        """Probe of threads, connections and children; None until needed."""
+        """Probe of threads, connections and children, if needed."""
         self.works = ClientRecord()
-        """Client requests of a main."""
         self.stranger: StrangerRecord | None = None
-        """Activity of a stranger; None for any other process."""
+        """Activity of a stranger; None for others."""
         self.active = 0.0
-        """Share of recent samples, 0-1, in which it ran or waited for data."""
+        """Share of recent samples, 0-1, with work or a wait for data."""
         self.leader_rests = False
         """Whether a main's GPU worked in the last tick without its first thread."""
         self._proc = proc
@@ -112,15 +108,14 @@ class FeederProcess:
         self._children = KeptFile(f"{proc}/{pid}/task/{pid}/children")
         self._frozen = False
         self._frozen_due_ns = 0
-        """Monotonic time of the next check for a frozen control group."""
         self._runnable: tuple[int, int] | None = None
-        """Monotonic time and runnable time of the first thread, in ns, at the last reading."""
+        """Monotonic and runnable time of the first thread at the last reading."""
         self._last = Counters(read_bytes=None, written_bytes=None)
         self.may_hide_io = False
-        """Whether its last I/O may be missing from the kernel's accounts."""
+        """Whether its last I/O may not be accounted."""
         self._hides_io_until_ns = 0
         self.gone = False
-        """Whether the last reading of counters failed because it had ended."""
+        """Whether it had ended at the last reading."""
         self.count()
 
     def note(self, activity: Activity) -> None:
@@ -130,11 +125,11 @@ class FeederProcess:
             self.stranger.note(activity)
 
     def counts(self, idle: float) -> bool:
-        """Whether it is no stranger, or one that is active enough: see `StrangerRecord.counts`."""
+        """Whether it is no stranger, or an active one: see `StrangerRecord.counts`."""
         return self.stranger is None or self.stranger.counts(idle)
 
     def note_launches(self, used: Counters, elapsed_ns: int) -> None:
-        """Update `leader_rests` from the CPU time `used` in a tick in which the GPU worked."""
+        """Update `leader_rests`, from CPU time `used` while the GPU worked."""
         self.leader_rests = used.leader_cpu_ns < _MIN_LAUNCH_CORES * elapsed_ns
 
     def join(self, *, kin: bool) -> None:
@@ -151,17 +146,17 @@ class FeederProcess:
 
     @property
     def denied(self) -> bool:
-        """Whether its I/O counters need a permission that the exporter lacks."""
+        """Whether reading its I/O counters is not permitted."""
         return not self.gone and self._last.read_bytes is None
 
     @property
     def used_ns(self) -> int:
-        """CPU time at the last reading of counters, ended children included."""
+        """CPU time at the last reading, ended children included."""
         return self._last.cpu_ns + self._last.children_ns
 
     @property
     def unaccounted_bytes(self) -> int:
-        """Bytes written since its start without I/O accounting, such as to pipes."""
+        """Bytes written without I/O accounting, such as to pipes."""
         return self._last.write_chars - (self._last.written_bytes or 0)
 
     def close(self) -> None:
@@ -171,7 +166,7 @@ class FeederProcess:
         self.close_deep()
 
     def probe(self, now_ns: int, around: ProbeContext | None = None) -> ProbeResult:
-        """Its state at monotonic `now_ns`; with `around`, also the cause of its sleep."""
+        """Its state at monotonic `now_ns`; with `around`, the cause of its sleep."""
         wait = self.reader.wait()
         if not around:
             return shallow(self.pid, wait)
@@ -180,7 +175,7 @@ class FeederProcess:
         return self.deepen().probe(now_ns, wait, around)
 
     def _is_frozen(self, now_ns: int) -> bool:
-        """Whether its control group is frozen; False may be 5 s old."""
+        """A negative result may be 5 s old."""
         if self._frozen or now_ns >= self._frozen_due_ns:
             self._frozen_due_ns = now_ns + SHORTLY_NS
             self._frozen = self.reader.is_frozen
@@ -200,9 +195,9 @@ class FeederProcess:
         self._runnable = None
 
     def runnable(self, now_ns: int) -> tuple[int, int] | None:
-        """Runnable time of its first thread, with or without a CPU, and elapsed time, in ns.
+        """Runnable and elapsed nanoseconds of its first thread since the last call.
 
-        Both since the last call. None if unknown, or after a pause of deep probes.
+        None if unknown, or after a pause of deep probes.
         """
         counted, before = self.reader.leader_ns(), self._runnable
         self._runnable = (now_ns, sum(counted)) if counted else None
@@ -211,11 +206,11 @@ class FeederProcess:
         return max(sum(counted) - before[1], 0), now_ns - before[0]
 
     def has_unknown_child(self, known: frozenset[int]) -> bool:
-        """Whether its first thread has a living child outside `known`."""
+        """Whether its first thread has a child outside `known`."""
         return not known.issuperset(parse_numbers(self._children.read() or b"") or ())
 
     def children(self) -> list[int] | None:
-        """The children; None if it has ended, or has threads, which list children of their own."""
+        """The children; None if it has ended, or has several threads."""
         if self.gone or self.reader.last is None or self.reader.last.threads != 1:
             return None
         text = self._children.read()

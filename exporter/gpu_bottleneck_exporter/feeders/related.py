@@ -1,12 +1,11 @@
 """Processes that feed a GPU without descending from its holder: kin and strangers.
 
-Kin belong to the job: a front end that tokenises for an engine, actors below one raylet, a loader
-next to the trainer in one container, the left side of a shell's pipeline. They are connected to the
-holder by a pipe or UNIX socket, by a broker that is the parent of both, or, within one container or
-Slurm step, by any connection.
+Kin belong to the job: a front end of an engine, actors below one raylet, a loader in the trainer's
+container, the left side of a pipeline. A pipe or UNIX socket connects them to the holder, a broker
+that is the parent of both, or, within one container or Slurm step, any connection.
 
-Strangers, such as a sidecar, a tokeniser or a gateway, are at the other end of a connection on
-which the holder, its workers or its kin wait. `process.StrangerRecord` decides which of them count.
+Strangers (a sidecar, a tokeniser, a gateway) are at the other end of a connection on which the
+holder, its workers or its kin wait. `process.StrangerRecord` decides which of them count.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from gpu_bottleneck_exporter.schedule import LONG_NS, OFTEN_NS, Every
 from gpu_bottleneck_exporter.workload.owners import Groups
 
 MAX_RELATED = 32
-"""Kin of one holder, and strangers of one GPU: bounds the work that a job can cause."""
+"""Kin of one holder, and strangers of one GPU: bounds the work caused by a job."""
 _MAX_CANDIDATES = 4 * MAX_RELATED
-"""Siblings, and members of a container or Slurm step, that are inspected."""
+"""Inspected siblings, or members of a container or Slurm step."""
 
 
 class KinFinder:
-    """Finds the kin of holders, with one cache for all of them. Not thread-safe."""
+    """Finds the kin of holders, with a cache for all. Not thread-safe."""
 
     def __init__(self, proc: Path, holders: Collection[int], groups: Groups | None = None) -> None:
         """`proc`: our own procfs. `holders` of GPUs are never kin."""
@@ -81,7 +80,7 @@ class KinFinder:
             stat = parent
 
     def _siblings(self, pid: int, stat: Stat, excluded: set[int]) -> set[int]:
-        """Children of the same parent and session connected to `pid`, or via the parent."""
+        """Children of the same parent and session, connected to `pid` or via the parent."""
         parent = stat.parent
         if parent <= 1:
             return set()
@@ -98,7 +97,7 @@ class KinFinder:
         return brokered.union(joined, self._pipeline(pid, near))
 
     def _pipeline(self, pid: int, near: Collection[int]) -> Iterator[int]:
-        """The processes of `near` upstream of `pid` in a pipeline."""
+        """Processes of `near` upstream of `pid`."""
         left, pipes = set(near), {self._links_of(pid).read_from}
         while sources := {
             other for other in left if self._links_of(other).written_to in pipes - {None}
@@ -111,7 +110,7 @@ class KinFinder:
         return sorted(trees(self._proc, [parent], self._holders | excluded).of[parent])
 
     def _in_unit(self, pid: int, unit: str, excluded: set[int]) -> set[int]:
-        """Processes of the same container or Slurm step that share a connection."""
+        """Members of a container or Slurm step that share a connection."""
         ends = {(remote, local) for local, remote in self._ends_of(pid)}
         others = {*self._members.get(unit, [])[:_MAX_CANDIDATES]} - excluded - self._holders
         return {
@@ -120,7 +119,6 @@ class KinFinder:
 
     @cached_property
     def _members(self) -> Mapping[str, list[int]]:
-        """Processes by container or Slurm step."""
         by_unit: dict[str, list[int]] = {}
         for pid in processes(self._proc):
             if unit := self._groups.unit(pid):
@@ -128,13 +126,12 @@ class KinFinder:
         return by_unit
 
     def _joined(self, pid: int, other: int) -> bool:
-        """Whether a shared pipe or a UNIX socket connects two processes."""
+        """Whether a shared pipe or a UNIX socket connects both."""
         ours, theirs = self._links_of(pid), self._links_of(other)
         return bool(ours.pipes & theirs.pipes) or other in ours.peers or pid in theirs.peers
 
 
 def _ends_of(proc: Path, pid: int) -> set[Ends]:
-    """Local and remote ends of a process's connections."""
     try:
         sockets = Sockets(proc, pid).query()
     except OSError:
@@ -145,9 +142,9 @@ def _ends_of(proc: Path, pid: int) -> set[Ends]:
 
 
 _Links = dict[int, str | None]
-"""Links of descriptors, by number."""
+"""Links by descriptor."""
 _MIN_SEARCH_INTERVAL_NS = 300_000_000
-"""Interval after the first search; each next one is a quarter longer, up to `OFTEN_NS`."""
+"""Initial interval of searches; grows by a quarter up to `OFTEN_NS`."""
 
 
 class _SearchResult(NamedTuple):
@@ -165,9 +162,9 @@ class StrangerFinder:
         self._networks = TcpNetworks(proc)
         self._due_ns = self._pause_ns = 0
         self._awaited: dict[FeederGroup, dict[End, int]] = {}
-        """Monotonic time of each awaited end's last sample, by idle GPU."""
+        """Time of the last sample of each awaited end, by idle GPU."""
         self._opposite: dict[tuple[object, ...], set[End]] = {}
-        """Other ends by process and connections, cached as queries are costly."""
+        """Cached other ends, by process and connections."""
         self._clearing = Every(LONG_NS)
         self._results: dict[End, _SearchResult] = {}
 
@@ -176,8 +173,8 @@ class StrangerFinder:
     ) -> bool:
         """Whether a search is due for `unexplained` idle GPUs; schedules the next.
 
-        Due at once if one of them has just become `idle`, then with growing intervals. Searches
-        for a server's clients are delayed while none is connected.
+        Due at once if one has just become `idle`, then at growing intervals, and later while a
+        server has no clients.
         """
         self._awaited = {feed: self._awaited[feed] for feed in idle if feed in self._awaited}
         if not self._awaited.keys() >= {*unexplained}:
@@ -192,10 +189,7 @@ class StrangerFinder:
     def search(
         self, feeds: Collection[FeederGroup], holders: Collection[int], now_ns: int
     ) -> dict[FeederGroup, set[int]]:
-        """The strangers of `feeds`: neither `holders` of GPUs nor their descendants.
-
-        Raises NoRoomError.
-        """
+        """The strangers, without `holders` and their descendants. Raises FileLimitError."""
         self._networks.refresh(now_ns)
         if self._clearing.is_due(now_ns):
             self._opposite.clear()
@@ -211,7 +205,6 @@ class StrangerFinder:
         return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 
     def _is_valid(self, result: _SearchResult, now_ns: int) -> bool:
-        """Whether a cached result is still valid."""
         if now_ns - result.at_ns >= LONG_NS:
             return False
         return not result.pids or not all(has_ended(self._proc, pid) for pid in result.pids)
@@ -219,7 +212,7 @@ class StrangerFinder:
     def _recently_awaited(self, feed: FeederGroup, now_ns: int) -> dict[End, int]:
         """Recently awaited ends, the newest last."""
         times = self._awaited.get(feed, {})
-        # Retained, as a client that reconnects for each request is present at few searches.
+        # Retained, as clients that reconnect are absent from most searches.
         recent = {end: at_ns for end, at_ns in times.items() if now_ns - at_ns < LONG_NS}
         awaited = feed.drain_awaited()
         links = self._links(feed, awaited)
@@ -232,16 +225,16 @@ class StrangerFinder:
     def _links(
         self, feed: FeederGroup, awaited: Mapping[int, Collection[int | None]]
     ) -> Mapping[int, _Links]:
-        """Links of the `awaited` descriptors by pid, without processes that do not answer.
+        """Links of `awaited` descriptors by pid, if these answer.
 
-        A main and its workers, which have one tenant, share a call, as each costs 0.1 ms.
+        A main and its workers share a call, which costs 0.1 ms.
         """
         pids = [pid for pid, numbers in awaited.items() if None not in numbers]
         family = {*feed.mains, *feed.workers} if len(feed.mains) == 1 else set()
         together = [pid for pid in pids if pid in family]
         links = self._links_of(together, awaited)
         for pid in pids:
-            if pid not in links:  # of another tenant, or read with a process that hangs
+            if pid not in links:
                 links |= self._links_of([pid], awaited)
         return links
 
@@ -261,12 +254,12 @@ class StrangerFinder:
     def _other_ends(
         self, pid: int, numbers: Collection[int | None], links: _Links | None
     ) -> set[End]:
-        """Other ends of descriptors `numbers`; None: of all descriptors of an epoll."""
+        """Other ends of descriptors; None: of all in an epoll."""
         if None in numbers:
             return peer_ends(self._proc, pid, numbers, self._networks)
         key = (pid, *(links or {}).values())
         ends = self._opposite.get(key) or peer_ends(self._proc, pid, numbers, self._networks)
-        if ends:  # else the connection may still get another end
+        if ends:
             self._opposite[key] = ends
         return ends
 
@@ -274,6 +267,6 @@ class StrangerFinder:
         ends = reversed(self._awaited[feed])
         pids = dict.fromkeys(pid for end in ends for pid in self._results[end].pids)
         others = (pid for pid in pids if pid not in self._never and feed.is_stranger(pid))
-        # A rank's workers inherit its connections to other ranks, and feed only it.
+        # A rank's workers inherit its connections to other ranks.
         apart = (pid for pid in others if holders.isdisjoint(lineage(self._proc, pid)))
         return set(islice(apart, MAX_RELATED))

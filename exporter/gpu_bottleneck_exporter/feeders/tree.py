@@ -1,14 +1,12 @@
 """Process trees below the holders of a GPU: workers that load data for it, and helpers that do not.
 
 A worker hands data over through a pipe, a socket or memory that it shares with a main or another
-worker. Helpers are loggers, monitors, metrics servers and shells: programs, started by execve, that
-share none of these, or only their output or a connection on which no main waits. A program may hand
-over files if a main waits for its exit, or for changes of files; so may its descendants. Processes
-that were only forked count as workers.
+worker. Helpers (loggers, monitors, shells) are programs started by execve that share none of these,
+or only their output or a connection on which no main waits. A program may also hand over files if a
+main waits for its exit, or for changes of files; so may its descendants.
 
 Each GPU gets a share of the exporter's budget. Counters are cumulative: read in turn, the sums of
-many workers are as exact as those of a few, only later. Workers beyond `MAX_FOLLOWED` are in no
-sum. Deep probes rotate among the workers.
+many workers are exact, only later.
 """
 
 from __future__ import annotations
@@ -60,23 +58,23 @@ MAX_FOLLOWED = 8_192
 MAX_READS_PER_TICK = 512
 """Workers that are read per tick, over all GPUs, at 1.3 % of a core (tests/bench)."""
 MAX_DEEPLY_PROBED = 64
-"""Workers of one GPU with deep probes at a time; they rotate every `OFTEN_NS`."""
+"""Workers of one GPU with deep probes; they rotate every `OFTEN_NS`."""
 
 
 class SamplingBudget(NamedTuple):
-    """The budget for the workers of one GPU."""
+    """The sampling budget of one GPU's workers."""
 
     followed: int
     reads: int
     """Reads of counters per tick."""
 
     def rounds(self, workers: int) -> int:
-        """Number of ticks in which all `workers` are read once."""
+        """Ticks in which all `workers` are read once."""
         usual = 1 if workers <= FEW else HALF_AS_OFTEN  # half in one tick, half in the next
         return max(-(-workers // self.reads), usual)
 
     def is_prompt(self, workers: int) -> bool:
-        """Whether this number of workers is read as often as in a small tree."""
+        """Whether `workers` are read as often as in a small tree."""
         return self.rounds(workers) <= HALF_AS_OFTEN
 
 
@@ -100,7 +98,7 @@ def chosen(workers: AbstractSet[int], current: Collection[int], limit: int) -> s
 
 
 class RoundRobin:
-    """A rotation over a changing set of processes."""
+    """A rotation over a changing set."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -122,7 +120,7 @@ class DeeplyProbed:
         self._choosing = Every(OFTEN_NS)
 
     def choose_from(self, crowd: Mapping[int, FeederProcess], now_ns: int) -> None:
-        """Choose from `crowd`, by pid, at monotonic `now_ns`; closes the deep probes of others."""
+        """Choose from `crowd`, by pid; closes the deep probes of the others."""
         if len(crowd) <= MAX_DEEPLY_PROBED:
             self.members = list(crowd.values())
             return
@@ -134,58 +132,57 @@ class DeeplyProbed:
 
 
 MIN_WAIT_SAMPLES = 30
-"""Samples of a main, over 3 s, before it counts as never waiting on a descriptor."""
+"""Samples of a main, over 3 s, before a descriptor counts as never awaited."""
 _OUTPUTS = frozenset({1, 2})
-"""Descriptors of stdout and stderr, which a shell shares among processes."""
+"""Descriptors of stdout and stderr, which a shell shares."""
 _SHARED_MEMORY = re.compile(
     r"^\S+ rw.s \S+ (\S+) ([1-9][0-9]*) +/(?!dev/(?!shm/|zero|hugepages/))", re.MULTILINE
 )
-"""Device and inode of writable shared mappings in /proc/PID/maps, devices' excluded."""
+"""Device and inode of writable shared mappings in /proc/PID/maps, except devices'."""
 
 
 class Waits:
-    """Sampled waits of a main on descriptors, while its GPU idles at times."""
+    """Sampled waits of a main on descriptors."""
 
     def __init__(self) -> None:
         self.samples = 0
         self._on: Counter[int | None] = Counter()
 
     def note(self, on: Iterable[int | None]) -> None:
-        """Add a sample; None: a wait on all descriptors of an epoll."""
+        """Add a sample; None: all descriptors of an epoll."""
         self.samples += 1
         self._on.update({*on})
         if self.samples > 4 * MIN_WAIT_SAMPLES:  # halves the weight of older ones
             self.samples //= 2
             halves = {number: count // 2 for number, count in self._on.items()}
-            # Without zeros, as a main that waits for each of its programs adds pids forever.
+            # Without zeros, as the pids of each program accumulate.
             self._on = Counter({number: count for number, count in halves.items() if count})
 
     def are_on(self, numbers: Collection[int]) -> bool:
-        """Whether the main waits on one of `numbers`; true until there are enough samples."""
+        """Whether the main waits on one of `numbers`; true until enough samples."""
         count = sum(self._on[number] for number in (None, *numbers))
         return self.samples < MIN_WAIT_SAMPLES or count >= NEGLIGIBLE * self.samples
 
     def are_for(self, child: int) -> bool:
-        """Whether the main waits for a child's exit; false until there are enough samples."""
+        """Whether the main waits for a child's exit; false until enough samples."""
         count = sum(self._on[token] for pid in (0, child) for token in child_token(pid))
         return self.samples >= MIN_WAIT_SAMPLES and count >= NEGLIGIBLE * self.samples
 
 
 class Channels(NamedTuple):
-    """The channels through which a process may hand data over."""
+    """The channels by which a process may hand data over."""
 
     surely: bool = False
-    """Whether it shares a private pipe, socket pair or memory with a main or worker."""
+    """Whether it shares a private pipe, socket pair or memory with a feeder."""
     to_mains: Mapping[int, frozenset[int]] = {}
-    """Descriptors by main that signal data from the process: other ends of its output and
-    connections, and file watches."""
+    """Descriptors by main: of the process's output, of connections, and of file watches."""
     parent: int = 0
     to_others: frozenset[int] = frozenset()
-    """Programs below the same mains at the other end of a channel."""
+    """Programs at the other end of a channel."""
 
 
 class _OpenFiles:
-    """A process's open files, sockets and shared memory; each kind is read on first use."""
+    """A process's open files, sockets and shared memory, read on first use."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         self.links = dict(descriptors(proc, pid))
@@ -194,7 +191,7 @@ class _OpenFiles:
 
     @cached_property
     def read(self) -> dict[str, frozenset[int]]:
-        """Descriptors by readable pipe and file, its own output excluded."""
+        """Readable pipes and files, its own output excluded."""
         by_link: dict[str, frozenset[int]] = {}
         for number, mode in self._modes.items():
             if mode != os.O_WRONLY and number not in _OUTPUTS:
@@ -204,15 +201,14 @@ class _OpenFiles:
 
     @cached_property
     def written(self) -> dict[int, str]:
-        """Writable pipes and files by descriptor."""
         return {n: self.links[n] for n, mode in self._modes.items() if mode != os.O_RDONLY}
 
     @cached_property
     def _modes(self) -> dict[int, int]:
-        """Access modes of its first pipes and files by descriptor; O_RDWR if unknown."""
+        """Access modes of pipes and files; O_RDWR if unknown."""
         pipes = [n for n, link in self.links.items() if link.startswith("pipe:")]
         files = [n for n, link in self.links.items() if is_file(link)]
-        # 512 at 12 µs each: a main has up to eight for each of its deeply probed workers.
+        # At 12 µs each: a main has up to eight for each deeply probed worker.
         numbers, folder = [*pipes, *files][:512], f"{self._proc}/{self.pid}/fdinfo"
         texts = (
             memory_reads.call(self.pid, lambda: {n: read(f"{folder}/{n}") for n in numbers}) or {}
@@ -222,16 +218,12 @@ class _OpenFiles:
 
     @property
     def watches(self) -> frozenset[int]:
-        """Descriptors that signal new and changed files."""
         watches = {"anon_inode:inotify", "anon_inode:[fanotify]"}
         return frozenset(number for number, link in self.links.items() if link in watches)
 
     @cached_property
     def unix(self) -> dict[int, tuple[int, bool]]:
-        """The other end's creator by UNIX socket, and whether either end has a name.
-
-        Ends of a socketpair(2) have none.
-        """
+        """The other end's creator, and whether either end has a name: a socketpair(2) has none."""
         numbers = [number for number, link in self.links.items() if is_socket(link)]
         try:
             peers = query_sockets(f"{self._proc}/{self.pid}/fd", self.pid, numbers, _unix_peer)
@@ -253,21 +245,21 @@ class _OpenFiles:
 
     @cached_property
     def memory(self) -> frozenset[tuple[str, str]] | None:
-        """Device and inode of shared memory; None if unknown."""
+        """Device and inode; None if unknown."""
         path = f"{self._proc}/{self.pid}/maps"
         part = memory_reads.call(self.pid, lambda: read_bounded(path, MAX_TABLE_BYTES))
         return frozenset(_SHARED_MEMORY.findall(part.text)) if part and part.whole else None
 
 
 class _Program:
-    """A descendant of a main, as last inspected."""
+    """An inspected descendant of a main."""
 
     def __init__(self) -> None:
         self.due_ns = self.parent = 0
         self.is_own = False
         """Whether it was started by execve."""
         self.channels: Channels | None = None
-        """Channels; None if it was only forked, or its open files are unreadable."""
+        """Channels; None if only forked, or unreadable."""
 
 
 class HelperFinder:
@@ -278,17 +270,14 @@ class HelperFinder:
         self._proc = proc
         self._known: dict[int, _Program] = {}
         self.undecided = False
-        """Whether a program counts as a worker only because its main has too few samples."""
+        """Whether a program counts as a worker for lack of samples of its main."""
         self._recheck_ns = math.inf
-        """Monotonic time of the next inspection of new programs."""
+        """Time of the next inspection of new programs."""
         self.helpers: set[int] = set()
-        """Helpers of the last call of `find`; a new set each time."""
+        """Helpers as of the last `find`; a new set each time."""
 
     def find(self, mains: Mapping[int, Waits], workers: Collection[int]) -> set[int]:
-        """The pids among `workers`, descendants of `mains`, that load nothing.
-
-        None of more than `MAX_DEEPLY_PROBED`, among which a few helpers change little.
-        """
+        """The helpers among `workers`; none if these exceed `MAX_DEEPLY_PROBED`."""
         programs, crowded = self._known, len(workers) > MAX_DEEPLY_PROBED
         self._known = {} if crowded else {pid: programs.get(pid) or _Program() for pid in workers}
         self._inspect(mains, time.monotonic_ns())
@@ -309,7 +298,7 @@ class HelperFinder:
         return helpers
 
     def is_due(self, mains: Mapping[int, Waits]) -> bool:
-        """Whether verdicts may change: of undecided or new programs, or of helpers now awaited."""
+        """Whether verdicts on helpers may change."""
         if time.monotonic_ns() >= self._recheck_ns:
             return True
         if self.undecided and all(waits.samples >= MIN_WAIT_SAMPLES for waits in mains.values()):
@@ -341,7 +330,7 @@ class HelperFinder:
             channels = self._channels(opened(pid), mains, opened) if program.is_own else None
             program.channels = (channels or program.channels) if program.is_own else None
             lasts = program.channels is None or program.channels.surely
-            # A new program may not have called execve yet, nor have connected.
+            # A new program may not have called execve or connected yet.
             is_new, pause_ns = not program.due_ns, SELDOM_NS if lasts else SHORTLY_NS
             program.due_ns = now_ns + (STEADY_NS if is_new else pause_ns)
             self._recheck_ns = min(self._recheck_ns, program.due_ns if is_new else math.inf)
@@ -349,7 +338,7 @@ class HelperFinder:
     def _channels(
         self, program: _OpenFiles, mains: Collection[int], opened: Callable[[int], _OpenFiles]
     ) -> Channels | None:
-        """The program's channels; None if its open files are unreadable."""
+        """None if its open files are unreadable."""
         if not program.links:
             return None
         others = {pid for pid, candidate in self._known.items() if candidate.is_own} - {program.pid}
@@ -372,12 +361,11 @@ class HelperFinder:
 
 
 def _is_awaited(pid: int, channels: Channels, mains: Mapping[int, Waits]) -> bool:
-    """Whether a main waits for the exit of its child `pid`, which may hand over files."""
     return channels.parent in mains and mains[channels.parent].are_for(pid)
 
 
 def _joined(program: _OpenFiles, other: _OpenFiles) -> tuple[bool, frozenset[int]]:
-    """Whether `program` surely hands over to `other`, and `other`'s descriptors of its output."""
+    """Whether `program` surely hands over to `other`, and descriptors of `other` on its output."""
     written = {n: (link, other.read.get(link)) for n, link in program.written.items()}
     shared = {n: numbers for n, (_, numbers) in written.items() if numbers}
     pipes = (n for n in shared if n not in {0, *_OUTPUTS} and written[n][0].startswith("pipe:"))
@@ -392,7 +380,7 @@ def _joined(program: _OpenFiles, other: _OpenFiles) -> tuple[bool, frozenset[int
 
 
 def _share_memory(program: _OpenFiles, other: _OpenFiles) -> bool:
-    """Whether both write to the same memory; true if unknown."""
+    """Whether both write to the same memory, or that is unknown."""
     own = program.memory
     if not own and own is not None:
         return False
@@ -428,9 +416,8 @@ class ProcessTree(NamedTuple):
     mains: AbstractSet[int]
     """Holders that run."""
     workers: AbstractSet[int] = frozenset()
-    """Descendants of the mains."""
     others: AbstractSet[int] = frozenset()
-    """The mains of all GPUs, as a main may start another, and the exporter with its ancestors."""
+    """The mains of all GPUs, and the exporter with its ancestors."""
     holders: Holders = Holders()
     whole: bool = True
     """Whether `workers` is complete."""
@@ -438,38 +425,37 @@ class ProcessTree(NamedTuple):
 
 
 class ProcessFamily:
-    """The processes that feed one GPU: its holders (mains), their workers, and related ones."""
+    """The processes that feed one GPU."""
 
     def __init__(self, proc: Path, timeouts: AnswerTimeouts | None) -> None:
         """`proc`: the host's."""
         self.mains: dict[int, FeederProcess] = {}
         self.workers: dict[int, FeederProcess] = {}
         self.related: dict[int, FeederProcess] = {}
-        """Kin and strangers: feeders that do not descend from a main."""
+        """Kin and strangers."""
         self.searched_ns: int | None = None
-        """Monotonic time of the last search for kin."""
+        """Time of the last search for kin."""
         self.compilers: list[FeederProcess] = []
-        """Descendants of mains that compile kernels: waiting for them is host code."""
+        """Compilers of kernels below mains: waiting for them is host code."""
         self.unfollowed: frozenset[int] = frozenset()
         """Workers whose counters are not read."""
         self.whole = True
-        """Whether `workers` and `unfollowed` are complete."""
+        """Whether all workers are known."""
         self._ended_ns = 0
-        """CPU time of ended workers that parents' counters do not include yet."""
+        """CPU time of ended workers that parents do not count yet."""
         self._proc = proc
         self._timeouts = timeouts
         self._searching = RefreshSchedule()
         self.known: frozenset[int] = frozenset()
         """Workers, and the mains of all GPUs."""
         self.waits: dict[int, Waits] = {}
-        """Waits by main."""
         self._auxiliary: dict[int, FeederProcess] = {}
         """Helpers, watched because a forkserver starts workers."""
         self._finder = HelperFinder(proc) if timeouts else None
         self.share = FULL_BUDGET
 
     def adopt(self, tree: ProcessTree) -> tuple[int, int]:
-        """Adopt a newly discovered tree. Returns the numbers of new mains and of new workers."""
+        """Adopt a discovered tree. Returns the numbers of new mains and workers."""
         self.whole, self.share = tree.whole, tree.share
         self.known = frozenset(tree.others | tree.workers)
         came = self._replace(self.mains, tree.mains)
@@ -487,7 +473,6 @@ class ProcessFamily:
         followed -= {pid for pid in followed if self._is_zombie(pid)}
         new = followed - self.workers.keys() - self._auxiliary.keys()
         compilers = followed & {process.pid for process in self.compilers}
-        # Helpers may turn out to be workers.
         before = self._finder.helpers if self._finder else set()
         auxiliary = followed & self._auxiliary.keys() - before
         auxiliary |= {
@@ -506,12 +491,11 @@ class ProcessFamily:
     def _move(
         pids: set[int], before: dict[int, FeederProcess], now: dict[int, FeederProcess]
     ) -> None:
-        """Change the role of processes, which retain their counters."""
         now |= {pid: before.pop(pid) for pid in pids & before.keys()}
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a main has too few samples to tell its helpers from its workers."""
+        """Whether a main has too few samples to identify helpers."""
         return self._finder is not None and self._finder.undecided
 
     @property
@@ -521,12 +505,12 @@ class ProcessFamily:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether followed workers are read as often as those of a small tree."""
+        """Whether followed workers are read as often as in a small tree."""
         return self.share.is_prompt(len(self.workers))
 
     @property
     def follows_all(self) -> bool:
-        """Whether all workers are read as often as those of a small tree."""
+        """Whether all workers are read as often as in a small tree."""
         return self.is_prompt and self.whole and not self.unfollowed
 
     def is_outdated(self) -> bool:
@@ -537,9 +521,9 @@ class ProcessFamily:
         )
 
     def is_kin_search_due(self, now_ns: int, holders: frozenset[int]) -> bool:
-        """Whether a search for kin is due, also if the `holders` of GPUs change."""
+        """Whether a search for kin is due; also if `holders` of GPUs change."""
         since_ns = now_ns - (self.searched_ns or 0)
-        # Limited, as kin may start and exit many times a second.
+        # Limited, as kin may start and exit often.
         lost = any(self.related[pid].gone for pid in self.kin) and since_ns >= SHORTLY_NS
         if not self._searching.is_due(now_ns, holders) and not lost:
             return False
@@ -566,26 +550,26 @@ class ProcessFamily:
             self.related[pid].join(kin=pid in kin)
 
     def forget_related(self) -> None:
-        """Remove kin and strangers, and schedule a new search."""
+        """Remove kin and strangers; schedule a new search."""
         self._adopt_related(set(), set())
         self._searching = RefreshSchedule()
 
     @property
     def kin(self) -> set[int]:
-        """Related processes that are no strangers."""
+        """Related processes that belong to the job."""
         return {pid for pid, process in self.related.items() if process.stranger is None}
 
     def take_ended(self, children_ns: int) -> int:
-        """The part of parents' `children_ns` of CPU time that was counted before children ended.
+        """The part of parents' `children_ns` that was counted before the children ended.
 
-        The remaining balance is halved at each call, as a parent may reap late, or never.
+        The balance is halved at each call, as a parent may reap late, or never.
         """
         counted_ns = min(self._ended_ns, children_ns)
         self._ended_ns = (self._ended_ns - counted_ns) // 2
         return counted_ns
 
     def in_the_job(self, idle: float) -> list[FeederProcess]:
-        """The kin, and strangers whose work, not the network, delays responses."""
+        """The kin, and strangers that work."""
         related = self.related.values()
         return [
             process
@@ -604,7 +588,7 @@ class ProcessFamily:
         for pid in (processes.keys() - pids) | gone:
             process = processes.pop(pid)
             if processes is self.workers:
-                # Its parent's counters will include this time.
+                # Its parent will count this time.
                 self._ended_ns += process.used_ns
             process.close()
         new = pids - processes.keys()

@@ -1,4 +1,4 @@
-"""Resource use of one GPU's feeders, second by second: CPU time, file data, memory, traffic."""
+"""Resources used by one GPU's feeders: CPU time, file data, memory, traffic."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from gpu_bottleneck_exporter.schedule import SHORTLY_NS, Every
 class Handovers:
     """Tells loader workers from loggers and trackers by their write calls while the GPU idles.
 
-    A worker writes each batch to a pipe, and loads with reads and receives: `syscw` of
-    /proc/PID/io follows the number of its batches.
+    A worker writes batches to pipes, and loads with reads and receives: see `syscw` in
+    /proc/PID/io.
     """
 
     def __init__(self) -> None:
@@ -41,22 +41,22 @@ class Handovers:
         self._readings: Counter[int] = Counter()
 
     def note(self, worker: int, calls: int) -> None:
-        """Add the write `calls` of a worker since the last reading."""
+        """Add a worker's write `calls`."""
         self._calls[worker] += calls
         self._readings[worker] += 1
-        # Halves the weight of all but the last minute or so of eight workers.
+        # About the last minute of eight workers.
         if self._readings.total() > 320:  # noqa: PLR2004
             self._calls, self._readings = _halved(self._calls), _halved(self._readings)
 
     def forget(self) -> None:
-        """Reset: other workers feed the GPU now."""
+        """Reset, as workers have changed."""
         self._calls.clear()
         self._readings.clear()
 
     def idlers(self) -> int:
-        """Number of processes that write too rarely to hand batches over."""
+        """Number of processes that write too rarely to hand over batches."""
         least = NEGLIGIBLE * max(self._calls.values(), default=0)
-        # Five readings, as a batch may take longer than one interval.
+        # A batch may take several intervals.
         judged = (pid for pid, readings in self._readings.items() if readings >= 5)  # noqa: PLR2004
         return sum(self._calls[pid] < least for pid in judged)
 
@@ -66,26 +66,26 @@ def _halved(counts: Counter[int]) -> Counter[int]:
 
 
 class SocketTraffic:
-    """Bytes that a job's connections moved while its GPU idled. Not thread-safe.
+    """Bytes moved by a job's connections while its GPU idled. Not thread-safe.
 
-    Adds up counters of deep probes, for jobs that share a network namespace with others. A shared
-    connection counts once; a closed one remains in the sum.
+    From deep probes, for jobs that share a network namespace. A shared connection counts once; a
+    closed one remains in the sum.
     """
 
     def __init__(self) -> None:
         self._known = False
         self._moved_bytes = 0
         self._last: dict[int, int] | None = None
-        """Bytes by socket at the last reading; None: the next one sets the baseline."""
+        """Bytes by socket; None: the next reading is the baseline."""
         self._sampling = Every(SHORTLY_NS)
 
     @property
     def moved_bytes(self) -> int | None:
-        """Bytes received and sent; None unless all connections are known."""
+        """Bytes received and sent; None if connections are unknown."""
         return self._moved_bytes if self._known else None
 
     def advance(self, processes: Collection[FeederProcess], now_ns: int, *, whole: bool) -> None:
-        """Add the bytes that `processes` moved; `whole`: whether these are the whole job."""
+        """Add traffic of `processes`; `whole`: whether these are the whole job."""
         if not self._sampling.is_due(now_ns):
             return
         readings = [_moved(process) for process in processes]
@@ -104,7 +104,7 @@ class SocketTraffic:
             self._last = {**before, **now} if len(before) < MAX_CACHE_ENTRIES else now
 
     def pause(self) -> None:
-        """Exclude the bytes up to the next reading: the GPU works, and sockets are not read."""
+        """Exclude traffic up to the next reading, as the GPU works."""
         self._last = None
 
 
@@ -114,23 +114,22 @@ def _moved(process: FeederProcess) -> Mapping[int, int] | None:
 
 
 _MAX_WALKED_BYTES = 2 * 2**30
-"""Resident memory above which smaps_rollup, a walk over all pages, is too slow."""
+"""Resident bytes above which smaps_rollup, a walk over all pages, is too slow."""
 
 
 def private_bytes(proc: Path, pid: int) -> float | None:
-    """Private memory of a process (/proc/PID/smaps_rollup); None if unreadable.
+    """Private memory of a process; None if unreadable.
 
-    An upper bound for a large one: resident memory without files and shared memory, but with the
-    pages that it still shares with the process that forked it.
+    An upper bound for large ones, which includes pages shared with the process that forked it.
     """
     folder = f"{proc}/{living_thread(proc, pid)}"
     fields = parse_numbers(read(f"{folder}/statm") or "") or []
-    # Size, resident, shared, in pages; all zero for a process that has ended.
+    # Pages; all zero once the process has ended.
     if len(fields) < 3 or not fields[1]:  # noqa: PLR2004
         return None
     resident, shared = fields[1] * PAGE_BYTES, fields[2] * PAGE_BYTES
     walk = partial(read, f"{folder}/smaps_rollup")
-    # In a helper thread: the walk may wait forever for the lock of the process's memory.
+    # In a helper thread: the lock of the memory may be held forever.
     if resident <= _MAX_WALKED_BYTES and (text := memory_reads.call(pid, walk)):
         sizes = re.findall(r"^Private_\w+:\s+(\d+) kB$", text, re.MULTILINE)
         return float(sum(map(int, sizes)) * 1024)
@@ -138,9 +137,9 @@ def private_bytes(proc: Path, pid: int) -> float | None:
 
 
 def free_bytes(groups: frozenset[Cgroup], available: float | None) -> float | None:
-    """Bytes that a job can still allocate: `available` on the machine, or less by its limits.
+    """Bytes that a job can still allocate, by its limits and `available` on the machine.
 
-    Inactive page cache counts as free (memory.stat's inactive_file, as in the kubelet).
+    Inactive page cache counts as free, as in the kubelet.
     """
     left = [] if available is None else [available]
     for group in groups:
@@ -158,18 +157,17 @@ class CounterReader:
         self.handovers = Handovers()
         self._family = family
         self._cgroups: dict[Cgroup, CgroupCounters] = {}
-        """The mains' control groups, as last read."""
         self._turn = 0
         self.busiest_thread = ""
-        """Name of the main's loading thread with the most CPU time in the last second."""
+        """Name of the main's loading thread with the most CPU time."""
 
     @property
     def cgroups(self) -> frozenset[Cgroup]:
-        """The control groups of the mains."""
+        """The mains' control groups."""
         return frozenset(self._cgroups)
 
     def adopt_cgroups(self, groups: Iterable[Cgroup]) -> None:
-        """Set the control groups of the mains; present ones retain their counters."""
+        """Set the mains' control groups; present ones retain their counters."""
         before = self._cgroups
         self._cgroups = {
             group: before.get(group) or _cgroup_counters(group, CgroupCounters())
@@ -223,10 +221,10 @@ class CounterReader:
         return [*self._family.workers.values()][self._turn % rounds :: rounds]
 
     def _add_threads(self, used: dict[str, Counters]) -> None:
-        """Add the resources of threads that deep probes counted.
+        """Add the threads that deep probes counted.
 
-        Threads of mains load, or launch kernels as the first thread does. Those of other processes
-        add delays only: the process's CPU time includes theirs.
+        Threads of mains load or launch kernels. Others add delays only, as the process's CPU time
+        includes theirs.
         """
         threads = [
             (deep.launches_elsewhere or thread.name.startswith(LAUNCHES), thread)
@@ -262,7 +260,7 @@ class CounterReader:
     def _add_children(self, used: dict[str, Counters], elapsed_ns: int) -> None:
         """Add the CPU time of ended children that was not counted while they ran.
 
-        The kernel adds the CPU time of an ended worker's whole life to its parent's counter.
+        The kernel adds a child's whole life to its parent's counter.
         """
         counted_ns = self._family.take_ended(used[Role.MAIN].children_ns)
         for role, counters in used.items():
@@ -272,13 +270,12 @@ class CounterReader:
 
 
 def _drained(processes: Iterable[FeederProcess]) -> Iterator[tuple[DeepProbe, ThreadUsage]]:
-    """Resources of the processes' threads, each with the deep probe that counted them."""
     probes = (process.deep for process in processes if process.deep)
     return ((deep, thread) for deep in probes for thread in deep.drain_used())
 
 
 def _count(processes: Iterable[FeederProcess]) -> tuple[dict[FeederProcess, Counters], bool]:
-    """Resources that each process used since its last reading; whether none has ended."""
+    """Resources since the last reading; whether all processes run."""
     used = {process: process.count() for process in processes}
     return {
         process: counters for process, counters in used.items() if counters is not None
@@ -291,6 +288,6 @@ def _accounted(process: FeederProcess, used: Counters, now_ns: int, piped: int =
 
 
 def _cgroup_counters(group: Cgroup, before: CgroupCounters) -> CgroupCounters:
-    """The counters of `group`; unreadable ones as they were `before`."""
+    """The counters of `group`; unreadable ones as `before`."""
     now = {name: getattr(group.counters, name) for name in CgroupCounters._fields}
     return before._replace(**{name: value for name, value in now.items() if value is not None})

@@ -1,4 +1,4 @@
-"""Processes in /proc: counters, identity, wait channels, descendants."""
+"""Processes in /proc."""
 
 from __future__ import annotations
 
@@ -31,38 +31,37 @@ from gpu_bottleneck_exporter.host.files import (
 from gpu_bottleneck_exporter.host.waits import UNINTERRUPTIBLE_STATES, Wait, asleep_in, wait_of
 
 MAX_PROCESSES = 16_384
-"""Processes that are read, of the machine or below one root: half of the default kernel.pid_max."""
+"""Processes read, of the machine or below a root: half of the default kernel.pid_max."""
 Started = tuple[int, int | None]
-"""A process: its pid, and its start in clock ticks since boot, as pids are reused."""
+"""Pid and start in clock ticks since boot; unique, unlike the pid."""
 Children = tuple[list[int], bool]
-"""Pids of a process's children, and whether the list is complete."""
+"""Pids of a process's children, and whether these are all."""
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-"""Clock tick, the unit of times in /proc/PID/stat."""
+"""Unit of times in /proc/PID/stat."""
 
 
 class Stat(NamedTuple):
-    """/proc/PID/stat: times in ns of the whole thread group, ended threads included."""
+    """/proc/PID/stat; times of the whole thread group, ended threads included."""
 
     state: str
     parent: int
     started_ticks: int
-    """Start time in clock ticks since boot; with the pid, it is unique."""
     user_ns: int
     system_ns: int
     major_faults: int
     threads: int
     children_ns: int = 0
-    """CPU time of reaped children, including their own children."""
+    """CPU time of reaped children and their descendants."""
     session: int = 0
 
     @property
     def ended(self) -> bool:
-        """Whether all threads have ended: `state` is the first one's only."""
+        """Whether all threads have ended; `state` is the first one's."""
         return wait_of(self.state, None) is Wait.GONE and self.threads <= 1
 
     @property
     def leaderless(self) -> bool:
-        """Whether its first thread has ended (pthread_exit in main) and others live."""
+        """Whether only the first thread has ended (pthread_exit in main)."""
         return wait_of(self.state, None) is Wait.GONE and self.threads > 1
 
 
@@ -70,22 +69,20 @@ class Io(NamedTuple):
     """/proc/PID/io."""
 
     read_bytes: int
-    """Bytes read from storage."""
     written_bytes: int
-    """Bytes written to storage."""
     read_chars: int
-    """Bytes read from files or pipes, page cache included, sockets excluded."""
+    """Bytes from files or pipes, page cache included, sockets excluded."""
     write_chars: int
-    """Bytes written to files or pipes, page cache included."""
+    """Bytes to files or pipes, page cache included."""
     write_calls: int
-    """Number of write calls on files and pipes; sends on sockets do not count."""
+    """Write calls on files and pipes, not sends on sockets."""
 
 
 @none_if_malformed
 def parse_stat(text: str | bytes | None) -> Stat:
-    """Parse the text of a stat file; None if it is not one."""
+    """Parse a stat file; None if invalid."""
     text = text.encode() if isinstance(text, str) else text or b""
-    # From the third field of proc_pid_stat(5) on: the command may contain spaces and parentheses.
+    # From field 3 of proc_pid_stat(5) on: the command may contain spaces and parentheses.
     fields = text[text.rindex(b")") + 2 :].split(None, 20)
     return Stat(
         state=fields[0].decode(),
@@ -112,14 +109,13 @@ class ThreadTimes(NamedTuple):
     """Times in /proc/PID/task/TID/stat."""
 
     system_ns: int
-    """CPU time in the kernel."""
     disk_ns: int
-    """Block I/O delay; 0 unless the kernel counts it (kernel.task_delayacct)."""
+    """Block I/O delay; 0 without kernel.task_delayacct."""
 
 
 @none_if_malformed
 def parse_thread_times(text: bytes | None) -> ThreadTimes:
-    """Parse the text of a thread's stat file; None if it is not one."""
+    """Parse a thread's stat file; None if invalid."""
     _, _, after = (text or b"").rpartition(b") ")
     fields = after.split(None, 40)
     return ThreadTimes(system_ns=int(fields[12]) * TICK_NS, disk_ns=int(fields[39]) * TICK_NS)
@@ -127,57 +123,57 @@ def parse_thread_times(text: bytes | None) -> ThreadTimes:
 
 @none_if_malformed
 def parse_schedstat(text: bytes | None) -> tuple[int, int, int]:
-    """Nanoseconds on a CPU and of run-queue delay, and number of time slices."""
+    """Nanoseconds on a CPU and of run-queue delay; number of time slices."""
     cpu, queue, times = (text or b"").split()
     return int(cpu), int(queue), int(times)
 
 
 def stat_of(proc: Path, pid: int) -> Stat | None:
-    """/proc/PID/stat; None if the process has ended (`has_ended`) or does not answer."""
+    """/proc/PID/stat; None if the process has ended or does not answer."""
     return parse_stat(stat_text(proc, pid))
 
 
 def stat_text(proc: Path, pid: int) -> str | None:
     """The text of /proc/PID/stat.
 
-    Read in a helper thread: since Linux 6.18 it waits for exec_update_lock, which an execve holds
-    while it closes descriptors, forever if a file system does not answer.
+    In a helper thread: since Linux 6.18 it waits for exec_update_lock, which an execve holds while
+    it closes descriptors, forever if a file system does not answer.
     """
     return proc_reads.call(pid, lambda: read(f"{proc}/{pid}/stat"))
 
 
 def has_ended(proc: Path, pid: int) -> bool:
-    """Whether process `pid` has ended, by its folder, which waits for no execve."""
+    """Whether process `pid` has ended; waits for no execve."""
     return not os.path.lexists(f"{proc}/{pid}")
 
 
 def parent_of(proc: Path, pid: int) -> int:
-    """Parent of a process, 0 if it has ended; by its status, which waits for no execve."""
+    """Parent of a process, 0 if it has ended; waits for no execve."""
     match = re.search(r"^PPid:\t([0-9]{1,10})$", read(f"{proc}/{pid}/status") or "", re.MULTILINE)
     return int(match[1]) if match else 0
 
 
 def processes(proc: Path) -> list[int]:
-    """Up to `MAX_PROCESSES` pids of the machine, sorted."""
+    """Up to `MAX_PROCESSES` pids, sorted."""
     return sorted(list_numbers(proc, MAX_PROCESSES))
 
 
 def lineage(proc: Path, pid: int) -> Iterator[int]:
-    """Process `pid` and its ancestors, the nearest first."""
+    """Process `pid` and its ancestors."""
     while pid > 0:
         yield pid
         pid = parent_of(proc, pid)
 
 
 def ourselves(proc: Path) -> frozenset[int]:
-    """The exporter and its ancestors, which feed no GPU even if they share pipes with a job."""
+    """The exporter and its ancestors: no feeders, though a shell may share pipes with a job."""
     return frozenset(lineage(proc, os.getpid()))
 
 
 def living_thread(proc: Path, pid: int) -> int:
-    """The id of a living thread of process `pid`: `pid` itself unless its first thread has ended.
+    """The id of a living thread: `pid` unless its first thread has ended.
 
-    An ended first thread (pthread_exit in main) shows no memory, descriptors or mounts.
+    An ended one (pthread_exit in main) shows no memory, descriptors or mounts.
     """
 
     def lives(tid: int) -> bool:
@@ -192,7 +188,7 @@ def living_thread(proc: Path, pid: int) -> int:
 def control_groups(proc: Path, pid: int) -> str | None:
     """The text of /proc/PID/cgroup; None if the process has ended.
 
-    Under cgroup v1, an ended first thread is in the root of each hierarchy: reads a living one's.
+    Under cgroup v1, an ended first thread is in the root of each hierarchy.
     """
     text = read(f"{proc}/{pid}/cgroup")
     nested = re.findall(r"^[1-9][0-9]*:[^:]*:/(.?)", text or "", re.MULTILINE)
@@ -202,7 +198,7 @@ def control_groups(proc: Path, pid: int) -> str | None:
 
 
 def network_namespace(proc: Path, pid: int) -> int | None:
-    """Inode of a process's net/dev, which identifies its network namespace; None if it has ended.
+    """Inode of net/dev, which identifies a network namespace; None if the process has ended.
 
     /proc/PID/ns/net would take the permission to ptrace.
     """
@@ -217,12 +213,12 @@ def user_id(proc: Path, pid: int) -> str:
     """The accountable user id of a process; empty if it has ended or does not answer.
 
     The real uid, or the creator of the outermost user namespace that a user created: rootless
-    containers and fakeroot run under 65 536 other uids of their user (subuid(5)). Without the
-    permission to ptrace, each of these is a user.
+    containers run under 65 536 other uids (subuid(5)). Without the permission to ptrace, each of
+    these is a user.
     """
     uid = real_uid(read(f"{proc}/{pid}/status") or "")
     with suppress(OSError):
-        # In a helper thread, for the lock of an execve.
+        # In a helper thread, as an execve may lock it.
         path = f"{proc}/{pid}/ns/user"
         creator = proc_reads.call(pid, lambda: _creator_of_users(FileIO(path))) if uid else None
         return "" if creator is None else f"{creator or uid}"
@@ -230,10 +226,9 @@ def user_id(proc: Path, pid: int) -> str:
 
 
 def _creator_of_users(namespace: FileIO) -> int:
-    """Creator's uid of the outermost user namespace around `namespace`, within the exporter's.
+    """Creator's uid of the outermost user namespace within the exporter's; 0 if that is root.
 
-    0 in the exporter's own, or if root created it, as a kubelet does for pods with uids of their
-    own. Raises OSError.
+    A kubelet, for example, gives pods uids of their own. Raises OSError.
     """
     with namespace:
         if _are_our_users(namespace):
@@ -250,8 +245,8 @@ def _are_our_users(namespace: FileIO) -> bool:
 def is_our_network(proc: Path, pid: int) -> bool:
     """Whether the exporter's user namespace owns the network namespace of process `pid`.
 
-    Then root or a container runtime has set its addresses; after `unshare --user --net`, a user
-    can set any. False without the permission to ptrace; true without network namespaces.
+    After `unshare --user --net`, a user can set any address. False without the permission to
+    ptrace; true without network namespaces.
     """
 
     def is_ours() -> bool:
@@ -266,22 +261,22 @@ def is_our_network(proc: Path, pid: int) -> bool:
 
 
 def monotonic_start_ns(started_ticks: int) -> int:
-    """Monotonic start time of a process, from its start in ticks since boot.
+    """Monotonic start time of a process.
 
-    By CLOCK_BOOTTIME, as lxcfs rewrites /proc/uptime in LXC containers, but not /proc/PID/stat.
+    By CLOCK_BOOTTIME, as lxcfs rewrites /proc/uptime, but not /proc/PID/stat.
     """
     age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ticks * TICK_NS
     return time.monotonic_ns() - max(age_ns, 0)
 
 
 def real_uid(status: str) -> str:
-    """The real user id in `status`, a /proc/PID/status file; empty if missing."""
+    """The real user id in a /proc/PID/status file; empty if missing."""
     match = re.search(r"^Uid:\s*([0-9]{1,10})\b", status, re.MULTILINE)
     return match[1] if match else ""
 
 
 def allowed_cpus(status: str) -> frozenset[int]:
-    """The CPUs of Cpus_allowed_list in `status`, a /proc/PID/status file; empty if missing."""
+    """The CPUs of Cpus_allowed_list in a /proc/PID/status file; empty if missing."""
     match = re.search(r"^Cpus_allowed_list:\t(\S+)$", status, re.MULTILINE)
     ranges = [span.partition("-") for span in match[1].split(",")] if match else []
     return frozenset(
@@ -290,21 +285,21 @@ def allowed_cpus(status: str) -> frozenset[int]:
 
 
 def command_line(proc: Path, pid: int) -> FileText:
-    """The arguments of a process, each ended by a NUL; empty if unreadable."""
+    """The arguments, each ended by a NUL; empty if unreadable."""
     return _from_memory(proc, pid, "cmdline", MAX_TEXT_BYTES)
 
 
 def environment(proc: Path, pid: int, limit: int) -> FileText:
-    """The first `limit` bytes of a process's variables, each ended by a NUL.
+    """The first `limit` bytes of variables, each ended by a NUL; empty if unreadable.
 
-    Empty without the same user or the permission to ptrace.
+    Takes the same user or the permission to ptrace.
     """
     part = _from_memory(proc, pid, "environ", limit)
     return part if part.whole else FileText(part.text[: part.text.rfind("\0") + 1], whole=False)
 
 
 def _from_memory(proc: Path, pid: int, name: str, limit: int) -> FileText:
-    # In a helper thread: reading a process's memory may block.
+    # In a helper thread: process memory may block.
     part = memory_reads.call(pid, lambda: read_bounded(f"{proc}/{pid}/{name}", limit)) or FileText(
         "", whole=True
     )
@@ -313,7 +308,7 @@ def _from_memory(proc: Path, pid: int, name: str, limit: int) -> FileText:
 
 
 class ProcessReader:
-    """Reads process `pid` through open descriptors; a reused pid counts as ended."""
+    """Reads a process through open descriptors; a reused pid counts as ended."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         """`proc`: the host's procfs."""
@@ -329,7 +324,6 @@ class ProcessReader:
         self.driver_lock = ""
         """The last wait channel in the GPU's driver."""
         self.last: Stat | None = None
-        """The last `stat` that was read."""
         self.started_ticks: int | None = None
         first = self.stat()
         self.started_ticks = first.started_ticks if first else None
@@ -340,7 +334,7 @@ class ProcessReader:
             file.close()
 
     def stat(self) -> Stat | None:
-        """/proc/PID/stat; None if the process has ended; the same object until it changes."""
+        """/proc/PID/stat, the same object until it changes; None if the process has ended."""
         text = None if self._gone else self._stat.read()
         if text and text == self._text:
             return self.last
@@ -352,7 +346,6 @@ class ProcessReader:
         return stat
 
     def _read(self, file: KeptFile) -> bytes | None:
-        """The content of `file`; None if unreadable, or the process has ended."""
         text = None if self._gone else file.read()
         # A reopened descriptor may show another process with the same pid.
         return None if text and file.reopened and self.stat() is None else text
@@ -360,8 +353,7 @@ class ProcessReader:
     def wait(self) -> Wait:
         """The state of the first thread.
 
-        Reads the wait channel first, as it usually suffices for a sleeping thread, and this runs up
-        to ten times a second for every feeder.
+        The wait channel usually suffices: this runs ten times a second for every feeder.
         """
         channel = self._read(self._channel)
         asleep = asleep_in(channel) if channel else None
@@ -372,7 +364,7 @@ class ProcessReader:
             self._gone = True
             return Wait.GONE
         _, letter = named_state
-        # Read again, as it may have fallen asleep between the two reads.
+        # It may have fallen asleep meanwhile.
         channel = self._read(self._channel) if letter in f"S{UNINTERRUPTIBLE_STATES}" else None
         wait = wait_of(letter, channel, self._call)
         if wait is Wait.DRIVER:
@@ -382,13 +374,13 @@ class ProcessReader:
         return wait
 
     def _call(self) -> bytes | None:
-        """The system call of the first thread, by a helper thread, as an execve may lock it."""
+        """The system call of the first thread; in a helper thread, as an execve may lock it."""
         text = proc_reads.call(self.pid, lambda: read(f"{self._folder}/syscall"))
         return text.encode() if text else None
 
     @property
     def is_frozen(self) -> bool:
-        """Whether its first thread is in an uninterruptible sleep that only freezing explains."""
+        """Whether its first thread is frozen in uninterruptible sleep."""
         named_state = comm_and_state(self._read(self._stat))
         channel = self._read(self._channel) or b""
         return (
@@ -398,7 +390,7 @@ class ProcessReader:
         )
 
     def leader_ns(self) -> tuple[int, int] | None:
-        """Nanoseconds on a CPU and of run-queue delay of the first thread (schedstat)."""
+        """Nanoseconds on a CPU and of run-queue delay of the first thread."""
         times = parse_schedstat(self._read(self._schedstat))
         return times and times[:2]
 
@@ -411,23 +403,23 @@ class ProcessReader:
         return Io(read, written, *chars, _number_after(b"syscw: ", text))
 
     def command(self) -> str:
-        """The command name (comm): at most 15 characters, which the process may change."""
+        """The command name, which the process may change."""
         return (read(f"{self._folder}/comm") or "").strip()
 
 
 @none_if_malformed
 def calls_in(io: bytes | None, name: str) -> int:
-    """Number of calls `name`, `syscr` or `syscw`, in a /proc/PID/io file; None if missing."""
+    """Number of calls `syscr` or `syscw` in a /proc/PID/io file; None if missing."""
     return _number_after(f"{name}: ".encode(), io or b"")
 
 
 def _number_after(name: bytes, text: bytes) -> int:
-    """The number after the first `name`: `write_bytes: ` also ends `cancelled_write_bytes: `."""
+    """The first match: `write_bytes: ` also ends `cancelled_write_bytes: `."""
     return int(text.partition(name)[2].partition(b"\n")[0])
 
 
 class Trees(NamedTuple):
-    """Descendants by root (`of`), and the roots with incomplete descendants (`cut`)."""
+    """Descendants by root, and the roots with incomplete ones (`cut`)."""
 
     of: dict[int, set[int]]
     cut: set[int]
@@ -439,10 +431,10 @@ def trees(
     stop_at: frozenset[int],
     cached: Callable[[int], list[int] | None] = lambda _: None,
 ) -> Trees:
-    """The descendants of each root, without those in `stop_at` and their descendants.
+    """The descendants of each root, without those in `stop_at` and below.
 
-    Reads /proc/PID/task/TID/children (8 µs a thread) unless `cached` returns the children, or scans
-    /proc once on kernels without that file (CONFIG_PROC_CHILDREN).
+    Reads /proc/PID/task/TID/children (8 µs a thread) unless `cached` has the children, or scans
+    /proc once without that file (CONFIG_PROC_CHILDREN).
     """
     roots = list(roots)
     lists = (read(f"{proc}/{root}/task/{root}/children") for root in roots)
@@ -464,7 +456,7 @@ def _children(proc: Path, pid: int) -> Children:
         tasks, whole = list_names(folder, MAX_LISTED)
     except OSError:
         return [], True
-    # Each thread lists the children that it started itself.
+    # Each thread lists its own children.
     parts = [read_bounded(f"{folder}/{task}/children", MAX_TABLE_BYTES) for task in tasks]
     pids = [child for part in parts if part for child in parse_numbers(part.text) or ()]
     return pids, whole and all(part.whole for part in parts if part)

@@ -24,6 +24,7 @@ from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.unlisted import UnlistedProcesses, has_unlisted_holder
 from gpu_bottleneck_exporter.sampling.watching import (
     REFRESH_TIMEOUT_SECONDS,
+    SNAPSHOT_INTERVAL_SECONDS,
     HostSampler,
 )
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
