@@ -55,10 +55,10 @@ def long(cause: str) -> tuple[int, Split]:
     ],
 )
 def test_what_has_been_the_same_for_long_lasts(split: Split) -> None:
-    assert not after().lasts
-    assert not after((LONG // 2, split)).lasts
-    assert after((2 * LONG, split)).lasts
-    assert after((10 * LONG, split), tick_ns=SECOND_NS // 5).lasts
+    assert not after().is_steady
+    assert not after((LONG // 2, split)).is_steady
+    assert after((2 * LONG, split)).is_steady
+    assert after((10 * LONG, split), tick_ns=SECOND_NS // 5).is_steady
 
 
 @rows(
@@ -80,13 +80,13 @@ def test_what_has_been_the_same_for_long_lasts(split: Split) -> None:
     },
 )
 def test_other_causes_are_news(stretches: list[tuple[int, Split]], *, lasts: bool) -> None:
-    assert after(*stretches).lasts is lasts
+    assert after(*stretches).is_steady is lasts
 
 
 def test_other_processes_are_news() -> None:
     found = after(long(ASLEEP))
     found.restart()
-    assert not found.lasts
+    assert not found.is_steady
 
 
 def looked(

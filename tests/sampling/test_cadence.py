@@ -148,7 +148,7 @@ def test_a_gpu_that_nobody_holds_is_read_as_often_as_ever(
     board = make_board(gpus=[H100])
     uuid = board.gpus[0].record.uuid.decode()
     with reading(VirtualDriver(board), watch) as (worker,):
-        until(lambda: (feed := watch.feed(uuid)) and feed.pace.lasts, "it is idle all the time")
+        until(lambda: (feed := watch.feed(uuid)) and feed.pace.is_steady, "it is idle all the time")
         assert worker.reader.interval() == FAST.interval_seconds
 
 

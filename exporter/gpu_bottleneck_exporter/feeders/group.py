@@ -68,23 +68,23 @@ class SamplingPace:
     def __init__(self) -> None:
         self._samples: dict[str, dict[Activity, float]] = {}
         """Samples by role and activity, older ones with less weight."""
-        self._usual: dict[str, float] = {}
+        self._average: dict[str, float] = {}
         """Shares of idle time by `waiting_on`, averaged over a minute."""
-        self._lately: dict[str, float] = {}
+        self._recent: dict[str, float] = {}
         """Shares of idle time by `waiting_on`, averaged over `LATELY_NS`."""
         self._idle = False
         self._variance = _MAX_VARIANCE
         """Maximum variance of a role's shares."""
-        self._lasted_ns = 0
+        self._steady_ns = 0
 
     @property
-    def lasts(self) -> bool:
+    def is_steady(self) -> bool:
         """Whether the waits are steady."""
-        return self._lasted_ns >= LATELY_NS
+        return self._steady_ns >= LATELY_NS
 
     def pause(self, shortest: float, longest: float) -> float:
         """Seconds until the next sample."""
-        if not self.lasts:
+        if not self.is_steady:
             return shortest
         if not self._idle or not self._variance:
             return longest
@@ -95,17 +95,17 @@ class SamplingPace:
         """Add a tick: busy time, and idle time by `waiting_on`, in ns."""
         idle_ns = sum(stalls.values())
         elapsed_ns = active_ns + idle_ns
-        self._lasted_ns += elapsed_ns
+        self._steady_ns += elapsed_ns
         self._idle = idle_ns > MIN_IDLE_SHARE * elapsed_ns
         if self._idle:
             shares = {wait: ns / idle_ns for wait, ns in stalls.items()}
             # Weighted by idle time, as few samples vary by chance.
-            self._lately = _nearer(self._lately, shares, idle_ns / LATELY_NS)
-            if _distance(self._lately, self._usual) > MAJORITY:
+            self._recent = _nearer(self._recent, shares, idle_ns / LATELY_NS)
+            if _distance(self._recent, self._average) > MAJORITY:
                 # Partly, so that alternating waits become usual.
-                self._usual = _nearer(self._usual, self._lately, MAJORITY)
+                self._average = _nearer(self._average, self._recent, MAJORITY)
                 self.restart()
-            self._usual = _nearer(self._usual, shares, idle_ns / LONG_NS)
+            self._average = _nearer(self._average, shares, idle_ns / LONG_NS)
 
     def note_samples(self, second: Bucket) -> None:
         """Add samples, except of run time, which the kernel counts."""
@@ -129,7 +129,7 @@ class SamplingPace:
 
     def restart(self) -> None:
         """Return to the full rate."""
-        self._lasted_ns, self._variance = 0, _MAX_VARIANCE
+        self._steady_ns, self._variance = 0, _MAX_VARIANCE
         self._samples = {}  # a new one, as the other thread may iterate over it
 
 
@@ -258,10 +258,10 @@ class FeederGroup:
 
     def adopt(self, tree: ProcessTree) -> None:
         """Adopt a discovered tree."""
-        self.holders, started_before = tree.holders, bool(self.mains)
-        came, started = self.family.adopt(tree)
-        self.worker_starts += started if started_before else 0
-        if came or started:
+        self.holders, had_mains = tree.holders, bool(self.mains)
+        new_mains, new_workers = self.family.adopt(tree)
+        self.worker_starts += new_workers if had_mains else 0
+        if new_mains or new_workers:
             self.pace.restart()
             self.counters.handovers.forget()
         # A runtime may move a process into its control group after its start.

@@ -48,7 +48,7 @@ class KinFinder:
         self._groups = groups or Groups(proc)
         self._proc = proc
         self._holders = frozenset(holders)
-        self._never = ourselves(proc)
+        self._excluded = ourselves(proc)
         self._stat = cache(partial(stat_of, proc))
         self._links_of = cache(partial(links, proc))
         self._ends_of = cache(partial(_ends_of, proc))
@@ -64,7 +64,7 @@ class KinFinder:
         kin |= self._siblings(pid, stat, {pid, *own, *ancestors})
         if unit:
             kin |= self._in_unit(pid, unit, {pid, *own, *kin})
-        kin -= self._never
+        kin -= self._excluded
         return kin.difference(sorted(kin - {stat.parent})[MAX_RELATED:])
 
     def _ancestors(self, stat: Stat, unit: str) -> Iterator[int]:
@@ -158,12 +158,12 @@ class StrangerFinder:
     def __init__(self, proc: Path) -> None:
         """`proc`: our own procfs."""
         self._proc = proc
-        self._never = ourselves(proc) | {1}
+        self._excluded = ourselves(proc) | {1}
         self._networks = TcpNetworks(proc)
         self._due_ns = self._pause_ns = 0
         self._awaited: dict[FeederGroup, dict[End, int]] = {}
         """Time of the last sample of each awaited end, by idle GPU."""
-        self._opposite: dict[tuple[object, ...], set[End]] = {}
+        self._end_cache: dict[tuple[object, ...], set[End]] = {}
         """Cached other ends, by process and connections."""
         self._clearing = Every(LONG_NS)
         self._results: dict[End, _SearchResult] = {}
@@ -179,8 +179,8 @@ class StrangerFinder:
         self._awaited = {feed: self._awaited[feed] for feed in idle if feed in self._awaited}
         if not self._awaited.keys() >= {*unexplained}:
             self._pause_ns, self._due_ns = _MIN_SEARCH_INTERVAL_NS, min(self._due_ns, now_ns)
-        lonely = all(feed.lacks_clients for feed in unexplained)
-        if not unexplained or now_ns < self._due_ns + lonely * OFTEN_NS:
+        without_clients = all(feed.lacks_clients for feed in unexplained)
+        if not unexplained or now_ns < self._due_ns + without_clients * OFTEN_NS:
             return False
         self._due_ns = now_ns + self._pause_ns
         self._pause_ns = min(self._pause_ns * 5 // 4, OFTEN_NS)
@@ -192,7 +192,7 @@ class StrangerFinder:
         """The strangers, without `holders` and their descendants. Raises FileLimitError."""
         self._networks.refresh(now_ns)
         if self._clearing.is_due(now_ns):
-            self._opposite.clear()
+            self._end_cache.clear()
         self._awaited |= {feed: self._recently_awaited(feed, now_ns) for feed in feeds}
         ends = set().union(*self._awaited.values())
         cached = ((end, self._results[end]) for end in ends & self._results.keys())
@@ -258,15 +258,15 @@ class StrangerFinder:
         if None in numbers:
             return peer_ends(self._proc, pid, numbers, self._networks)
         key = (pid, *(links or {}).values())
-        ends = self._opposite.get(key) or peer_ends(self._proc, pid, numbers, self._networks)
+        ends = self._end_cache.get(key) or peer_ends(self._proc, pid, numbers, self._networks)
         if ends:
-            self._opposite[key] = ends
+            self._end_cache[key] = ends
         return ends
 
     def _strangers(self, feed: FeederGroup, holders: set[int]) -> set[int]:
         ends = reversed(self._awaited[feed])
         pids = dict.fromkeys(pid for end in ends for pid in self._results[end].pids)
-        others = (pid for pid in pids if pid not in self._never and feed.is_stranger(pid))
+        others = (pid for pid in pids if pid not in self._excluded and feed.is_stranger(pid))
         # A rank's workers inherit its connections to other ranks.
         apart = (pid for pid in others if holders.isdisjoint(lineage(self._proc, pid)))
         return set(islice(apart, MAX_RELATED))

@@ -116,7 +116,7 @@ class DeeplyProbed:
 
     def __init__(self) -> None:
         self.members: list[FeederProcess] = []
-        self._turns = RoundRobin()
+        self._rotation = RoundRobin()
         self._choosing = Every(OFTEN_NS)
 
     def choose_from(self, crowd: Mapping[int, FeederProcess], now_ns: int) -> None:
@@ -126,7 +126,10 @@ class DeeplyProbed:
             return
         self.members = [process for process in self.members if crowd.get(process.pid) is process]
         if self._choosing.is_due(now_ns) or len(self.members) < MAX_DEEPLY_PROBED // 2:
-            before, self.members = self.members, self._turns.take(MAX_DEEPLY_PROBED, crowd.values())
+            before, self.members = (
+                self.members,
+                self._rotation.take(MAX_DEEPLY_PROBED, crowd.values()),
+            )
             for dropped in {*before}.difference(self.members):
                 dropped.close_deep()
 
@@ -282,14 +285,12 @@ class HelperFinder:
         self._known = {} if crowded else {pid: programs.get(pid) or _Program() for pid in workers}
         self._inspect(mains, time.monotonic_ns())
         self.undecided = False
-        judged = {
-            pid: channels.channels for pid, channels in self._known.items() if channels.channels
-        }
+        judged = {pid: program.channels for pid, program in self._known.items() if program.channels}
         helpers = {pid for pid, channels in judged.items() if not self._hands_over(channels, mains)}
-        ending = {pid for pid in helpers if _is_awaited(pid, judged[pid], mains)}
-        while below := {pid for pid in helpers - ending if judged[pid].parent in ending}:
-            ending |= below
-        helpers -= ending
+        awaited = {pid for pid in helpers if _is_awaited(pid, judged[pid], mains)}
+        while below := {pid for pid in helpers - awaited if judged[pid].parent in awaited}:
+            awaited |= below
+        helpers -= awaited
         while feeding := {
             pid for pid in helpers if judged[pid].to_others & judged.keys() - helpers
         }:
@@ -458,13 +459,13 @@ class ProcessFamily:
         """Adopt a discovered tree. Returns the numbers of new mains and workers."""
         self.whole, self.share = tree.whole, tree.share
         self.known = frozenset(tree.others | tree.workers)
-        came = self._replace(self.mains, tree.mains)
+        new_mains = self._replace(self.mains, tree.mains)
         self.waits = {pid: self.waits.get(pid) or Waits() for pid in self.mains}
         before = {
             pid for pid, process in self.workers.items() if not process.gone
         } | self.unfollowed
         self._follow(tree.workers)
-        return came, len((self.workers.keys() | self.unfollowed) - before)
+        return new_mains, len((self.workers.keys() | self.unfollowed) - before)
 
     def _follow(self, workers: AbstractSet[int]) -> None:
         followed = chosen(workers, [*self.workers, *self._auxiliary], self.share.followed)

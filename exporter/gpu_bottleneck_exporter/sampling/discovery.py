@@ -35,7 +35,7 @@ class Discovery:
     ) -> None:
         """`units` map control groups to jobs; `isolated` contains the failure of a step."""
         self._proc = settings.procfs
-        self._we = ourselves(self._proc)
+        self._own_pids = ourselves(self._proc)
         """The exporter and its ancestors, such as a notebook that holds a GPU."""
         self.strangers = StrangerFinder(self._proc)
         self.connected = same_pids(self._proc)
@@ -78,8 +78,9 @@ class Discovery:
             gpu_mains = running.intersection(holders[uuid].pids or ())
             tree = ProcessTree(
                 gpu_mains,
-                {worker for pid in gpu_mains for worker in descendants.of.get(pid, ())} - self._we,
-                mains | self._we,
+                {worker for pid in gpu_mains for worker in descendants.of.get(pid, ())}
+                - self._own_pids,
+                mains | self._own_pids,
                 holders[uuid],
                 whole=gpu_mains.isdisjoint(descendants.cut),
                 share=share_of(len(holders)),

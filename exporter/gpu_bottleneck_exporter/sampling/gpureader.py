@@ -209,7 +209,7 @@ class GpuReader:
         # On an unallocated GPU, notice short-lived processes.
         if (
             feed is None
-            or not feed.pace.lasts
+            or not feed.pace.is_steady
             or ledger.holders(time.monotonic_ns()) == frozenset()
         ):
             return usual

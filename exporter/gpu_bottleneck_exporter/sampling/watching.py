@@ -353,7 +353,7 @@ class HostSampler:
         """
         stale, answering = False, {u: feed for u, feed in self._feeds.items() if not self._hangs(u)}
         feeds = answering.values()
-        awake = {
+        ready = {
             uuid: feed for uuid, feed in answering.items() if now >= self._gpus[uuid].rests_until
         }
         self._mains_only = not self._mains_only
@@ -363,25 +363,25 @@ class HostSampler:
         )
         children = self._checking_children.is_due(now)
         now_ns, cpu = time.monotonic_ns(), _cpu_seconds()
-        soon = (
+        horizon = (
             now + self._shortest_pause() / 2
         )  # feeders due by then would otherwise wait for two pauses
-        closing = {
-            feed for feed in awake.values() if self._is_count_due(feed, now_ns, publishes=publishes)
+        counting = {
+            feed for feed in ready.values() if self._is_count_due(feed, now_ns, publishes=publishes)
         }
-        if closing:
+        if counting:
             with self._isolated("reading the control groups"):
                 self._cgroups.read_counters()
-        for uuid, feed in awake.items():
+        for uuid, feed in ready.items():
             step, gpu = "watching the feeders", self._gpus[uuid]
             began_ns = time.monotonic_ns()
             gpu.pause = feed.pace.pause(self._step, COUNTER_INTERVAL_SECONDS)
-            lively = gpu.pause <= self._step
+            at_full_rate = gpu.pause <= self._step
             self._reading = uuid, began_ns
             try:
-                if lively or soon >= gpu.sample_from:
+                if at_full_rate or horizon >= gpu.sample_from:
                     gpu.sample_from = now + jitter * gpu.pause
-                    mains_only = lively and self._mains_only
+                    mains_only = at_full_rate and self._mains_only
                     stale |= not feed.sample(
                         time.monotonic_ns(),
                         self._connections.get(uuid, UNCONNECTED),
@@ -390,12 +390,12 @@ class HostSampler:
                     )
                 stale |= children and feed.family.is_outdated()
                 stale |= self._discovery.lacks_kin(feed, time.monotonic_ns())
-                if feed in closing:
+                if feed in counting:
                     stale |= not feed.advance(time.monotonic_ns())
             except Exception as error:  # noqa: BLE001 - other jobs are still sampled
                 self._throttle.log_fault(step, error, uuid=uuid)
             else:
-                if feed in closing:  # a pass without counters may hide a failure
+                if feed in counting:  # a pass without counters may hide a failure
                     self._throttle.log_fault(step, None, uuid=uuid)
             self._returned()
             seconds = (time.monotonic_ns() - began_ns) / 1e9
@@ -423,7 +423,7 @@ class HostSampler:
     def _is_count_due(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
         """Whether counters are due, at intervals of at least half a second."""
         seconds = (now_ns - (feed.last_count_ns or 0)) / 1e9
-        due = not feed.pace.lasts and seconds >= COUNTER_INTERVAL_SECONDS - self._step / 2
+        due = not feed.pace.is_steady and seconds >= COUNTER_INTERVAL_SECONDS - self._step / 2
         return due or (publishes and seconds >= COUNTER_INTERVAL_SECONDS / 2)
 
     def _discover(self) -> None:
@@ -439,7 +439,7 @@ class HostSampler:
         feeds = self._discovery.discover(holders, before, left_out) | left_out
         for uuid in feeds.keys() - self._gpus.keys():
             self._gpus[uuid] = _GpuState(FeedingReader(self._networks, self._owners))
-        for gpu in (self._gpus[uuid] for uuid, feed in feeds.items() if not feed.pace.lasts):
+        for gpu in (self._gpus[uuid] for uuid, feed in feeds.items() if not feed.pace.is_steady):
             gpu.pause, gpu.sample_from = self._step, 0.0
         self._feeds = feeds
         for uuid in before.keys() - holders.keys():
