@@ -169,8 +169,8 @@ def test_programs_that_ended_are_forgotten() -> None:
     assert grown < 100_000
     for _ in range(MIN_WAIT_SAMPLES):
         waits.note(child_token(7))
-    assert waits.are_for(7)
-    assert not waits.are_for(8)
+    assert waits.include_exit_of(7)
+    assert not waits.include_exit_of(8)
 
 
 WAITS = "def waits():\n while True: wait()\nnamed('waits', waits)"

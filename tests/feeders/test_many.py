@@ -16,7 +16,12 @@ from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders import tree
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
-from gpu_bottleneck_exporter.feeders.tree import DeeplyProbed, SamplingBudget, chosen, share_of
+from gpu_bottleneck_exporter.feeders.tree import (
+    DeeplyProbed,
+    SamplingBudget,
+    budget_of,
+    select_workers,
+)
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
@@ -203,27 +208,27 @@ def test_of_many_sockets_the_one_that_is_asked_is_seen() -> None:
 
 
 def test_shares_are_of_what_is_spent_in_all() -> None:
-    assert share_of(0) == share_of(1) == tree.FULL_BUDGET
-    assert share_of(8) == SamplingBudget(1024, 64)
-    assert sum(share_of(16)) <= sum(tree.FULL_BUDGET) / 16
+    assert budget_of(0) == budget_of(1) == tree.FULL_BUDGET
+    assert budget_of(8) == SamplingBudget(1024, 64)
+    assert sum(budget_of(16)) <= sum(tree.FULL_BUDGET) / 16
 
 
 @pytest.mark.parametrize(
     ("workers", "rounds"), [(0, 1), (4, 1), (5, 2), (128, 2), (129, 3), (1024, 16)]
 )
 def test_how_often_so_many_are_read(workers: int, rounds: int) -> None:
-    assert share_of(8).rounds(workers) == rounds
-    assert share_of(8).is_prompt(workers) is (rounds <= 2)
+    assert budget_of(8).rounds(workers) == rounds
+    assert budget_of(8).is_prompt(workers) is (rounds <= 2)
 
 
 def test_those_that_are_followed_stay_so_and_others_are_chosen_at_random() -> None:
     everybody = set(range(1000))
-    first = chosen(everybody, [], 100)
+    first = select_workers(everybody, [], 100)
     assert len(first) == 100
-    assert chosen(everybody, first, 100) == first
-    assert chosen(everybody, list(first)[:50], 100) >= set(list(first)[:50])
-    assert chosen(everybody, [], 100) != first
-    assert chosen({1, 2}, [2, 3], 100) == {1, 2}
+    assert select_workers(everybody, first, 100) == first
+    assert select_workers(everybody, list(first)[:50], 100) >= set(list(first)[:50])
+    assert select_workers(everybody, [], 100) != first
+    assert select_workers({1, 2}, [2, 3], 100) == {1, 2}
 
 
 def test_who_has_ended_is_not_probed_deeply_any_more(tmp_path: Path) -> None:

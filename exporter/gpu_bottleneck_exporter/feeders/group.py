@@ -375,7 +375,7 @@ class FeederGroup:
     @property
     def own_ends(self) -> frozenset[Ends]:
         """Connection ends of workers and related processes."""
-        return ends_of([*self.states.probed.members, *self.family.in_the_job(1 - self._busy)])
+        return ends_of([*self.states.probed.members, *self.family.job_related(1 - self._busy)])
 
     @property
     def lacks_clients(self) -> bool:

@@ -81,14 +81,14 @@ class SamplingBudget(NamedTuple):
 FULL_BUDGET = SamplingBudget(MAX_FOLLOWED, MAX_READS_PER_TICK)
 
 
-def share_of(gpus: int) -> SamplingBudget:
+def budget_of(gpus: int) -> SamplingBudget:
     """The budget of each of `gpus` GPUs."""
     return SamplingBudget(
         MAX_FOLLOWED // max(gpus, 1), max(MAX_READS_PER_TICK // max(gpus, 1), FEW)
     )
 
 
-def chosen(workers: AbstractSet[int], current: Collection[int], limit: int) -> set[int]:
+def select_workers(workers: AbstractSet[int], current: Collection[int], limit: int) -> set[int]:
     """Up to `limit` of `workers`: the `current` ones, then others at random."""
     if len(workers) <= limit:
         return set(workers)
@@ -161,12 +161,12 @@ class Waits:
             # Without zeros, as the pids of each program accumulate.
             self._on = Counter({number: count for number, count in halves.items() if count})
 
-    def are_on(self, numbers: Collection[int]) -> bool:
+    def include(self, numbers: Collection[int]) -> bool:
         """Whether the main waits on one of `numbers`; true until enough samples."""
         count = sum(self._on[number] for number in (None, *numbers))
         return self.samples < MIN_WAIT_SAMPLES or count >= NEGLIGIBLE * self.samples
 
-    def are_for(self, child: int) -> bool:
+    def include_exit_of(self, child: int) -> bool:
         """Whether the main waits for a child's exit; false until enough samples."""
         count = sum(self._on[token] for pid in (0, child) for token in child_token(pid))
         return self.samples >= MIN_WAIT_SAMPLES and count >= NEGLIGIBLE * self.samples
@@ -312,7 +312,7 @@ class HelperFinder:
         if channels.surely:
             return True
         self.undecided |= any(waits.samples < MIN_WAIT_SAMPLES for waits, _ in to_mains)
-        return any(waits.are_on(numbers) for waits, numbers in to_mains)
+        return any(waits.include(numbers) for waits, numbers in to_mains)
 
     def _inspect(self, mains: Collection[int], now_ns: int) -> None:
         due = [pid for pid, program in self._known.items() if now_ns >= program.due_ns]
@@ -362,7 +362,7 @@ class HelperFinder:
 
 
 def _is_awaited(pid: int, channels: Channels, mains: Mapping[int, Waits]) -> bool:
-    return channels.parent in mains and mains[channels.parent].are_for(pid)
+    return channels.parent in mains and mains[channels.parent].include_exit_of(pid)
 
 
 def _joined(program: _OpenFiles, other: _OpenFiles) -> tuple[bool, frozenset[int]]:
@@ -422,7 +422,7 @@ class ProcessTree(NamedTuple):
     holders: Holders = Holders()
     whole: bool = True
     """Whether `workers` is complete."""
-    share: SamplingBudget = FULL_BUDGET
+    budget: SamplingBudget = FULL_BUDGET
 
 
 class ProcessFamily:
@@ -453,11 +453,11 @@ class ProcessFamily:
         self._auxiliary: dict[int, FeederProcess] = {}
         """Helpers, watched because a forkserver starts workers."""
         self._finder = HelperFinder(proc) if timeouts else None
-        self.share = FULL_BUDGET
+        self.budget = FULL_BUDGET
 
     def adopt(self, tree: ProcessTree) -> tuple[int, int]:
         """Adopt a discovered tree. Returns the numbers of new mains and workers."""
-        self.whole, self.share = tree.whole, tree.share
+        self.whole, self.budget = tree.whole, tree.budget
         self.known = frozenset(tree.others | tree.workers)
         new_mains = self._replace(self.mains, tree.mains)
         self.waits = {pid: self.waits.get(pid) or Waits() for pid in self.mains}
@@ -468,7 +468,7 @@ class ProcessFamily:
         return new_mains, len((self.workers.keys() | self.unfollowed) - before)
 
     def _follow(self, workers: AbstractSet[int]) -> None:
-        followed = chosen(workers, [*self.workers, *self._auxiliary], self.share.followed)
+        followed = select_workers(workers, [*self.workers, *self._auxiliary], self.budget.followed)
         self.unfollowed = frozenset(workers - followed)
         # A zombie remains a child until its parent reaps it, but is not a worker.
         followed -= {pid for pid in followed if self._is_zombie(pid)}
@@ -507,7 +507,7 @@ class ProcessFamily:
     @property
     def is_prompt(self) -> bool:
         """Whether followed workers are read as often as in a small tree."""
-        return self.share.is_prompt(len(self.workers))
+        return self.budget.is_prompt(len(self.workers))
 
     @property
     def follows_all(self) -> bool:
@@ -560,7 +560,7 @@ class ProcessFamily:
         """Related processes that belong to the job."""
         return {pid for pid, process in self.related.items() if process.stranger is None}
 
-    def take_ended(self, children_ns: int) -> int:
+    def deduct_counted(self, children_ns: int) -> int:
         """The part of parents' `children_ns` that was counted before the children ended.
 
         The balance is halved at each call, as a parent may reap late, or never.
@@ -569,7 +569,7 @@ class ProcessFamily:
         self._ended_ns = (self._ended_ns - counted_ns) // 2
         return counted_ns
 
-    def in_the_job(self, idle: float) -> list[FeederProcess]:
+    def job_related(self, idle: float) -> list[FeederProcess]:
         """The kin, and strangers that work."""
         related = self.related.values()
         return [

@@ -217,7 +217,7 @@ class CounterReader:
 
     def _workers_in_turn(self) -> list[FeederProcess]:
         self._turn += 1
-        rounds = self._family.share.rounds(len(self._family.workers))
+        rounds = self._family.budget.rounds(len(self._family.workers))
         return [*self._family.workers.values()][self._turn % rounds :: rounds]
 
     def _add_threads(self, used: dict[str, Counters]) -> None:
@@ -262,7 +262,7 @@ class CounterReader:
 
         The kernel adds a child's whole life to its parent's counter.
         """
-        counted_ns = self._family.take_ended(used[Role.MAIN].children_ns)
+        counted_ns = self._family.deduct_counted(used[Role.MAIN].children_ns)
         for role, counters in used.items():
             if counters.children_ns:
                 children_ns = counters.children_ns - (counted_ns if role == Role.MAIN else 0)

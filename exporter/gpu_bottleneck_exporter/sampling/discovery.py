@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.related import KinFinder, StrangerFinder
 from gpu_bottleneck_exporter.feeders.states import UNCONNECTED, JobConnections, ends_of
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
-from gpu_bottleneck_exporter.feeders.tree import Holders, ProcessTree, share_of
+from gpu_bottleneck_exporter.feeders.tree import Holders, ProcessTree, budget_of
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import has_ended, ourselves, stat_of, trees
 from gpu_bottleneck_exporter.host.sockets import Ends, same_pids
@@ -83,7 +83,7 @@ class Discovery:
                 mains | self._own_pids,
                 holders[uuid],
                 whole=gpu_mains.isdisjoint(descendants.cut),
-                share=share_of(len(holders)),
+                budget=budget_of(len(holders)),
             )
             with self._isolated("finding the feeders", uuid):
                 feed.adopt(tree)
