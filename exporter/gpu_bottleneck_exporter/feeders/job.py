@@ -30,7 +30,7 @@ from gpu_bottleneck_exporter.workload.ranks import COLLECTIVE, rendezvous
 GROUP = "group"
 """Kind of a job key for a rendezvous of ranks."""
 Key = tuple[str, ...]
-K = TypeVar("K", bound=Hashable)
+SumKey = TypeVar("SumKey", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +162,21 @@ class JobReading:
     """Stall time by resource and kind."""
 
 
-class Sums(Generic[K]):
+class Sums(Generic[SumKey]):
     """Monotonic sums over sources: cgroups or network namespaces."""
 
     def __init__(self) -> None:
-        self._totals: dict[K, int] = {}
-        self._last: Mapping[tuple[Hashable, K], int] = {}
+        self._totals: dict[SumKey, int] = {}
+        self._last: Mapping[tuple[Hashable, SumKey], int] = {}
 
-    def advance(self, readings: Mapping[tuple[Hashable, K], int]) -> None:
+    def advance(self, readings: Mapping[tuple[Hashable, SumKey], int]) -> None:
         """Add the counters by source and key; a new source counts from now on."""
         for (source, key), value in readings.items():
             before = self._last.get((source, key), value)
             self._totals[key] = self._totals.get(key, 0) + max(value - before, 0)
         self._last = dict(readings)
 
-    def known(self, *, sources: bool) -> dict[K, int]:
+    def known(self, *, sources: bool) -> dict[SumKey, int]:
         """The sums of present keys; all without `sources`."""
         if not sources:
             return dict(self._totals)

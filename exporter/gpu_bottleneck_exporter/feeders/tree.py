@@ -138,7 +138,7 @@ MIN_WAIT_SAMPLES = 30
 """Samples of a main, over 3 s, before a descriptor counts as never awaited."""
 _OUTPUTS = frozenset({1, 2})
 """Descriptors of stdout and stderr, which a shell shares."""
-_SHARED_MEMORY = re.compile(
+_SHARED_MAPPINGS = re.compile(
     r"^\S+ rw.s \S+ (\S+) ([1-9][0-9]*) +/(?!dev/(?!shm/|zero|hugepages/))", re.MULTILINE
 )
 """Device and inode of writable shared mappings in /proc/PID/maps, except devices'."""
@@ -251,7 +251,7 @@ class _OpenFiles:
         """Device and inode; None if unknown."""
         path = f"{self._proc}/{self.pid}/maps"
         part = memory_reads.call(self.pid, lambda: read_bounded(path, MAX_TABLE_BYTES))
-        return frozenset(_SHARED_MEMORY.findall(part.text)) if part and part.whole else None
+        return frozenset(_SHARED_MAPPINGS.findall(part.text)) if part and part.whole else None
 
 
 class _Program:

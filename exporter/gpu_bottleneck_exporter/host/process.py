@@ -30,7 +30,7 @@ from gpu_bottleneck_exporter.host.files import (
 )
 from gpu_bottleneck_exporter.host.waits import UNINTERRUPTIBLE_STATES, Wait, asleep_in, wait_of
 
-MAX_PROCESSES = 16_384
+MAX_HOST_PROCESSES = 16_384
 """Processes read, of the machine or below a root: half of the default kernel.pid_max."""
 Started = tuple[int, int | None]
 """Pid and start in clock ticks since boot; unique, unlike the pid."""
@@ -154,8 +154,8 @@ def parent_of(proc: Path, pid: int) -> int:
 
 
 def processes(proc: Path) -> list[int]:
-    """Up to `MAX_PROCESSES` pids, sorted."""
-    return sorted(list_numbers(proc, MAX_PROCESSES))
+    """Up to `MAX_HOST_PROCESSES` pids, sorted."""
+    return sorted(list_numbers(proc, MAX_HOST_PROCESSES))
 
 
 def lineage(proc: Path, pid: int) -> Iterator[int]:
@@ -475,7 +475,7 @@ def _follow(
     descendants: set[int] = set()
     pending = [root]
     whole = True
-    while pending and len(descendants) < MAX_PROCESSES:
+    while pending and len(descendants) < MAX_HOST_PROCESSES:
         pids, complete = children(pending.pop())
         whole = whole and complete
         for child in pids:

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.host.cgroup import find_group, owned_prefix, root_o
 from gpu_bottleneck_exporter.host.environment import variables
 from gpu_bottleneck_exporter.host.files import FileLimitError, read
 from gpu_bottleneck_exporter.host.process import (
-    MAX_PROCESSES,
+    MAX_HOST_PROCESSES,
     Started,
     command_line,
     control_groups,
@@ -257,7 +257,7 @@ def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
     """
     by_root = partial(root_owned_prefix, sysfs)
 
-    @lru_cache(MAX_PROCESSES)
+    @lru_cache(MAX_HOST_PROCESSES)
     def tenant(pid: int, _period: int) -> str:
         with suppress(FileLimitError):
             text = control_groups(proc, pid) or ""
