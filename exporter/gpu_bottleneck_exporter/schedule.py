@@ -1,44 +1,42 @@
-"""Something that is due every so often."""
+"""Intervals, lifetimes and back-off of everything that is due again and again."""
 
 from __future__ import annotations
 
-LATELY_NS = 10_000_000_000
-"""What is older is no news any more; the driver's ring of samples holds about as much."""
-LATELY_MS = LATELY_NS // 1_000_000
-STEADY_NS = 2_000_000_000
-"""Between two readings of gauges, and of what goes on as before: twice the usual tick."""
-SHORTLY_NS = LATELY_NS // 2
-"""Between two looks at what may change at any moment, but is dear or seldom matters."""
-OFTEN_NS, SELDOM_NS = LATELY_NS, 3 * LATELY_NS
-"""Between two readings of what hardly ever changes."""
-LONG_NS = 6 * LATELY_NS
-"""What was learned is kept for so long; who makes no progress meanwhile is stuck."""
-NEW_NS = 2 * OFTEN_NS
-FEW = 4
-"""Processes that may all be looked at each time; of more, some, or less often."""
-HALF_AS_OFTEN = 2
-"""How many times as far apart looks are at what matters less, for half the cost."""
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, LONG_NS / 1e9
-"""Between two attempts at what failed."""
+RECENT_NS = 10_000_000_000
+"""Age up to which an event counts as recent; the driver's ring of samples covers about as much."""
+RECENT_MS = RECENT_NS // 1_000_000
+GAUGE_INTERVAL_NS = 2_000_000_000
+"""Interval of gauges: twice the usual tick."""
+PROBE_INTERVAL_NS = RECENT_NS // 2
+"""Interval of probes that are expensive or rarely matter, of state that may change at any time."""
+SLOW_INTERVAL_NS, RARE_INTERVAL_NS = RECENT_NS, 3 * RECENT_NS
+"""Intervals of readings that rarely change, new and established."""
+CACHE_TTL_NS = 6 * RECENT_NS
+"""Lifetime of cached and learned state."""
+STALL_TIMEOUT_NS = CACHE_TTL_NS
+"""Time without progress after which a thread is stuck."""
+SMALL_GROUP = 4
+"""Number of processes that are all sampled in each pass."""
+SPARSE_FACTOR = 2
+"""Multiple of the usual interval for less important samples."""
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, STALL_TIMEOUT_NS / 1e9
+"""Bounds of the pause between attempts."""
 
 
 class Every:
-    """Due at the first question, and then once per interval, at the first question in it."""
+    """A timer that is due at the first call, then at the first call in each interval."""
 
     __slots__ = ("_interval", "due")  # there may be thousands of processes
 
     def __init__(self, interval: float, due: float | None = None) -> None:
-        """`interval`, in the unit of the clock that `is_due` is asked with.
-
-        `due`: when it is due first; None: at once.
-        """
+        """`interval` and `due`, the first time (None: at once), in the unit of the clock."""
         self._interval = interval
         self.due = due
 
     def is_due(self, now: float, interval: float | None = None) -> bool:
         """Whether it is due at monotonic `now`; if so, it is due again an interval later.
 
-        `interval`: from now on. Intervals that were missed are not made up for.
+        `interval` replaces the present one. Missed intervals are skipped.
         """
         self._interval = interval or self._interval
         due = now if self.due is None else self.due
@@ -49,10 +47,10 @@ class Every:
 
 
 class RefreshSchedule:
-    """A schedule for what rarely changes: often while it is new, seldom afterwards.
+    """A schedule for readings that rarely change: frequent while new, rare afterwards.
 
-    A process that has just started may still be moved to its control group or open its
-    connections; an older one hardly changes. All times are monotonic nanoseconds.
+    A new process may still be moved to its control group or open its connections. All times are
+    monotonic nanoseconds.
     """
 
     __slots__ = ("_of", "_since_ns", "due_ns")
@@ -65,23 +63,24 @@ class RefreshSchedule:
     def is_due(self, now_ns: int, of: object = None) -> bool:
         """Whether to read it at `now_ns`; if so, it is due again later.
 
-        `of`: what is read, or whose; another one than at the last question is new.
+        `of`: its identity; another one than at the last call is new.
         """
         if of != self._of:
             self._of, self._since_ns, self.due_ns = of, now_ns, now_ns
         if now_ns < self.due_ns:
             return False
-        self.due_ns = now_ns + (OFTEN_NS if now_ns - self._since_ns < NEW_NS else SELDOM_NS)
+        is_new = now_ns - self._since_ns < 2 * SLOW_INTERVAL_NS
+        self.due_ns = now_ns + (SLOW_INTERVAL_NS if is_new else RARE_INTERVAL_NS)
         return True
 
 
 class Backoff:
-    """Pauses between attempts at what fails, in seconds: each time twice as long."""
+    """Pauses between failing attempts, in seconds: each twice as long as the one before."""
 
     def __init__(self) -> None:
-        self._next = FIRST_RETRY_SECONDS
+        self._next = MIN_RETRY_SECONDS
 
     def pause(self) -> float:
-        """The next one."""
-        pause, self._next = self._next, min(2 * self._next, LONGEST_RETRY_SECONDS)
+        """The next pause."""
+        pause, self._next = self._next, min(2 * self._next, MAX_RETRY_SECONDS)
         return pause

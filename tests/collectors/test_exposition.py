@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.collectors import ALL, feeders, host, prescription
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.readings import Identity, Memory, Process, Processes, RingSample
 from gpu_bottleneck_exporter.exposition import render
-from gpu_bottleneck_exporter.exposition.render import OPENMETRICS, TEXT, Exposition
+from gpu_bottleneck_exporter.exposition.render import OPENMETRICS_TYPE, TEXT_TYPE, Exposition
 from gpu_bottleneck_exporter.feeders.job import JobReading
 from gpu_bottleneck_exporter.host.machine import MAX_DEVICES, Machine
 from gpu_bottleneck_exporter.host.signals import host_signals
@@ -65,15 +65,15 @@ def names(gpu: GpuSnapshot) -> set[str]:
 @rows(
     "accept, content_type",
     {
-        "text": ("text/plain;version=1.0.0;escaping=nonsense", TEXT),
-        "OpenMetrics": (ASKS_OPENMETRICS, OPENMETRICS),
-        "an unknown version": ("application/openmetrics-text;version=1.x;q=0.5", OPENMETRICS),
+        "text": ("text/plain;version=1.0.0;escaping=nonsense", TEXT_TYPE),
+        "OpenMetrics": (ASKS_OPENMETRICS, OPENMETRICS_TYPE),
+        "an unknown version": ("application/openmetrics-text;version=1.x;q=0.5", OPENMETRICS_TYPE),
     },
 )
 def test_the_accept_header_chooses_the_format(accept: str, content_type: str) -> None:
     body, answered = exposition(mixed_state()).render(accept)
     assert answered == content_type
-    assert body.endswith(b"# EOF\n") == (content_type == OPENMETRICS)
+    assert body.endswith(b"# EOF\n") == (content_type == OPENMETRICS_TYPE)
 
 
 def test_clients_cannot_fill_the_memory_with_versions_of_formats() -> None:
@@ -358,7 +358,7 @@ def test_a_ledgers_windows_come_out_as_a_histogram() -> None:
     ledger = GpuLedger(states.HOPPER, states.SYSTEM, tick_ns=SECOND)
     ledger.without_utilization()
     for at, busy in enumerate((0.04, 0.5, 0.5, 0.96), start=1):
-        ledger.add(at * SECOND, 5 * SECOND, readings.Activity(SECOND, graphics=busy))
+        ledger.add(at * SECOND, 5 * SECOND, readings.UnitActivity(SECOND, graphics=busy))
     gpu = ledger.snapshot(4 * SECOND)
     assert values(gpu, "gpu_window_utilization_ratio") == [1, 1, 3, 3, 3, 4, 4, 4, 2.0]
     assert values(gpu, "gpu_busy_seconds_total") == [pytest.approx(2.0)]
@@ -487,7 +487,7 @@ def test_no_more_is_kept_than_the_last_rendering_showed() -> None:
     sampler.now = DOWN
     shown.render()
     assert {labels for _, labels in shown._shown} == {(), ("0", states.HOPPER.uuid)}
-    assert {*shown._texts[TEXT]} == {s.name for s in samples(DOWN)}
+    assert {*shown._texts[TEXT_TYPE]} == {s.name for s in samples(DOWN)}
 
 
 @rows("later, series", LATER)

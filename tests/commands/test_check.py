@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.about import NO_GPU as NO_GPU_REMEDY
 from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, OF_DOWN, OF_ERRORS
-from gpu_bottleneck_exporter.driver.readings import Activity
+from gpu_bottleneck_exporter.driver.readings import UnitActivity
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.sampling.signals import _HOST_SIGNALS
 from gpu_bottleneck_exporter.sampling.worker import GpuWorker
@@ -67,7 +67,7 @@ def test_readings_that_come_late_are_waited_for(
     fast = Settings(interval_seconds=0.2)
     with sampled(fast, lambda: VirtualDriver(board), ticks=2) as sampler:
         (gpu,) = sampler.state().gpus
-    assert gpu.reading(Activity)
+    assert gpu.reading(UnitActivity)
 
 
 class Checked:

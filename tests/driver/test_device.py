@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.demo.board.create import H100, Model
 from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.driver import readings, refusals
 from gpu_bottleneck_exporter.driver.protocol import Device, DeviceLost, DriverError, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Activity, Link, Memory, Process
+from gpu_bottleneck_exporter.driver.readings import Link, Memory, Process, UnitActivity
 from support.board import GRAPHICS
 from support.children import Parent
 from support.drivers import first
@@ -375,7 +375,7 @@ def busy(rates: Mapping[str, float], **means: float) -> Work:
     return Work(**means, **{f"{name}_bytes_per_second": rate for name, rate in rates.items()})
 
 
-def activity_over(device: Device, seconds: float) -> Activity:
+def activity_over(device: Device, seconds: float) -> UnitActivity:
     device.activity()
     time.sleep(seconds)
     activity = device.activity()
@@ -383,7 +383,7 @@ def activity_over(device: Device, seconds: float) -> Activity:
     return activity
 
 
-def rates(activity: Activity) -> dict[str, float]:
+def rates(activity: UnitActivity) -> dict[str, float]:
     seconds = activity.interval_ns / 1e9
     return {name: amount / seconds for name, amount in activity.traffic_bytes.items()}
 

@@ -10,7 +10,13 @@ import pytest
 
 from gpu_bottleneck_exporter.driver import readings as kinds
 from gpu_bottleneck_exporter.driver.plausible import plausible
-from gpu_bottleneck_exporter.driver.readings import Activity, Process, Reading, Thermal, Utilization
+from gpu_bottleneck_exporter.driver.readings import (
+    Process,
+    Reading,
+    Thermal,
+    UnitActivity,
+    Utilization,
+)
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
 from support.rows import rows
 from support.states import HOPPER
@@ -25,7 +31,7 @@ def clean(reading: Reading) -> tuple[Reading, list[str]]:
 
 
 BYTES = {"pcie_receive": math.nan}
-OVER_A_SECOND: Callable[..., Reading] = partial(Activity, SECOND)
+OVER_A_SECOND: Callable[..., Reading] = partial(UnitActivity, SECOND)
 MEMORY: Callable[..., Reading] = kinds.Memory
 RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active")
 
@@ -40,7 +46,7 @@ RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active")
         "a limit": (Thermal(limits={"slowdown": 2**32}), Thermal(), "limits slowdown"),
         "a margin": (Thermal(margin=644245923), Thermal(), "margin"),
         **{
-            f"{name} of {value}": (OVER_A_SECOND(**{name: value}), Activity(SECOND), name)
+            f"{name} of {value}": (OVER_A_SECOND(**{name: value}), UnitActivity(SECOND), name)
             for name in RATIOS
             for value in (1.2, -0.2)
         },
@@ -50,11 +56,15 @@ RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active")
         },
         "power of a module": (kinds.Power(module_watts=1e9), kinds.Power(), "module_watts"),
         "video": (kinds.Video({}, {"encoder": 2**32 - 1}), kinds.Video({}), "percents encoder"),
-        "a mean": (Activity(SECOND, dram_active=math.nan), Activity(SECOND), "dram_active"),
-        "a pipe": (Activity(SECOND, pipes={"fp16": math.nan}), Activity(SECOND), "pipes fp16"),
+        "a mean": (UnitActivity(SECOND, dram_active=math.nan), UnitActivity(SECOND), "dram_active"),
+        "a pipe": (
+            UnitActivity(SECOND, pipes={"fp16": math.nan}),
+            UnitActivity(SECOND),
+            "pipes fp16",
+        ),
         "bytes": (
-            Activity(SECOND, traffic_bytes=BYTES),
-            Activity(SECOND),
+            UnitActivity(SECOND, traffic_bytes=BYTES),
+            UnitActivity(SECOND),
             "traffic_bytes pcie_receive",
         ),
         "bytes of 64 bits": (kinds.Memory(80, 2**64 - 1), kinds.Memory(80), "used_bytes"),
@@ -97,8 +107,8 @@ def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str
         "heat": (Thermal({"gpu": -(2**31)}), Thermal(), "sensors gpu"),
         "a margin": (Thermal(margin=-(2**31)), Thermal(), "margin"),
         "traffic": (
-            Activity(SECOND, traffic_bytes={"pcie_receive": -1.0}),
-            Activity(SECOND),
+            UnitActivity(SECOND, traffic_bytes={"pcie_receive": -1.0}),
+            UnitActivity(SECOND),
             "traffic_bytes pcie_receive",
         ),
     },
@@ -136,8 +146,8 @@ def test_what_can_be_passes(reading: Reading) -> None:
 
 
 def test_means_may_overshoot_a_little() -> None:
-    found = clean(Activity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
-    assert found == (Activity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0}), [])
+    found = clean(UnitActivity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
+    assert found == (UnitActivity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0}), [])
 
 
 def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
@@ -147,12 +157,14 @@ def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
         stamp += 10**6
         ring = (kinds.RingSample(stamp, 50),)
         ledger.add(second * SECOND, 5 * SECOND, Utilization(ring, ring))
-        ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5, dram_active=0.5))
+        ledger.add(
+            second * SECOND, 5 * SECOND, UnitActivity(SECOND, sm_active=0.5, dram_active=0.5)
+        )
     known = ledger.snapshot(5 * SECOND).totals
     assert known.observed_ns == 4 * SECOND
     for second in range(6, 20):  # the ring is silent, single readings fail, a metric is gone
         ledger.add(second * SECOND, 5 * SECOND, Utilization((), ()))
-        ledger.add(second * SECOND, 5 * SECOND, Activity(SECOND, sm_active=0.5))
+        ledger.add(second * SECOND, 5 * SECOND, UnitActivity(SECOND, sm_active=0.5))
     gone = ledger.snapshot(20 * SECOND).totals
     assert (gone.observed_ns, gone.memory_busy_ns, gone.last_busy_ratio) == (None, None, None)
     assert gone.window_counts == ()

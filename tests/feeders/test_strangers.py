@@ -20,7 +20,6 @@ from gpu_bottleneck_exporter.feeders.process import StrangerRecord
 from gpu_bottleneck_exporter.feeders.related import MAX_RELATED, StrangerFinder
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
-from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.programs import compiles, is_no_worker
@@ -325,27 +324,6 @@ def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path)
             lambda: not watched.look().of(Role.MAIN).by_activity.get(Activity.RUN),
             "a pool that rests is no reason",
         )
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-def test_a_family_is_asked_in_one_call_and_singly_where_that_hangs(
-    watch: Watch,
-    monkeypatch: pytest.MonkeyPatch,
-    hangs: bool,  # noqa: FBT001
-) -> None:
-    call, calls = proc_reads.call, list[int]()
-
-    def counted(pid: int, what: Callable[[], object]) -> object:
-        calls.append(pid)
-        return None if hangs and len(calls) == 1 else call(pid, what)
-
-    with program("child = os.fork()\nchild and ready(child)\nlocked()") as main:
-        feed = watch(main, worker := int(main.words[0])).feed
-        monkeypatch.setattr(proc_reads, "call", counted)
-        found = StrangerFinder(PROC)._links(feed, {main.pid: {0}, worker: {0}})
-        assert found.keys() == {main.pid, worker}
-        assert found[main.pid] == found[worker]
-        assert len(calls) == (3 if hangs else 1)
 
 
 @pytest.mark.parametrize(

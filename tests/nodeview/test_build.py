@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_bottleneck_exporter.driver.about import DOWN
-from gpu_bottleneck_exporter.driver.readings import Activity, Link, Utilization
+from gpu_bottleneck_exporter.driver.readings import Link, UnitActivity, Utilization
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import Host, Key
 from gpu_bottleneck_exporter.nodeview.wire import document, node_in
@@ -86,11 +86,11 @@ def test_a_link_is_judged_by_its_own_past_and_by_its_peers(
 
 def test_a_gpu_without_busy_time_says_so_unless_nothing_was_read() -> None:
     gpu = hopper()
-    sources = (Utilization, Activity)
+    sources = (Utilization, UnitActivity)
     blind = {kind: value for kind, value in gpu.readings.items() if kind not in sources}
     said = "the driver gives no busy time: check says why"
     assert said in (node(state(replace(gpu, readings=blind))).gpus[0].trouble or ())
-    for readings in (gpu.readings, {}, {**blind, Activity: Activity(1)}):
+    for readings in (gpu.readings, {}, {**blind, UnitActivity: UnitActivity(1)}):
         shown = node(state(replace(gpu, readings=readings))).gpus[0]
         assert said not in (shown.trouble or ())
     off = replace(state(replace(gpu, readings=blind)), collectors=frozenset({"power"}))

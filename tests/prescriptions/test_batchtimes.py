@@ -18,7 +18,7 @@ import pytest
 
 from gpu_bottleneck_exporter.host.process import stat_of
 from gpu_bottleneck_exporter.prescription.batchtimes import BatchTimes, Pair, SpreadMeter
-from gpu_bottleneck_exporter.schedule import FEW
+from gpu_bottleneck_exporter.schedule import SMALL_GROUP
 from support.waiting import eventually
 
 PROC = Path("/proc")
@@ -148,6 +148,6 @@ def test_few_pairs_are_measured_at_once_and_none_after_the_end() -> None:
     for number in range(20):
         meter.spread(Pair(ourselves, (os.getpid(), number)), time.monotonic_ns())
     names = [thread.name for thread in threading.enumerate()]
-    assert names.count("batches") == FEW
+    assert names.count("batches") == SMALL_GROUP
     meter.stop()
     eventually(lambda: not is_measuring())

@@ -34,7 +34,7 @@ TICKS = 6
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
-    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.group.LATELY_NS", 1_000_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.group.RECENT_NS", 1_000_000_000)
     watch = HostSampler(FAST, {"stall"})
     watch.start()
     yield watch

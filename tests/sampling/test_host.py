@@ -240,7 +240,7 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
 def test_nobody_waits_for_a_gpu_that_has_hung(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.discovery.LATELY_NS", 300_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.discovery.RECENT_NS", 300_000_000)
     holders = frozenset({start().pid})
     for uuid in ("hung", "waiting"):
         watch.hold(uuid, holders)

@@ -9,11 +9,11 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
     Link,
     Process,
     Processes,
     RingSample,
+    UnitActivity,
     Utilization,
     Video,
 )
@@ -27,7 +27,9 @@ SECOND = 1_000_000_000
 def test_what_the_gpu_did_is_added_up() -> None:
     ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
     for at_ns in (0, SECOND):
-        ledger.add(at_ns, SECOND, Activity(SECOND, pipes={"fp16": 0.5}, traffic_bytes={"pcie": 7}))
+        ledger.add(
+            at_ns, SECOND, UnitActivity(SECOND, pipes={"fp16": 0.5}, traffic_bytes={"pcie": 7})
+        )
     totals = ledger.snapshot(SECOND).totals
     assert (totals.pipe_ns, totals.traffic_bytes) == ({"fp16": SECOND}, {"pcie": 14})
 

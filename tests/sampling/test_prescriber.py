@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.prescriber import Prescriber, Prescribers, _setting
-from gpu_bottleneck_exporter.schedule import LATELY_NS, LONG_NS
+from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, RECENT_NS
 from support.rows import beside
 from support.states import feeding
 from support.ticks import tick
@@ -310,7 +310,7 @@ def test_the_limit_of_a_gpu_that_idled_lately_is_read_now(tmp_path: Path) -> Non
     assert limit() == 2.0
     assert limit(job=None) is None
     assert limit(idles=True) is None
-    # It idled lately until the last stretch before LATELY_NS, and counts as idle for LONG_NS.
-    stretches = (LATELY_NS // SECOND - 1) // STRETCH + LONG_NS // SECOND // STRETCH
+    # It idled lately until the last stretch before RECENT_NS, and counts as idle for CACHE_TTL_NS.
+    stretches = (RECENT_NS // SECOND - 1) // STRETCH + CACHE_TTL_NS // SECOND // STRETCH
     assert {limit() for _ in range(stretches - 1)} == {None}
     assert limit() == 2.0

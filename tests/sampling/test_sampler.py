@@ -37,7 +37,7 @@ from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import OPENING, Sampler
-from gpu_bottleneck_exporter.schedule import FIRST_RETRY_SECONDS
+from gpu_bottleneck_exporter.schedule import MIN_RETRY_SECONDS
 from gpu_bottleneck_exporter.settings import MIN_SAMPLING_INTERVAL_SECONDS, Settings
 from support import samplers
 from support.board import CALLS, Board
@@ -186,7 +186,7 @@ def until_so_many_go_on(sampler: Sampler, count: int) -> None:
 def test_mig_instances_come_and_go_and_time_is_observed_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.SLOWLY", 0.5)
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.SLOW_INTERVAL_SECONDS", 0.5)
     began_ns = time.monotonic_ns()
     board, sampler, _ = stage(mig=[(0, 3), (0, 4)])
     for enabled in (0, 1, 0):
@@ -225,7 +225,7 @@ def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
         until(lambda: len(opens) >= 4, "four attempts")
     waits = [after - before for before, after in pairwise(opens[:4])]
     # On a busy machine any of them may be longer.
-    least = [FIRST_RETRY_SECONDS * factor for factor in (1, 2, 4)]
+    least = [MIN_RETRY_SECONDS * factor for factor in (1, 2, 4)]
     assert all(wait > 0.95 * short for wait, short in zip(waits, least, strict=True)), waits
 
 
@@ -375,7 +375,7 @@ def test_a_gpu_that_answers_nothing_is_down_until_it_answers(
     opens: bool,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(schedule, "FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(schedule, "MIN_RETRY_SECONDS", 0.1)
     board, sampler, _ = stage(gpus=[H100, H100])
     until(lambda: observed(sampler, 0), "samples")
     _silence(board, code, opens=opens)

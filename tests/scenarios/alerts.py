@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_bottleneck_exporter.collectors import ALL
-from gpu_bottleneck_exporter.exposition.render import TEXT, Exposition
+from gpu_bottleneck_exporter.exposition.render import TEXT_TYPE, Exposition
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from scenarios.cases import Expected
 from scenarios.diagnoses import Diagnosis, Heard
@@ -44,7 +44,7 @@ class Listener:
     def answer(self, request: Request) -> Reply:
         """Of the endpoint."""
         shown = self._shown
-        body, kind = shown.render(request.headers["Accept"]) if shown else (b"", TEXT)
+        body, kind = shown.render(request.headers["Accept"]) if shown else (b"", TEXT_TYPE)
         return Reply(body, headers={"Content-Type": kind})
 
     @contextmanager

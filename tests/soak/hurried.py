@@ -35,7 +35,7 @@ KEPT_JOBS = 100
 _PARTS = re.compile(
     r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|gpureader|hostreader|linewatch|peers|watching|worker))\b.*"
 )
-_TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOWLY")
+_TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|SLOW_INTERVAL_SECONDS")
 _NO_WAITS = frozenset({"TICK_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
 
 

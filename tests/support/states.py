@@ -287,7 +287,7 @@ NAMES = frozenset(collector.name for collector in ALL)
 
 def hopper(identity: kinds.Identity = HOPPER) -> GpuSnapshot:
     """A GPU with every signal."""
-    readings = whole_gpu_readings() | by_type(kinds.Activity(interval_ns=1_000_000_000))
+    readings = whole_gpu_readings() | by_type(kinds.UnitActivity(interval_ns=1_000_000_000))
     gpu = snapshot(identity, with_gpm(sampled_totals()), readings)
     return replace(gpu, feeding=feeding())
 
@@ -312,7 +312,7 @@ def mig_parent() -> GpuSnapshot:
 def mig_instance() -> GpuSnapshot:
     """A MIG instance: GPM, memory and processes."""
     readings = by_type(
-        kinds.Activity(interval_ns=1_000_000_000),
+        kinds.UnitActivity(interval_ns=1_000_000_000),
         kinds.Memory(total_bytes=40 * 2**30, used_bytes=6 * 2**30, reserved_bytes=64 * 2**20),
         kinds.Processes((kinds.Process(4713),)),
     )

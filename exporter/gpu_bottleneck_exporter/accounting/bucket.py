@@ -269,7 +269,7 @@ class Bucket:
         self.runnable_ns += more.runnable_ns
         self.counted_ns += more.counted_ns
         self.awaited_threads += more.awaited_threads
-        if more.reasons:  # mostly empty
+        if more.reasons:  # usually empty
             add_up(self.reasons, more.reasons)
         if more.places:
             add_up(self.places, more.places)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.sampling.collector import (
-    SLOWLY,
-    UNHURRIEDLY,
+    GAUGE_INTERVAL_SECONDS,
+    SLOW_INTERVAL_SECONDS,
     Table,
     collector,
     counter,
@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.sampling.collector import (
     seconds_by,
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.schedule import SELDOM_NS
+from gpu_bottleneck_exporter.schedule import RARE_INTERVAL_NS
 
 
 def used_bytes(gpu: GpuSnapshot) -> int | None:
@@ -233,31 +233,49 @@ _LINK: Table[readings.Link] = {
 
 INFO = collector("info", _INFO, lambda gpu: (gpu.identity, gpu.system))
 PROCESSES = collector(
-    "processes", _PROCESSES, latest(readings.Processes), lambda one: one.processes(), SLOWLY
+    "processes",
+    _PROCESSES,
+    latest(readings.Processes),
+    lambda one: one.processes(),
+    SLOW_INTERVAL_SECONDS,
 )
 _ON_DEMAND = (
-    collector("power", _POWER, latest(readings.Power), lambda one: one.power(), UNHURRIEDLY),
     collector(
-        "thermal", _THERMAL, latest(readings.Thermal), lambda one: one.thermal(), UNHURRIEDLY
+        "power", _POWER, latest(readings.Power), lambda one: one.power(), GAUGE_INTERVAL_SECONDS
     ),
-    collector("clocks", _CLOCKS, latest(readings.Clocks), lambda one: one.clocks(), UNHURRIEDLY),
     collector(
-        "throttle", _THROTTLE, latest(readings.Throttle), lambda one: one.throttle(), UNHURRIEDLY
+        "thermal",
+        _THERMAL,
+        latest(readings.Thermal),
+        lambda one: one.thermal(),
+        GAUGE_INTERVAL_SECONDS,
+    ),
+    collector(
+        "clocks", _CLOCKS, latest(readings.Clocks), lambda one: one.clocks(), GAUGE_INTERVAL_SECONDS
+    ),
+    collector(
+        "throttle",
+        _THROTTLE,
+        latest(readings.Throttle),
+        lambda one: one.throttle(),
+        GAUGE_INTERVAL_SECONDS,
     ),
 )
 """Collectors whose readings only scrapes use, or add up in the driver."""
 OTHERS = (
     *(replace(one, on_demand=True) for one in _ON_DEMAND),
-    collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), UNHURRIEDLY),
+    collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), GAUGE_INTERVAL_SECONDS),
     collector("xid", _XID, lambda gpu: gpu.errors),
-    collector("health", _HEALTH, latest(readings.Health), lambda one: one.health(), SLOWLY),
+    collector(
+        "health", _HEALTH, latest(readings.Health), lambda one: one.health(), SLOW_INTERVAL_SECONDS
+    ),
     collector(
         "condition",
         _CONDITION,
         latest(readings.Condition),
         lambda one: one.condition(),
-        SELDOM_NS / 1e9,
+        RARE_INTERVAL_NS / 1e9,
     ),
-    collector("link", _LINK, latest(readings.Link), lambda one: one.link(), SLOWLY),
+    collector("link", _LINK, latest(readings.Link), lambda one: one.link(), SLOW_INTERVAL_SECONDS),
 )
 """Collectors in the order of exposition."""

@@ -41,7 +41,7 @@ _NUMBER = (int, float)
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT_RANGE, "memory_percent": _PERCENT_RANGE},
     readings.Video: {"percents": _PERCENT_RANGE},
-    readings.Activity: {
+    readings.UnitActivity: {
         **dict.fromkeys(
             ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes"), _RATIO_RANGE
         ),

@@ -88,7 +88,7 @@ class Device(Protocol):
         """Utilization of video engines in percent since the last call; drains their rings."""
         raise Unsupported(NOT_REPORTED)
 
-    def activity(self) -> readings.Activity | None:
+    def activity(self) -> readings.UnitActivity | None:
         """Activity since the last call, ratios and bytes; None without an earlier call."""
         raise Unsupported(NOT_REPORTED)
 

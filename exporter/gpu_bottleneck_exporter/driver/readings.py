@@ -90,7 +90,7 @@ class Video(Reading):
 
 
 @dataclass(frozen=True, slots=True)
-class Activity(Reading):
+class UnitActivity(Reading):
     """The means over the last `interval_ns` (GPM, Hopper and later): ratios 0-1, and bytes."""
 
     interval_ns: int

@@ -26,13 +26,13 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 
 GPU_LABELS = ("gpu", "uuid")
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 Encoder = Callable[[Registrable], bytes]
 _ENCODERS: dict[str, Encoder] = {
-    TEXT: generate_latest,
+    TEXT_TYPE: generate_latest,
     # The names need no escaping; the search for it takes a third of the library's time.
-    OPENMETRICS: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
+    OPENMETRICS_TYPE: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
 }
 _number: Callable[[float], str] = floatToGoString
 _EOF = b"# EOF\n"
@@ -64,7 +64,7 @@ class Exposition:
         Families come in the order of declaration, without empty ones.
         """
         # The requested version is ignored, or clients could fill the cache with keys.
-        content_type = OPENMETRICS if prefers_openmetrics(accept) else TEXT
+        content_type = OPENMETRICS_TYPE if prefers_openmetrics(accept) else TEXT_TYPE
         self._sampler.refresh()
         state = self._sampler.state()
         key = _version_of(state)
@@ -83,7 +83,7 @@ class Exposition:
         }
         self._texts[content_type] = texts
         parts = [*(text.text for text in texts.values()), encode(self._process)]
-        if content_type == TEXT:
+        if content_type == TEXT_TYPE:
             return b"".join(parts)
         return b"".join(part.removesuffix(_EOF) for part in parts) + _EOF
 

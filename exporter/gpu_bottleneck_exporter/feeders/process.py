@@ -12,7 +12,13 @@ from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, parse_numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.schedule import LATELY_NS, OFTEN_NS, SHORTLY_NS, STEADY_NS, Every
+from gpu_bottleneck_exporter.schedule import (
+    GAUGE_INTERVAL_NS,
+    PROBE_INTERVAL_NS,
+    RECENT_NS,
+    SLOW_INTERVAL_NS,
+    Every,
+)
 
 
 class ClientRecord:
@@ -26,7 +32,7 @@ class ClientRecord:
     def __init__(self) -> None:
         self._busy = self._open = 0.0
         self._samples = 0
-        self._sampling = Every(STEADY_NS)
+        self._sampling = Every(GAUGE_INTERVAL_NS)
 
     @property
     def by_itself(self) -> bool:
@@ -42,7 +48,7 @@ class ClientRecord:
     def is_due(self, now_ns: int) -> bool:
         """Whether a sample is due; schedules the next."""
         return self._sampling.is_due(
-            now_ns, STEADY_NS if self._samples < MIN_OBSERVATIONS else OFTEN_NS
+            now_ns, GAUGE_INTERVAL_NS if self._samples < MIN_OBSERVATIONS else SLOW_INTERVAL_NS
         )
 
     def note(self, *, clients: bool, busy: float, samples: int = 1) -> None:
@@ -142,7 +148,7 @@ class FeederProcess:
 
     def note_hidden_io(self, now_ns: int) -> None:
         """Record that it waits for such files."""
-        self._hides_io_until_ns = now_ns + LATELY_NS
+        self._hides_io_until_ns = now_ns + RECENT_NS
 
     @property
     def denied(self) -> bool:
@@ -177,7 +183,7 @@ class FeederProcess:
     def _is_frozen(self, now_ns: int) -> bool:
         """A negative result may be 5 s old."""
         if self._frozen or now_ns >= self._frozen_due_ns:
-            self._frozen_due_ns = now_ns + SHORTLY_NS
+            self._frozen_due_ns = now_ns + PROBE_INTERVAL_NS
             self._frozen = self.reader.is_frozen
         return self._frozen
 

@@ -31,7 +31,7 @@ from gpu_bottleneck_exporter.host.process import (
     trees,
 )
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
-from gpu_bottleneck_exporter.schedule import LONG_NS, OFTEN_NS, Every
+from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, SLOW_INTERVAL_NS, Every
 from gpu_bottleneck_exporter.workload.owners import Groups
 
 MAX_RELATED = 32
@@ -141,10 +141,8 @@ def _ends_of(proc: Path, pid: int) -> set[Ends]:
     }
 
 
-_Links = dict[int, str | None]
-"""Links by descriptor."""
 _MIN_SEARCH_INTERVAL_NS = 300_000_000
-"""Initial interval of searches; grows by a quarter up to `OFTEN_NS`."""
+"""Initial interval of searches; grows by a quarter up to `SLOW_INTERVAL_NS`."""
 
 
 class _SearchResult(NamedTuple):
@@ -165,7 +163,7 @@ class StrangerFinder:
         """Time of the last sample of each awaited end, by idle GPU."""
         self._end_cache: dict[tuple[object, ...], set[End]] = {}
         """Cached other ends, by process and connections."""
-        self._clearing = Every(LONG_NS)
+        self._clearing = Every(CACHE_TTL_NS)
         self._results: dict[End, _SearchResult] = {}
 
     def is_due(
@@ -180,10 +178,10 @@ class StrangerFinder:
         if not self._awaited.keys() >= {*unexplained}:
             self._pause_ns, self._due_ns = _MIN_SEARCH_INTERVAL_NS, min(self._due_ns, now_ns)
         without_clients = all(feed.lacks_clients for feed in unexplained)
-        if not unexplained or now_ns < self._due_ns + without_clients * OFTEN_NS:
+        if not unexplained or now_ns < self._due_ns + without_clients * SLOW_INTERVAL_NS:
             return False
         self._due_ns = now_ns + self._pause_ns
-        self._pause_ns = min(self._pause_ns * 5 // 4, OFTEN_NS)
+        self._pause_ns = min(self._pause_ns * 5 // 4, SLOW_INTERVAL_NS)
         return True
 
     def search(
@@ -205,7 +203,7 @@ class StrangerFinder:
         return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 
     def _is_valid(self, result: _SearchResult, now_ns: int) -> bool:
-        if now_ns - result.at_ns >= LONG_NS:
+        if now_ns - result.at_ns >= CACHE_TTL_NS:
             return False
         return not result.pids or not all(has_ended(self._proc, pid) for pid in result.pids)
 
@@ -213,50 +211,21 @@ class StrangerFinder:
         """Recently awaited ends, the newest last."""
         times = self._awaited.get(feed, {})
         # Retained, as clients that reconnect are absent from most searches.
-        recent = {end: at_ns for end, at_ns in times.items() if now_ns - at_ns < LONG_NS}
-        awaited = feed.drain_awaited()
-        links = self._links(feed, awaited)
-        for pid, numbers in awaited.items():
-            for end in self._other_ends(pid, numbers, links.get(pid)):
+        recent = {end: at_ns for end, at_ns in times.items() if now_ns - at_ns < CACHE_TTL_NS}
+        for pid, numbers in feed.drain_awaited().items():
+            for end in self._other_ends(pid, numbers):
                 recent.pop(end, None)
                 recent[end] = now_ns
         return recent
 
-    def _links(
-        self, feed: FeederGroup, awaited: Mapping[int, Collection[int | None]]
-    ) -> Mapping[int, _Links]:
-        """Links of `awaited` descriptors by pid, if these answer.
-
-        A main and its workers share a call, which costs 0.1 ms.
-        """
-        pids = [pid for pid, numbers in awaited.items() if None not in numbers]
-        family = {*feed.mains, *feed.workers} if len(feed.mains) == 1 else set()
-        together = [pid for pid in pids if pid in family]
-        links = self._links_of(together, awaited)
-        for pid in pids:
-            if pid not in links:
-                links |= self._links_of([pid], awaited)
-        return links
-
-    def _links_of(
-        self, pids: Collection[int], awaited: Mapping[int, Collection[int | None]]
-    ) -> dict[int, _Links]:
-        def read_links() -> dict[int, _Links]:
-            links: dict[int, _Links] = {}
-            for pid in pids:
-                numbers = [number for number in awaited[pid] if number is not None]
-                with suppress(PermissionError):
-                    links[pid] = links_of(f"{self._proc}/{pid}/fd", numbers)
-            return links
-
-        return proc_reads.call(next(iter(pids)), read_links) or {} if pids else {}
-
-    def _other_ends(
-        self, pid: int, numbers: Collection[int | None], links: _Links | None
-    ) -> set[End]:
+    def _other_ends(self, pid: int, numbers: Collection[int | None]) -> set[End]:
         """Other ends of descriptors; None: of all in an epoll."""
         if None in numbers:
             return peer_ends(self._proc, pid, numbers, self._networks)
+        folder, links = f"{self._proc}/{pid}/fd", None
+        awaited = [number for number in numbers if number is not None]
+        with suppress(PermissionError):  # a call per process: a hung one delays no other
+            links = proc_reads.call(pid, partial(links_of, folder, awaited))
         key = (pid, *(links or {}).values())
         ends = self._end_cache.get(key) or peer_ends(self._proc, pid, numbers, self._networks)
         if ends:

@@ -27,7 +27,7 @@ from gpu_bottleneck_exporter.host.rings import (
     reads_files,
     uses_aio,
 )
-from gpu_bottleneck_exporter.schedule import SHORTLY_NS, RefreshSchedule
+from gpu_bottleneck_exporter.schedule import PROBE_INTERVAL_NS, RefreshSchedule
 
 _IO_LIFETIME_NS = 1_000_000_000
 """Time for which file I/O explains a wait: read-ahead precedes the requests that wait for it."""
@@ -157,7 +157,7 @@ class RingTracker:
             self._proc, self._pid, self._all_rings() if numbers is None else numbers
         )
         if open_rings is None:  # reading them again is as expensive
-            self._retry_ns = now_ns + SHORTLY_NS
+            self._retry_ns = now_ns + PROBE_INTERVAL_NS
         if not open_rings:
             return Target.UNKNOWN if open_rings is None else self._last
         opened = self._tcp.sockets if self._tcp else None

@@ -43,12 +43,12 @@ from gpu_bottleneck_exporter.host.process import command_line, has_ended, parent
 from gpu_bottleneck_exporter.host.programs import is_no_worker
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
 from gpu_bottleneck_exporter.schedule import (
-    FEW,
-    HALF_AS_OFTEN,
-    OFTEN_NS,
-    SELDOM_NS,
-    SHORTLY_NS,
-    STEADY_NS,
+    GAUGE_INTERVAL_NS,
+    PROBE_INTERVAL_NS,
+    RARE_INTERVAL_NS,
+    SLOW_INTERVAL_NS,
+    SMALL_GROUP,
+    SPARSE_FACTOR,
     Every,
     RefreshSchedule,
 )
@@ -58,7 +58,7 @@ MAX_FOLLOWED = 8_192
 MAX_READS_PER_TICK = 512
 """Workers that are read per tick, over all GPUs, at 1.3 % of a core (tests/bench)."""
 MAX_DEEPLY_PROBED = 64
-"""Workers of one GPU with deep probes; they rotate every `OFTEN_NS`."""
+"""Workers of one GPU with deep probes; they rotate every `SLOW_INTERVAL_NS`."""
 
 
 class SamplingBudget(NamedTuple):
@@ -70,12 +70,12 @@ class SamplingBudget(NamedTuple):
 
     def rounds(self, workers: int) -> int:
         """Ticks in which all `workers` are read once."""
-        usual = 1 if workers <= FEW else HALF_AS_OFTEN  # half in one tick, half in the next
+        usual = 1 if workers <= SMALL_GROUP else SPARSE_FACTOR  # half in one tick, half in the next
         return max(-(-workers // self.reads), usual)
 
     def is_prompt(self, workers: int) -> bool:
         """Whether `workers` are read as often as in a small tree."""
-        return self.rounds(workers) <= HALF_AS_OFTEN
+        return self.rounds(workers) <= SPARSE_FACTOR
 
 
 FULL_BUDGET = SamplingBudget(MAX_FOLLOWED, MAX_READS_PER_TICK)
@@ -84,7 +84,7 @@ FULL_BUDGET = SamplingBudget(MAX_FOLLOWED, MAX_READS_PER_TICK)
 def budget_of(gpus: int) -> SamplingBudget:
     """The budget of each of `gpus` GPUs."""
     return SamplingBudget(
-        MAX_FOLLOWED // max(gpus, 1), max(MAX_READS_PER_TICK // max(gpus, 1), FEW)
+        MAX_FOLLOWED // max(gpus, 1), max(MAX_READS_PER_TICK // max(gpus, 1), SMALL_GROUP)
     )
 
 
@@ -117,7 +117,7 @@ class DeeplyProbed:
     def __init__(self) -> None:
         self.members: list[FeederProcess] = []
         self._rotation = RoundRobin()
-        self._choosing = Every(OFTEN_NS)
+        self._choosing = Every(SLOW_INTERVAL_NS)
 
     def choose_from(self, crowd: Mapping[int, FeederProcess], now_ns: int) -> None:
         """Choose from `crowd`, by pid; closes the deep probes of the others."""
@@ -332,8 +332,8 @@ class HelperFinder:
             program.channels = (channels or program.channels) if program.is_own else None
             lasts = program.channels is None or program.channels.surely
             # A new program may not have called execve or connected yet.
-            is_new, pause_ns = not program.due_ns, SELDOM_NS if lasts else SHORTLY_NS
-            program.due_ns = now_ns + (STEADY_NS if is_new else pause_ns)
+            is_new, pause_ns = not program.due_ns, RARE_INTERVAL_NS if lasts else PROBE_INTERVAL_NS
+            program.due_ns = now_ns + (GAUGE_INTERVAL_NS if is_new else pause_ns)
             self._recheck_ns = min(self._recheck_ns, program.due_ns if is_new else math.inf)
 
     def _channels(
@@ -525,7 +525,7 @@ class ProcessFamily:
         """Whether a search for kin is due; also if `holders` of GPUs change."""
         since_ns = now_ns - (self.searched_ns or 0)
         # Limited, as kin may start and exit often.
-        lost = any(self.related[pid].gone for pid in self.kin) and since_ns >= SHORTLY_NS
+        lost = any(self.related[pid].gone for pid in self.kin) and since_ns >= PROBE_INTERVAL_NS
         if not self._searching.is_due(now_ns, holders) and not lost:
             return False
         self.searched_ns = now_ns

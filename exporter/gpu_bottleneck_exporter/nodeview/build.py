@@ -282,7 +282,7 @@ def _held(shown: model.GpuStatus, gpu: GpuSnapshot, collectors: frozenset[str]) 
 
 
 def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
-    sources = {readings.Utilization, readings.Activity}
+    sources = {readings.Utilization, readings.UnitActivity}
     # Under MIG, the instances have readings, and the index of their GPU.
     readable = {
         other.identity.index for other in state.gpus if not sources.isdisjoint(other.readings)

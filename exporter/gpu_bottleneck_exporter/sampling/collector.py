@@ -10,13 +10,13 @@ from typing import Literal, TypeVar
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import Reading
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.schedule import OFTEN_NS, STEADY_NS
+from gpu_bottleneck_exporter.schedule import GAUGE_INTERVAL_NS, SLOW_INTERVAL_NS
 
 Kind = Literal["counter", "gauge", "histogram"]
 
-UNHURRIEDLY = STEADY_NS / 1e9
+GAUGE_INTERVAL_SECONDS = GAUGE_INTERVAL_NS / 1e9
 """Seconds between readings of gauges and of the driver's own counters."""
-SLOWLY = OFTEN_NS / 1e9
+SLOW_INTERVAL_SECONDS = SLOW_INTERVAL_NS / 1e9
 """Seconds between readings that are costly or rarely change."""
 
 

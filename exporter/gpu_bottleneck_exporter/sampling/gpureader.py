@@ -41,7 +41,7 @@ from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS
+from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, RARE_INTERVAL_NS
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import without_bystanders
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 ERROR_EVENT_MESSAGES = "error events cannot be counted", "error events are reported again"
 """Log messages for a failure and for its end."""
-_RETAINED_INTERVALS = 3
+_MAX_MISSED_READINGS = 3
 """Lifetime of a reading in intervals: one may fail and the next be late."""
 
 
@@ -315,7 +315,7 @@ class GpuReader:
         requested_ns, pause_ns = self._last_request  # one read: other threads write it
         ahead_ns = now_ns + self._tick_ns - requested_ns
         if ahead_ns > self._tick_ns + 2 * pause_ns:
-            return LONG_NS
+            return CACHE_TTL_NS
         return pause_ns - ahead_ns % pause_ns + self._tick_ns // 2
 
     def _watch_errors(self) -> None:
@@ -327,7 +327,7 @@ class GpuReader:
             self._driver.watch_errors(self.index)
         except DriverError as error:
             self.event_error = str(error)
-            self._events_due_ns = now + SELDOM_NS
+            self._events_due_ns = now + RARE_INTERVAL_NS
         self._throttle.log_change(
             logging.WARNING,
             "error events",
@@ -380,14 +380,14 @@ class GpuReader:
         last_success = time.time() if error is None else before and before.last_success
         opened.outcomes[name] = Outcome(seconds, last_success, error)
         if collector.on_demand and error is None:
-            wait_ns = min(self._before_request_ns(began), _RETAINED_INTERVALS * every_ns)
+            wait_ns = min(self._before_request_ns(began), _MAX_MISSED_READINGS * every_ns)
             opened.due_ns[name] += max(wait_ns - every_ns, 0)
 
     def _read(self, collector: Collector, opened: OpenDevice) -> str | None:
         """Read; returns the error. Raises Unsupported and errors of the whole GPU."""
         assert collector.read is not None  # noqa: S101 - `__init__` selects those
         every_ns = int(collector.every_seconds * 1e9)
-        fresh_ns = self._interval_ns + max(self._deadline_ns, _RETAINED_INTERVALS * every_ns)
+        fresh_ns = self._interval_ns + max(self._deadline_ns, _MAX_MISSED_READINGS * every_ns)
         try:
             reading = collector.read(opened.device)
             if reading is None:  # a mean needs a second reading

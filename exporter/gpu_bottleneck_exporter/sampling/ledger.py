@@ -16,13 +16,13 @@ from gpu_bottleneck_exporter.accounting.windows import (
     sums,
 )
 from gpu_bottleneck_exporter.driver.readings import (
-    Activity,
     Identity,
     Link,
     Processes,
     Reading,
     Ring,
     System,
+    UnitActivity,
     Utilization,
     Video,
 )
@@ -179,7 +179,7 @@ class GpuLedger:
             return self._add_utilization(now_ns, reading)
         if isinstance(reading, Video):
             self._add_video(now_ns, fresh_ns, reading)
-        if isinstance(reading, Activity):
+        if isinstance(reading, UnitActivity):
             if not self._samples_utilization:
                 self._fresh_ns = fresh_ns
             return self._add_activity(now_ns, fresh_ns, reading)
@@ -216,7 +216,7 @@ class GpuLedger:
         return share if now_ns <= until_ns else 0.0
 
     def without_utilization(self) -> None:
-        """Take busy time from `Activity` until the next `Utilization`."""
+        """Take busy time from `UnitActivity` until the next `Utilization`."""
         self._samples_utilization = False
 
     def add_error(self, code: int) -> None:
@@ -281,7 +281,7 @@ class GpuLedger:
         wait_ns = max(self._fresh_ns, integrator.longest_wait_ns())
         return booked_ns is not None and now_ns - booked_ns <= wait_ns
 
-    def _add_activity(self, now_ns: int, fresh_ns: int, reading: Activity) -> list[Window]:
+    def _add_activity(self, now_ns: int, fresh_ns: int, reading: UnitActivity) -> list[Window]:
         interval = reading.interval_ns
         windows: list[Window] = []
         if not self._samples_utilization and reading.graphics is not None:

@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, Proces
 from gpu_bottleneck_exporter.logthrottle import THROTTLE_SECONDS, LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.pod import in_a_pod
-from gpu_bottleneck_exporter.sampling.collector import UNHURRIEDLY, Collector
+from gpu_bottleneck_exporter.sampling.collector import GAUGE_INTERVAL_SECONDS, Collector
 from gpu_bottleneck_exporter.sampling.gpureader import ERROR_EVENT_MESSAGES, Outcome
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
@@ -28,7 +28,7 @@ from gpu_bottleneck_exporter.sampling.watching import (
     HostSampler,
 )
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
-from gpu_bottleneck_exporter.schedule import LONG_NS, SELDOM_NS, Backoff
+from gpu_bottleneck_exporter.schedule import RARE_INTERVAL_NS, STALL_TIMEOUT_NS, Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 
 OPENING = "opening the driver"
 """The initial status."""
-ACCESS_LOST_TIMEOUT_SECONDS = SELDOM_NS / 1e9
+ACCESS_LOST_TIMEOUT_SECONDS = RARE_INTERVAL_NS / 1e9
 """Time without access to the driver after which the process exits: only a new one can recover."""
-STALL_TIMEOUT_SECONDS = LONG_NS / 1e9
+STALL_TIMEOUT_SECONDS = STALL_TIMEOUT_NS / 1e9
 """Time after which a thread is stuck: a pass over all feeders takes milliseconds."""
 _EVENT_TIMEOUT_SECONDS = 1.0
 """Timeout of the driver's wait for events, which delays a stop."""
@@ -110,7 +110,7 @@ class Sampler:
         self.remedy = NO_GPU
         self._throttle = LogThrottle(log)
         # Four checks per deadline, as a late check must not make workers look hung.
-        self._beat_seconds = min(UNHURRIEDLY, settings.deadline_seconds / 4)
+        self._beat_seconds = min(GAUGE_INTERVAL_SECONDS, settings.deadline_seconds / 4)
         self._own_cpu = OwnCpu(self._beat_seconds)
         self._deadline_ns = int(
             max(settings.deadline_seconds, 1.5 * SNAPSHOT_INTERVAL_SECONDS) * 1e9

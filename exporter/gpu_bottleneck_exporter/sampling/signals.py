@@ -15,7 +15,7 @@ BUSY_TIME = "busy_time"
 GPU_SIGNALS: dict[str, tuple[str, type[readings.Reading], str | None]] = {
     BUSY_TIME: ("utilization", readings.Utilization, None),
     "utilization_samples": ("utilization", readings.Utilization, "gpu"),
-    "gpm": ("activity", readings.Activity, None),
+    "gpm": ("activity", readings.UnitActivity, None),
     "energy": ("power", readings.Power, "energy_joules"),
     "throttle_counters": ("throttle", readings.Throttle, "spent_ns"),
     "processes": ("processes", readings.Processes, None),
@@ -24,7 +24,7 @@ GPU_SIGNALS: dict[str, tuple[str, type[readings.Reading], str | None]] = {
 _SUBSTITUTES: dict[str, tuple[tuple[type[readings.Reading], str, str], ...]] = {
     "utilization_samples": (
         (readings.Utilization, "gpu_percent", "one reading per tick, which is coarser"),
-        (readings.Activity, "graphics", "busy time comes from GPM"),
+        (readings.UnitActivity, "graphics", "busy time comes from GPM"),
     ),
     "energy": ((readings.Power, "watts", "use gpu_power_watts"),),
     "throttle_counters": ((readings.Throttle, "active", "only gpu_throttle_active is available"),),

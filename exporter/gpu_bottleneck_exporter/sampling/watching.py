@@ -40,11 +40,11 @@ from gpu_bottleneck_exporter.sampling.discovery import (
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
 from gpu_bottleneck_exporter.schedule import (
-    FEW,
-    HALF_AS_OFTEN,
-    OFTEN_NS,
-    SELDOM_NS,
-    SHORTLY_NS,
+    PROBE_INTERVAL_NS,
+    RARE_INTERVAL_NS,
+    SLOW_INTERVAL_NS,
+    SMALL_GROUP,
+    SPARSE_FACTOR,
     Every,
 )
 from gpu_bottleneck_exporter.settings import Settings
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PASS_INTERVAL_SECONDS = 0.1
-"""Interval of passes; twice that for more than `FEW` mains, as wake-ups are most of the cost."""
+"""Interval of passes, doubled for more than `SMALL_GROUP` mains, as wake-ups cost most."""
 COUNTER_INTERVAL_SECONDS = 1.0
 """Interval of reading counters, and the maximum between two samples."""
 SNAPSHOT_INTERVAL_SECONDS = WINDOW_NS / 1e9
@@ -65,9 +65,9 @@ REFRESH_TIMEOUT_SECONDS = 0.5
 """Wait of a scrape for a pass, which takes milliseconds, before it serves the last snapshot."""
 _CHILDREN_INTERVAL_SECONDS = 0.4
 """Interval of checks for new children: some workers live for a second."""
-_PAUSE_RATIO = 9
+_REST_RATIO = 9
 """Pause after a pass as a multiple of its CPU time: a tenth of a core."""
-_HANG_TIMEOUT_NS = SHORTLY_NS
+_HANG_TIMEOUT_NS = PROBE_INTERVAL_NS
 """Time until a thread that reads one GPU's processes is replaced."""
 _MAX_PASS_BLOCKED_SECONDS = 0.1
 """Blocked time of sampling one GPU's feeders, after which they pause as for CPU time."""
@@ -131,7 +131,7 @@ class HostSampler:
         self._step, self._fresh_ns = PASS_INTERVAL_SECONDS, 0
         self._mains_only = True
         self._inspecting = Every(COUNTER_INTERVAL_SECONDS)
-        self._inspecting_slowly = Every(SHORTLY_NS / 1e9)
+        self._inspecting_slowly = Every(PROBE_INTERVAL_NS / 1e9)
         # While all feeders are steady.
         self._requested_ns = 0
         """Time of the last request for a snapshot."""
@@ -145,7 +145,7 @@ class HostSampler:
         self._waited = 0.0
         """Run-queue delay of the thread, in seconds, when it last blocked."""
         self._throttle = LogThrottle(log)
-        self._discovering = Every(OFTEN_NS / 1e9)
+        self._discovering = Every(SLOW_INTERVAL_NS / 1e9)
         self._next_pass, self._discover_from = time.monotonic(), 0.0
         """Earliest next pass and discovery, in monotonic seconds."""
         self._stale = False
@@ -324,15 +324,15 @@ class HostSampler:
             self._stale |= self._pass(now, jitter, publishes=publishes)
             if publishes:
                 self._publish()
-        rest = _PAUSE_RATIO * (_cpu_seconds() - began)
-        interval_ns = SELDOM_NS if self._shortest_pause() > self._step else OFTEN_NS
+        rest = _REST_RATIO * (_cpu_seconds() - began)
+        interval_ns = RARE_INTERVAL_NS if self._shortest_pause() > self._step else SLOW_INTERVAL_NS
         self._stale |= self._discovering.is_due(time.monotonic(), interval_ns / 1e9)
         if self._changed or (self._stale and time.monotonic() >= self._discover_from):
             self._stale, began = False, _cpu_seconds()
             with self._isolated("looking for feeders"):
                 self._discover()
             used = _cpu_seconds() - began
-            self._discover_from = time.monotonic() + 2 * _PAUSE_RATIO * used
+            self._discover_from = time.monotonic() + 2 * _REST_RATIO * used
         self._next_pass = max(now + jitter * self._shortest_pause(), time.monotonic() + rest)
         return max(self._next_pass - time.monotonic(), 0.0)
 
@@ -418,7 +418,7 @@ class HostSampler:
         if seconds > _MAX_PASS_BLOCKED_SECONDS and (gpu := self._gpus.get(uuid)):
             now = time.monotonic()
             groups = 1 + sum(other.rests_until > now for other in list(self._gpus.values()))
-            gpu.rests_until = now + _PAUSE_RATIO * groups * seconds
+            gpu.rests_until = now + _REST_RATIO * groups * seconds
 
     def _is_count_due(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
         """Whether counters are due, at intervals of at least half a second."""
@@ -444,10 +444,10 @@ class HostSampler:
         self._feeds = feeds
         for uuid in before.keys() - holders.keys():
             self._drop(uuid, before[uuid])
-        few = len({pid for feed in feeds.values() for pid in feed.mains}) <= FEW
-        self._step = PASS_INTERVAL_SECONDS if few else HALF_AS_OFTEN * PASS_INTERVAL_SECONDS
+        few = len({pid for feed in feeds.values() for pid in feed.mains}) <= SMALL_GROUP
+        self._step = PASS_INTERVAL_SECONDS if few else SPARSE_FACTOR * PASS_INTERVAL_SECONDS
         # Of many mains, each is probed in every other pass.
-        self._fresh_ns = 0 if few else int(HALF_AS_OFTEN * self._step * 1e9)
+        self._fresh_ns = 0 if few else int(SPARSE_FACTOR * self._step * 1e9)
         uuids = holders.keys() & self._connections.keys()
         self._connections = {uuid: self._connections[uuid] for uuid in uuids}
         self._cgroups.retain(set().union(*(feed.counters.cgroups for feed in feeds.values())))

@@ -17,12 +17,12 @@ from gpu_bottleneck_exporter.driver.protocol import (
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
-from gpu_bottleneck_exporter.sampling.collector import SLOWLY, Collector
+from gpu_bottleneck_exporter.sampling.collector import SLOW_INTERVAL_SECONDS, Collector
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader, Outcome
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import LONG_NS, Backoff, Every
+from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, Backoff, Every
 from gpu_bottleneck_exporter.settings import MIN_SAMPLING_INTERVAL_SECONDS, Settings
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class GpuWorker(Loop):
         self._retry = Backoff()
         self._up_since: float | None = None
         """Monotonic seconds of the first tick since it was opened; None while down."""
-        self._layout_check = Every(SLOWLY)
+        self._layout_check = Every(SLOW_INTERVAL_SECONDS)
 
     def down(self, now_ns: int) -> Down | None:
         """Reason and remedy; None while the GPU is up."""
@@ -181,7 +181,7 @@ class GpuWorker(Loop):
             self._due_ns = int(tick * 1e9)
             return max(tick - time.monotonic(), 0.0)
         # A flapping GPU retains its back-off.
-        if self._up_since and time.monotonic() - self._up_since > LONG_NS / 1e9:
+        if self._up_since and time.monotonic() - self._up_since > CACHE_TTL_NS / 1e9:
             self._retry = Backoff()
         self._up_since = None
         self.rest(self._retry.pause())  # requests do not shorten it
@@ -197,7 +197,9 @@ class GpuWorker(Loop):
             self.reader.open()
             self._tick()
             self._up_since = time.monotonic()
-            self._layout_check = Every(SLOWLY, self._up_since + SLOWLY)
+            self._layout_check = Every(
+                SLOW_INTERVAL_SECONDS, self._up_since + SLOW_INTERVAL_SECONDS
+            )
             return
         if self._layout_check.is_due(time.monotonic()):
             self.reader.follow_layout()

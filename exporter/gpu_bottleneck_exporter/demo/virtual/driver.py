@@ -67,7 +67,7 @@ class VirtualDevice(Device):
             for window in windows
         )
 
-    def activity(self) -> readings.Activity | None:
+    def activity(self) -> readings.UnitActivity | None:
         """Means since the last call, 0-1."""
         now = time.monotonic_ns() // SLOT_NS * SLOT_NS
         before_ns, before = self._before
@@ -190,11 +190,11 @@ class VirtualDriver(Driver):
         return None
 
 
-def _activity(amounts: list[int], interval_ns: int) -> readings.Activity:
+def _activity(amounts: list[int], interval_ns: int) -> readings.UnitActivity:
     def ratio(lane: str) -> float:
         return min(amounts[LANE[f"{lane}_ns"]] / interval_ns, 1.0)
 
-    return readings.Activity(
+    return readings.UnitActivity(
         interval_ns=interval_ns,
         graphics=ratio("busy"),
         sm_active=ratio("sm_active"),

@@ -18,7 +18,7 @@ import pynvml
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, address
 from gpu_bottleneck_exporter.driver.nvml.queries import UNTOUCHED
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
-from gpu_bottleneck_exporter.driver.readings import Activity
+from gpu_bottleneck_exporter.driver.readings import UnitActivity
 
 MINIMUM_INTERVAL_NS = 200_000_000
 """Twice the 100 ms below which the driver's means are invalid."""
@@ -81,7 +81,7 @@ class GpmReader:
             with contextlib.suppress(DriverError):
                 self._calls.ask(pynvml.nvmlGpmSampleFree, sample)
 
-    def read(self, *, coherent: bool = False) -> Activity | None:
+    def read(self, *, coherent: bool = False) -> UnitActivity | None:
         """Means since the last reading, 0-1; None until samples are far enough apart.
 
         `coherent`: with NVLink-C2C traffic, since driver 575. Raises Unsupported, DeviceLost,
@@ -132,10 +132,10 @@ def _unanswered(ids: tuple[int, ...]) -> bytes:
     return b"".join(_METRIC.pack(metric, UNTOUCHED, math.nan) for metric in ids)
 
 
-def _activity(values: dict[int, float], interval_ns: int) -> Activity:
+def _activity(values: dict[int, float], interval_ns: int) -> UnitActivity:
     ratios = {metric: value / 100 for metric, value in values.items()}
     amounts = {metric: value * _MIB * interval_ns / 1e9 for metric, value in values.items()}
-    return Activity(
+    return UnitActivity(
         interval_ns=interval_ns,
         pipes=_named(_PIPES, ratios),
         traffic_bytes=_named(_RATES | C2C_RATES, amounts),

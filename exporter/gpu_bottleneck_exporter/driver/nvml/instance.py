@@ -21,7 +21,13 @@ from gpu_bottleneck_exporter.driver.protocol import (
     Forbidden,
     Unsupported,
 )
-from gpu_bottleneck_exporter.driver.readings import Activity, Identity, Memory, Process, Processes
+from gpu_bottleneck_exporter.driver.readings import (
+    Identity,
+    Memory,
+    Process,
+    Processes,
+    UnitActivity,
+)
 
 _LISTS = (COMPUTE, GRAPHICS, MPS)
 _BASICS = (
@@ -97,7 +103,7 @@ class NvmlInstance(Device):
             self._gpm.close()
         self._gpm = None
 
-    def activity(self) -> Activity | None:
+    def activity(self) -> UnitActivity | None:
         """GPM means since the last reading, 0-1."""
         self._queries.begin()
         if self._gpm is None:
