@@ -7,13 +7,14 @@ from pathlib import Path
 
 from faults import abuses_table, events_table
 from rules import causes_table
-from tables import bounds, commands, metrics, refusals, seen, tested, values
+from tables import bounds, cadence, commands, metrics, refusals, seen, tested, values
 
 _ROOT = Path(__file__).parents[2]
 DOCUMENTS = tuple(
     _ROOT / name
     for name in (
         "SECURITY.md",
+        "exporter/README.md",
         "exporter/REFERENCE.md",
         "exporter/OPERATIONS.md",
         "exporter/gpu_bottleneck_exporter/driver/nvml/FINDINGS.md",
@@ -28,6 +29,7 @@ def tables(path: Path) -> dict[str, str]:
     """All of them by name, as they read in the document `path`."""
     return {
         "bounds": bounds.table(),
+        "cadence": cadence.table(),
         "metrics": metrics.table(),
         "commands": commands.table(),
         "flags": commands.flags(),

@@ -1,0 +1,58 @@
+"""Intervals of the sampler, as they stand in the exporter's README."""
+
+from __future__ import annotations
+
+from gpu_bottleneck_exporter import schedule
+from gpu_bottleneck_exporter.collectors.device import OTHERS
+from gpu_bottleneck_exporter.sampling import gpureader, watching
+from gpu_bottleneck_exporter.settings import Settings
+
+
+def table() -> str:
+    """Readings with their usual interval, and the one while a GPU's waits are steady."""
+    gauges = max(one.every_seconds for one in OTHERS if one.on_demand)
+    lazy = gpureader._MAX_MISSED_READINGS * gauges + watching.SNAPSHOT_INTERVAL_SECONDS / 2
+    passes = watching.PASS_INTERVAL_SECONDS
+    many = schedule.SPARSE_FACTOR * passes
+    slow, rare = schedule.SLOW_INTERVAL_NS / 1e9, schedule.RARE_INTERVAL_NS / 1e9
+    tick, steady = Settings().interval_seconds, watching.SNAPSHOT_INTERVAL_SECONDS
+    rows = (
+        (
+            "the GPU: a tick",
+            f"{tick:g} s (`--sampling.interval`)",
+            f"{steady:g} s, and at a scrape; {tick:g} s without a holder",
+        ),
+        (
+            "its power, temperature, clocks and throttling",
+            f"{gauges:g} to {lazy:g} s, at the rate of scrapes, and when holders change",
+            "",
+        ),
+        (
+            "state of mains",
+            f"{passes:g} s; {many:g} s for more than {schedule.SMALL_GROUP} mains",
+            f"up to {watching.COUNTER_INTERVAL_SECONDS:g} s apart, see below",
+        ),
+        ("state of two workers, in turn", f"{many:g} s", "as for mains"),
+        (
+            "counters of mains and workers",
+            f"{watching.COUNTER_INTERVAL_SECONDS:g} s",
+            f"{steady:g} s, and at a scrape",
+        ),
+        (
+            "holders of the GPU",
+            f"{slow:g} s, and at the next tick after unused memory is allocated or a holder ends",
+            "",
+        ),
+        (
+            "their descendants",
+            f"{slow:g} s, and at once when a main's child starts or a worker ends",
+            f"{rare:g} s",
+        ),
+        (
+            "owner of a process, its control group, its limits",
+            f"{slow:g} s for the first {2 * slow:g} s, then {rare:g} s",
+            "",
+        ),
+    )
+    lines = [f"| {read} | {usual} | {slower} |" for read, usual, slower in rows]
+    return "\n".join(["| Read | Every | While steady |", "|---|---|---|", *lines])
