@@ -19,7 +19,6 @@ from gpu_bottleneck_exporter.jobs.ledger import Ledger
 from gpu_bottleneck_exporter.sampling import sampler as sampling
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
-from gpu_bottleneck_exporter.web import server as serving
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
 from jobs.held import jobs, keeping
@@ -74,8 +73,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     """Settings of a node whose file of jobs is on a small disk."""
     for calls in (aside.memory_reads, aside.socket_queries, aside.proc_reads):
         monkeypatch.setattr(calls, "_timeout", aside.CALL_TIMEOUT_SECONDS)
-    for module, name in ((sampling, "_EVENT_TIMEOUT_SECONDS"), (serving, "_LOOK_SECONDS")):
-        monkeypatch.setattr(module, name, 0.1)  # their threads end that much later
+    monkeypatch.setattr(sampling, "_EVENT_TIMEOUT_SECONDS", 0.1)  # its thread ends that much later
     folder = tmp_path / "disk"
     folder.mkdir()
     with small_disk(folder, 8192):

@@ -25,7 +25,7 @@ from support.waiting import until
 
 CAPABILITIES = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "root")
 PRIVATE = {
-    "process_io": ("read and wrote", "memory shows as storage", *CAPABILITIES),
+    "process_io": ("I/O counters", "memory shows as storage", *CAPABILITIES),
     "wait_channel": ("network, queue, requests and asleep become unknown", *CAPABILITIES),
     "connections": ("requests pending on connections cannot be seen", *CAPABILITIES[:2]),
 }
