@@ -18,6 +18,7 @@ from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import Driver, DriverError
 from gpu_bottleneck_exporter.driver.readings import Power, Processes
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import STAGGER_SECONDS, GpuWorker, _next_tick
@@ -152,16 +153,25 @@ def test_a_gpu_that_nobody_holds_is_read_as_often_as_ever(
         assert worker.reader.interval() == FAST.interval_seconds
 
 
-def test_who_holds_it_is_read_soon_if_it_was_read_just_before(
+@pytest.fixture
+def between_ticks(
     board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not at the next tick, by when who came meanwhile may have left."""
+) -> Iterator[tuple[GpuWorker, GpuSnapshot]]:
+    """A worker after its first tick, whose next one never comes by itself; and what it read."""
     never = time.monotonic() + 2 * PATIENCE_SECONDS
     monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker._next_tick", lambda *_: never)
     with reading(VirtualDriver(board), None) as (worker,):
         (first,) = until(lambda: worker.snapshots(time.monotonic_ns()), "a reading")
-        worker.request_holders([first.identity.uuid], now=True)
-        until(lambda: worker.snapshots(time.monotonic_ns())[0].at_ns > first.at_ns, "another")
+        yield worker, first
+
+
+def test_who_holds_it_is_read_soon_if_it_was_read_just_before(
+    between_ticks: tuple[GpuWorker, GpuSnapshot],
+) -> None:
+    """Not at the next tick, by when who came meanwhile may have left."""
+    worker, first = between_ticks
+    worker.request_holders([first.identity.uuid], now=True)
+    until(lambda: worker.snapshots(time.monotonic_ns())[0].at_ns > first.at_ns, "another")
 
 
 @pytest.fixture
@@ -250,15 +260,12 @@ def test_energy_is_read_when_holders_change(
 
 
 def test_whoever_asks_is_shown_gauges_of_now_just_after_a_tick(
-    board: Board, monkeypatch: pytest.MonkeyPatch
+    between_ticks: tuple[GpuWorker, GpuSnapshot],
 ) -> None:
-    never = time.monotonic() + 2 * PATIENCE_SECONDS
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker._next_tick", lambda *_: never)
-    with reading(VirtualDriver(board), None) as (worker,):
-        (first,) = until(lambda: worker.snapshots(time.monotonic_ns()), "a reading")
-        (opened,) = worker.reader._opened
-        opened.read_ns = dict.fromkeys(opened.read_ns, time.monotonic_ns() - 3 * 10**9)
-        worker._snapshots = (replace(first, at_ns=time.monotonic_ns()),)
-        asked_ns = time.monotonic_ns()
-        worker.refresh(time.monotonic() + PATIENCE_SECONDS)
-        assert opened.read_ns["power"] > asked_ns
+    worker, first = between_ticks
+    (opened,) = worker.reader._opened
+    opened.read_ns = dict.fromkeys(opened.read_ns, time.monotonic_ns() - 3 * 10**9)
+    worker._snapshots = (replace(first, at_ns=time.monotonic_ns()),)
+    asked_ns = time.monotonic_ns()
+    worker.refresh(time.monotonic() + PATIENCE_SECONDS)
+    assert opened.read_ns["power"] > asked_ns

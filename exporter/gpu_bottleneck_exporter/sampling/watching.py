@@ -132,7 +132,7 @@ class HostSampler:
         self._mains_only = True
         self._inspecting = Every(COUNTER_INTERVAL_SECONDS)
         self._inspecting_slowly = Every(PROBE_INTERVAL_NS / 1e9)
-        # While all feeders are steady.
+        """Inspections of connections while all feeders are steady."""
         self._requested_ns = 0
         """Time of the last request for a snapshot."""
         self._published = threading.Condition()
@@ -357,15 +357,13 @@ class HostSampler:
             uuid: feed for uuid, feed in answering.items() if now >= self._gpus[uuid].rests_until
         }
         self._mains_only = not self._mains_only
-        slow = self._shortest_pause() > self._step
+        pause = self._shortest_pause()
         inspects = self._inspecting.is_due(now) and (
-            not slow or self._inspecting_slowly.is_due(now)
+            pause <= self._step or self._inspecting_slowly.is_due(now)
         )
         children = self._checking_children.is_due(now)
         now_ns, cpu = time.monotonic_ns(), _cpu_seconds()
-        horizon = (
-            now + self._shortest_pause() / 2
-        )  # feeders due by then would otherwise wait for two pauses
+        horizon = now + pause / 2  # feeders due by then would otherwise wait for two pauses
         counting = {
             feed for feed in ready.values() if self._is_count_due(feed, now_ns, publishes=publishes)
         }
