@@ -17,7 +17,7 @@ import yaml
 
 from gpu_bottleneck_exporter.errors import SettingsError
 
-NAMES = ("thresholds.yml", "recording.yml", "alerts.yml")
+NAMES = ("thresholds.yml", "recording.yml", "serving.yml", "alerts.yml")
 DIALECTS = ("exporter", "dcgm", "both")
 DCGM = "dcgm.yml"
 """Rules that record the metrics of the groups `INPUTS` from those of dcgm-exporter."""

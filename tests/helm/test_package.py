@@ -36,7 +36,10 @@ def test_links_lead_to_the_sources() -> None:
 
 
 def test_it_has_rules_and_dashboards_as_files_and_nothing_else(package: Path) -> None:
-    names = ("thresholds.yml", "recording.yml", "alerts.yml", "owners.yml", "budgets.yml")
+    names = (
+        *("thresholds.yml", "recording.yml", "serving.yml", "alerts.yml"),
+        *("owners.yml", "budgets.yml"),
+    )
     expected = {f"rules/{n}": (chart.ROOT / "rules" / n).read_bytes() for n in names}
     grafana = (chart.ROOT / "grafana").glob("*.json")
     expected |= {f"dashboards/{path.name}": path.read_bytes() for path in grafana}

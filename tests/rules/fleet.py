@@ -23,7 +23,9 @@ from rules.parsed import groups, seconds
 from rules.series import FOREVER, STALE, Labels, Series, Signal, level, like, mapped, total
 
 RULES = Path(__file__).parents[2] / "rules"
-FILES = tuple(RULES / name for name in ("thresholds.yml", "recording.yml", "alerts.yml"))
+FILES = tuple(
+    RULES / name for name in ("thresholds.yml", "recording.yml", "alerts.yml", "serving.yml")
+)
 
 
 def group_names(*files: Path) -> tuple[str, ...]:
@@ -33,7 +35,7 @@ def group_names(*files: Path) -> tuple[str, ...]:
 
 
 GROUPS = group_names(*FILES[:2])
-"""All but those of alerts. promtool evaluates groups that are not named before these."""
+"""All but those of engines and alerts. promtool evaluates the groups that are not named first."""
 ASIDE = ("gpu-prescription", "gpu-bill", "gpu-coverage")
 """What no alert needs but `GpuCausesBlind`, which `fired` does not count."""
 JOB = "gpu"

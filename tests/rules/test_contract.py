@@ -42,6 +42,9 @@ THRESHOLDS = [rule for rule in RECORDS if rule.name.startswith(THRESHOLD)]
 OTHERS = {
     "dcgm.yml": ("DCGM_", "node_"),
     "owners.yml": ("kube_pod_labels", "kube_namespace_labels"),
+    "serving.yml": (
+        *("vllm:", "sglang:", "tgi_", "nv_", "trtllm_", "llamacpp:", "ray_serve_", "dynamo_"),
+    ),
 }
 """Beginnings of what other exporters show, by the file that reads it."""
 SELECTED = [(rule, name, asked) for rule in ALL for name, asked in rule.selected]
@@ -95,7 +98,7 @@ def test_rules_ask_for_labels_and_waits_that_the_exporter_has() -> None:
 
 def test_only_inputs_name_the_exporter() -> None:
     raw = {rule.group for rule in OURS if rule.reads - RECORDED - {"ALERTS"}}
-    assert raw == {*rulepack.INPUTS, "gpu-telemetry-and-hardware"}
+    assert raw == {*rulepack.INPUTS, "gpu-telemetry-and-hardware", "serving-inputs"}
 
 
 def test_fatal_xids_are_the_same_everywhere() -> None:
@@ -271,4 +274,4 @@ def test_windows_of_a_day_are_in_a_group_that_is_evaluated_seldom() -> None:
     days = re.compile(r"\[\d+d\]")
     of_days = {g["name"] for g in every if any(days.search(rule["expr"]) for rule in g["rules"])}
     seldom = {group["name"] for group in every if group["interval"] != "1m"}
-    assert of_days == seldom == {"gpu-day", "gpu-bill", "gpu-budgets"}
+    assert of_days == seldom == {"gpu-day", "gpu-bill", "gpu-budgets", "serving-week"}

@@ -6,7 +6,7 @@
 {{- $untold := include "exporter.untold" . | fromYaml }}
 {{- /* All are read, as an alert may be disabled that budgets would add. */}}
 {{- $asked := dict "owners.yml" $wanted.ownerLabel "budgets.yml" $wanted.budgets }}
-{{- range $file := list "thresholds.yml" "recording.yml" "alerts.yml" "owners.yml" "budgets.yml" }}
+{{- range $file := list "thresholds.yml" "recording.yml" "serving.yml" "alerts.yml" "owners.yml" "budgets.yml" }}
 {{- range $group := ($.Files.Get (printf "rules/%s" $file) | replace "label_team" (default "" $wanted.ownerLabel) | fromYaml).groups }}
 {{- $rules := list }}
 {{- range $rule := $group.rules }}

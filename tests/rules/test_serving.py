@@ -1,0 +1,179 @@
+"""What inference engines tell: one name for all of them, and on which GPUs they serve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rules.fleet import FILES, LABEL, RULES, Fleet, Gpu, add_gpu, group_names
+from rules.parsed import rules
+from rules.series import Signal
+from support.rows import beside
+
+FIXTURES = Path(__file__).with_name("serving")
+SAMPLE = re.compile(r"^([a-z_:0-9]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+RECORDED_SECONDS = 3600
+"""Age of the counters in the fixtures."""
+EXPECTED = beside(__file__, "serving.yml")
+SERIES = {
+    "running": "serving:requests_running:count",
+    "waiting": "serving:requests_waiting:count",
+    "kv_cache": "serving:kv_cache:used_ratio",
+    "preemptions": "serving:preemptions:rate5m",
+    "prefill": 'serving:tokens:rate5m{phase="prefill"}',
+    "decode": 'serving:tokens:rate5m{phase="decode"}',
+    "finished": "serving:requests_finished:rate5m",
+    "time_in_queue": "serving:time_in_queue:seconds",
+}
+END_MINUTE = 16
+
+
+def samples(name: str) -> Iterator[tuple[str, dict[str, str], float, bool]]:
+    """Each series of a fixture: name, labels, value, whether it is a counter."""
+    text = (FIXTURES / f"{name}.prom").read_text(encoding="utf-8")
+    counters = tuple(re.findall(r"^# TYPE (\S+) (?:counter|histogram)$", text, re.MULTILINE))
+    for metric, labels, value in SAMPLE.findall(text):
+        yield metric, dict(LABEL.findall(labels)), float(value), metric.startswith(counters)
+
+
+def add_engine(fleet: Fleet, name: str, **target: str) -> None:
+    """The engine of a fixture as a target."""
+    for metric, labels, value, counts in samples(name):
+        if counts:
+            fleet.counter(metric, value / RECORDED_SECONDS, None, **labels, **target)
+        else:
+            fleet.gauge(metric, value, **labels, **target)
+
+
+def staged(minutes: int = END_MINUTE) -> Fleet:
+    return Fleet(minutes, groups=group_names(*FILES))
+
+
+def pod(name: str, namespace: str = "llm") -> dict[str, str]:
+    """The owner of a GPU."""
+    return {"workload_namespace": namespace, "workload_pod": name, "pod_uid": f"uid-{name}"}
+
+
+def vllm(fleet: Fleet, running: Signal, waiting: Signal = 0, **target: str) -> None:
+    labels = {"job": "engines", "instance": f"{target.get('pod')}:8000", **target}
+    fleet.gauge("vllm:num_requests_running", running, model_name="m", **labels)
+    fleet.gauge("vllm:num_requests_waiting", waiting, model_name="m", **labels)
+
+
+def test_each_engine_is_read(tmp_path: Path) -> None:
+    """As a pod that two jobs scrape, and as a process on a machine."""
+    assert sorted(path.stem for path in FIXTURES.glob("*.prom")) == sorted(EXPECTED)
+    fleet = staged()
+    for name in EXPECTED:
+        for job in ("podmonitor", "annotations"):
+            add_engine(fleet, name, namespace="llm", pod=name, instance=f"{name}:8000", job=job)
+        add_engine(fleet, name, instance=f"host-{name}:8000", job="engines")
+    for key, series in SERIES.items():
+        phase = ',phase="prefill"' * (key == "prefill") + ',phase="decode"' * (key == "decode")
+        found: dict[str, float] = {}
+        for name, row in EXPECTED.items():
+            if key in row:
+                of_pod = f'instance="{name}:8000",namespace="llm"{phase},pod="{name}"'
+                of_host = f'instance="host-{name}:8000"{phase}'
+                found |= {f"{{{of}}}": row[key] for of in (of_pod, of_host)}
+        fleet.expect(END_MINUTE, f"round({series}, 0.0001)", found)
+    fleet.check(tmp_path)
+
+
+def test_the_names_that_are_read_are_recorded_and_listed() -> None:
+    """In a fixture, and in the table of engines."""
+    every = rules()
+    read = {name for rule in every if rule.file == "serving.yml" for name in rule.reads}
+    names = read - {rule.name for rule in every}
+    assert names == {name for fixture in EXPECTED for name, *_ in samples(fixture)}
+    engines = {re.split("[:_]", name)[0] for name in names}
+    listed = re.findall(r"`(\w+:?\w+)`", section("Inference engines"))
+    assert {name for name in listed if re.split("[:_]", name)[0] in engines} == names
+
+
+def section(heading: str) -> str:
+    """A section of the rules' README."""
+    text = (RULES / "README.md").read_text(encoding="utf-8")
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+RUNNING = 'round(sum by (instance, gpu) (gpu:serving:ratio_avg10m{state="asked"}), 0.1)'
+SERVES = "count by (instance, gpu) (gpu:serving:info)"
+
+
+def test_engines_are_joined_to_their_gpus(tmp_path: Path) -> None:
+    """Two GPUs of one engine, two engines of one GPU, an engine beside another tenant."""
+    fleet = staged()
+    for index in (0, 1):
+        add_gpu(fleet, "parallel", Gpu(owner=pod("big")), index)
+    add_gpu(fleet, "parallel", Gpu(owner=pod("other")), 2)
+    add_gpu(fleet, "packed", Gpu(owners=[pod("small-a"), pod("small-b")]))
+    add_gpu(fleet, "mixed", Gpu(owners=[pod("small-c"), pod("trains")]))
+    # A pod of that name in another namespace is another pod.
+    add_gpu(fleet, "elsewhere", Gpu(owner=pod("big", "ops")))
+    for name, running in (("big", 3), ("small-a", 0), ("small-b", 2), ("small-c", 0)):
+        vllm(fleet, running, namespace="llm", pod=name)
+    gpus = {'{gpu="0",instance="parallel"}': 1.0, '{gpu="1",instance="parallel"}': 1.0}
+    packed, mixed = '{gpu="0",instance="packed"}', '{gpu="0",instance="mixed"}'
+    fleet.expect(END_MINUTE, SERVES, {**gpus, packed: 1.0})
+    fleet.expect(END_MINUTE, RUNNING, {**gpus, packed: 1.0, mixed: 0.0})
+    fleet.check(tmp_path)
+
+
+def test_without_pods_the_scrape_says_which_gpus_it_has(tmp_path: Path) -> None:
+    """By Slurm job, by UUID, or all of a node."""
+    fleet = staged()
+    slurm, user = {"slurm_job_id": "7", "user": "ada"}, {"user": "eve"}
+    add_gpu(fleet, "slurm", Gpu(owner=slurm))
+    add_gpu(fleet, "slurm", Gpu(owner={**slurm, "slurm_job_id": "8"}), 1)
+    for index in (0, 1):
+        add_gpu(fleet, "single", Gpu(owner=user), index)
+        add_gpu(fleet, "whole:10170", Gpu(owner=user), index)
+    for name in ("slurm-7", "GPU-single-1", "whole:10170"):
+        vllm(fleet, 1, pod=name)
+    found = ("slurm", 0), ("single", 1), ("whole:10170", 0), ("whole:10170", 1)
+    expected = {f'{{gpu="{index}",instance="{node}"}}': 1.0 for node, index in found}
+    fleet.expect(END_MINUTE, SERVES, expected)
+    fleet.expect(END_MINUTE, RUNNING, expected)
+    fleet.check(tmp_path)
+
+
+def test_two_ports_of_a_pod_are_one_engine(tmp_path: Path) -> None:
+    fleet = staged()
+    add_gpu(fleet, "node", Gpu(owner=pod("twice")))
+    for port, running in ((8000, 0), (8001, 4)):
+        vllm(fleet, running, namespace="llm", pod="twice", instance=f"10.0.0.1:{port}")
+    of_pod = "sum by (pod) (serving:requests_running:count)"
+    fleet.expect(END_MINUTE, of_pod, {'{pod="twice"}': 4.0})
+    fleet.expect(END_MINUTE, RUNNING, {'{gpu="0",instance="node"}': 1.0})
+    fleet.check(tmp_path)
+
+
+def test_the_replicas_that_a_week_needed_are_counted(tmp_path: Path) -> None:
+    """Six, of which two held ten requests each at the peak; a seventh serves another model."""
+    fleet = staged(40)
+    for index in range(6):
+        running = [(10, 10 if index < 2 else 0), (50, 0)]
+        vllm(fleet, running, namespace="llm", pod=f"chat-7c9d8f6b5-x2x9{index}")
+    vllm(fleet, 1, namespace="llm", pod="embed-0")
+    vllm(fleet, 0, namespace="llm", pod="unused-0")
+    of = '{{deployment="{}",namespace="llm"}}'.format
+    counted = {of("chat"): 6.0, of("embed"): 1.0, of("unused"): 1.0}
+    fleet.expect(40, "serving:replicas:count * 1", counted)
+    needed = {of("chat"): 2.0, of("embed"): 1.0, of("unused"): 0.0}
+    fleet.expect(40, "serving:replicas:needed * 1", needed)
+    fleet.check(tmp_path)
+
+
+def test_gaps_end_and_restarts_count_once(tmp_path: Path) -> None:
+    fleet = staged(40)
+    labels = {"namespace": "llm", "pod": "a-0", "instance": "a:8000", "job": "engines"}
+    fleet.gauge("vllm:num_requests_running", [(20, 3), (3, None), (7, 3), (20, None)], **labels)
+    fleet.counter("vllm:request_success_total", 1.0, 20, **labels)
+    for minute, answer in ((22, 3), (29, 3), (34, 3)):
+        found = {'{pod="a-0"}': float(answer)}
+        fleet.expect(minute, "sum by (pod) (serving:requests_running:count)", found)
+    fleet.expect(37, "serving:requests_running:count", {})
+    fleet.expect(22, "serving:requests_finished:rate5m > 1.01", {})
+    fleet.check(tmp_path)
