@@ -27,7 +27,7 @@ from rules.series import FOREVER, Signal
 from support.rows import beside
 from support.states import PRESCRIBED, SCORED
 
-CHANGING = ("stalls", "throttle", "throttle_active", "pipes", "xids")
+CHANGING = ("engine", "stalls", "throttle", "throttle_active", "pipes", "xids")
 """Fields with several signals."""
 TEXTS = (
     *("recovery_action", "fabric_state", "architecture", "name"),

@@ -325,6 +325,8 @@ class Gpu:
     """Labels of gpu_workload_info."""
     owners: Sequence[Labels] = ()
     """Of several tenants."""
+    engine: Mapping[str, Signal] = field(default_factory=dict)
+    """What the inference engine of its pod tells, by `ENGINE`."""
     outlook: Outlook = NOTHING_KNOWN
     """What the exporter prescribes, and how good its last prediction was."""
     architecture: str = "hopper"
@@ -367,6 +369,17 @@ def add_gpu(fleet: Fleet, node: str, gpu: Gpu, index: int = 0) -> None:
     )
 
 
+ENGINE = {
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
+    "kv": "vllm:kv_cache_usage_perc",
+}
+"""Gauges of an inference engine."""
+ENGINE_RATES = {
+    "preempted": "vllm:num_preemptions_total",
+    "finished": "vllm:request_success_total",
+}
+"""Counters, given as rates per second."""
 PRESCRIBED = ("value", "current_value", "busy_ratio", "busy_low_ratio", "busy_high_ratio")
 REASONS = ("power_cap", "sw_thermal", "hw_thermal", "hw_power_brake")
 MEMORY_BYTES, CLOCK_HERTZ = 8e10, 1.98e9
@@ -385,12 +398,17 @@ class _Writer:
         uuid = gpu.uuid or f"GPU-{node}-{index}"
         self._labels = {**self._target, "gpu": f"{index}", "uuid": uuid}
         self._index = index
+        self._owners = [*([gpu.owner] if gpu.owner else []), *gpu.owners]
+        if gpu.engine and not self._owners:
+            self._owners = [{"workload_namespace": "llm", "workload_pod": node}]
 
     def write(self) -> None:
         for family, value in CONSTANTS.items():
             self._g(family, value)
         self._fields()
         self._device()
+        if self._gpu.engine:
+            self._engine()
         self._condition()
         if self._gpu.feeders:
             self._stalls()
@@ -443,8 +461,21 @@ class _Writer:
             self._c("gpu_pcie_transmit_bytes_total", times(0.1, gpu.pcie_bytes))
         for xid, value in gpu.xids.items():
             self._g("gpu_xid_errors_total", value, xid=xid)
-        for owner in (*([gpu.owner] if gpu.owner else []), *gpu.owners):
+        for owner in self._owners:
             self._g("gpu_workload_info", 1, **owner)
+
+    def _engine(self) -> None:
+        """The target of the engine, which is the pod's."""
+        (owner,) = self._owners
+        pod = owner["workload_pod"]
+        labels = {"job": "engines", "instance": f"{pod}:{8000 + self._index}", "pod": pod}
+        labels |= {"namespace": owner["workload_namespace"], "model_name": "m"}
+        labels |= {name: self._gpu.target[name] for name in self._gpu.target if name == "cluster"}
+        for name, signal in self._gpu.engine.items():
+            if name in ENGINE:
+                self._fleet.gauge(ENGINE[name], signal, **labels)
+            else:
+                self._fleet.counter(ENGINE_RATES[name], signal, None, **labels)
 
     def _condition(self) -> None:
         if self._gpu.recovery_action is not None:

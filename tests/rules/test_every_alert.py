@@ -39,6 +39,7 @@ ELSEWHERE = {
     "GpuThresholdsMissing/warning": "a fleet without thresholds: test_situations",
     "GpuCountedTwice/warning": "two targets: test_fleets",
     "GpuMonitoringAbsent/warning": "no exporter, failing rules: test_situations",
+    "GpuRequestsQueued/info/load_imbalance": "two replicas: test_serving",
     "GpuOversized/info": "a whole day: test_situations",
     "GpuFault/info/memory_worn": "a whole day: test_fleets",
     "GpuFleetBottleneck/warning": "a fleet: test_fleets",

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from rules.cases import fleets_of, table
 from rules.fleet import FILES, LABEL, RULES, Fleet, Gpu, add_gpu, group_names
 from rules.parsed import rules
 from rules.series import Signal
@@ -115,9 +118,8 @@ def test_engines_are_joined_to_their_gpus(tmp_path: Path) -> None:
     for name, running in (("big", 3), ("small-a", 0), ("small-b", 2), ("small-c", 0)):
         vllm(fleet, running, namespace="llm", pod=name)
     gpus = {'{gpu="0",instance="parallel"}': 1.0, '{gpu="1",instance="parallel"}': 1.0}
-    packed, mixed = '{gpu="0",instance="packed"}', '{gpu="0",instance="mixed"}'
-    fleet.expect(END_MINUTE, SERVES, {**gpus, packed: 1.0})
-    fleet.expect(END_MINUTE, RUNNING, {**gpus, packed: 1.0, mixed: 0.0})
+    for query in (SERVES, RUNNING):
+        fleet.expect(END_MINUTE, query, {**gpus, '{gpu="0",instance="packed"}': 1.0})
     fleet.check(tmp_path)
 
 
@@ -176,4 +178,34 @@ def test_gaps_end_and_restarts_count_once(tmp_path: Path) -> None:
         fleet.expect(minute, "sum by (pod) (serving:requests_running:count)", found)
     fleet.expect(37, "serving:requests_running:count", {})
     fleet.expect(22, "serving:requests_finished:rate5m > 1.01", {})
+    fleet.check(tmp_path)
+
+
+MINUTES = 90
+
+
+@pytest.mark.parametrize("half", [0, 1], ids=["each minute", "every other minute"])
+def test_what_holds_up_an_engine(half: int, tmp_path: Path) -> None:
+    fleets_of(table("engines", told="20,45,75 -"), MINUTES)[half].check(tmp_path)
+
+
+UNEVEN = 'count by (instance) (ALERTS{alertname="GpuRequestsQueued",cause="load_imbalance"})'
+
+
+def test_a_queue_beside_a_replica_without_is_told(tmp_path: Path) -> None:
+    """Where that has half as many requests at most; all replicas with a queue are even."""
+    fleet = staged(50)
+    requests = {
+        "uneven": [(16, 20), (16, 4), (8, 0)],
+        "nearly": [(16, 4), (11, 0)],
+        "queued": [(16, 20), (4, 4)],
+    }
+    for name, replicas in requests.items():
+        for index, (running, waiting) in enumerate(replicas):
+            replica = f"{name}-{index}"
+            add_gpu(fleet, replica, Gpu(owner=pod(replica)))
+            vllm(fleet, running, waiting, namespace="llm", pod=replica)
+    fleet.expect(10, UNEVEN + " < 0", {})
+    told = {f'{{instance="uneven-{index}"}}': 1.0 for index in (0, 1)}
+    fleet.expect(40, UNEVEN, told)
     fleet.check(tmp_path)
