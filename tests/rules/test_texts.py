@@ -37,13 +37,14 @@ NODE = "[fe80::7]:9"
 TARGET = {"job": f"gpu{HOSTILE}", "instance": NODE, "namespace": "ops", "blind": "b", "cause": "c"}
 TARGET["missing"] = "rules"
 TARGET["workload_owner"] = 'a"b\\c é'
+REPLICA = "rank-1"
 OWNERS = {
     "pod nlp/train-0": {"workload_namespace": "nlp"},
     "Slurm job 4711": {"workload_group": "slurm-4711"},
     "owner unknown": {},
     "pod nlp/rank-1": {
         "workload_namespace": "nlp",
-        "workload_pod": "rank-1",
+        "workload_pod": REPLICA,
         "workload_group": "nlp/rank-0:29500",
     },
 }
@@ -127,6 +128,11 @@ def records() -> Iterator[Mapping[str, str]]:
         for name, value in {**told, "upper_bound": f"{int(knob in AT_MOST)}"}.items():
             expression = vector({**labels_of(gpu), "knob": knob}, value)
             yield {"record": f"gpu:prescription:{name}", "expr": expression}
+    replicas = {"namespace": "nlp", "deployment": "rank"}
+    for name, value in {"needed": "2", "count": "6"}.items():
+        yield {"record": f"serving:replicas:{name}", "expr": vector(replicas, value)}
+    of_pod = vector({**replicas, "pod": REPLICA}, "0")
+    yield {"record": "helper:serving_replica:requests", "expr": of_pod}
     of_pack = (rule for rule in causes_table.pack() if rule.name in LOOKED_UP_HERE)
     yield from (rule.fields for rule in of_pack)
 
@@ -224,6 +230,9 @@ def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
     if rule.name == "GpuCollectiveHang":
         is_known = "slurm-4711" in labels.get("workload_group", "")
         return f" The others wait for GPU 5 on {NODE}." * is_known
+    if rule.name == "GpuIdle" and rule.labels["severity"] == "info":
+        is_replica = labels.get("workload_pod") == REPLICA
+        return " The last week needed 2 of 6 replicas." * is_replica
     if rule not in RECOMMENDED or KNOB_OF.get(labels["cause"]) != knob:
         return ""
     if knob in REMOVED:
