@@ -10,6 +10,7 @@ import http.client
 import json
 import math
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -108,10 +109,35 @@ def _json_lines(fleet: Fleet) -> Iterator[str]:
             yield json.dumps({"metric": metric, **samples})
 
 
+def _after_what_they_read(every: Sequence[Rule]) -> Iterator[Rule]:
+    """Rules in their order, but after those of other files that they read.
+
+    Prometheus evaluates all files each minute, so that two files may read each other.
+    """
+    at: defaultdict[str, list[int]] = defaultdict(list)
+    for index, rule in enumerate(every):
+        at["ALERTS" if rule.is_alert else rule.name].append(index)
+    placed: set[int] = set()
+
+    def place(index: int) -> Iterator[Rule]:
+        if index in placed:
+            return
+        placed.add(index)
+        rule = every[index]
+        for name in sorted(rule.reads):
+            for other in at[name]:
+                if other < index or every[other].file != rule.file:
+                    yield from place(other)
+        yield rule
+
+    for index in range(len(every)):
+        yield from place(index)
+
+
 def _stages(pack: Sequence[Path]) -> Iterator[list[Rule]]:
     """The rules in their order, cut where one reads what has been recorded since the last cut."""
     stage: list[Rule] = []
-    for rule in rules({file.name: file.read_text() for file in pack}):
+    for rule in _after_what_they_read(rules({file.name: file.read_text() for file in pack})):
         if any(("ALERTS" if done.is_alert else done.name) in rule.reads for done in stage):
             yield stage
             stage = []
