@@ -37,7 +37,7 @@ def numbers(rule: Rule) -> list[float]:
     literals = rule.nodes(promql.NumberLiteral)
     if rule.name.startswith("gpu:threshold:"):
         return [number.val for number in literals] * rule.name.endswith("_seconds")
-    if re.search("_seconds:sum", rule.name):
+    if re.search("_(seconds|tokens):sum", rule.name):
         return [number.val for number in literals]
     calls = [call for call in rule.nodes(promql.Call) if call.func.name == "predict_linear"]
     return [number.val for call in calls for number in call.args if hasattr(number, "val")]

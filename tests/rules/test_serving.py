@@ -209,3 +209,35 @@ def test_a_queue_beside_a_replica_without_is_told(tmp_path: Path) -> None:
     told = {f'{{instance="uneven-{index}"}}': 1.0 for index in (0, 1)}
     fleet.expect(40, UNEVEN, told)
     fleet.check(tmp_path)
+
+
+def test_jobs_have_the_tokens_and_the_time_of_their_engines(tmp_path: Path) -> None:
+    """Two GPUs of one engine, two engines of a GPU, a Slurm job, and one that trains."""
+    fleet = staged(40)
+    for index in (0, 1):
+        add_gpu(fleet, "parallel", Gpu(owner=pod("big")), index)
+    add_gpu(fleet, "packed", Gpu(owners=[pod("small-a"), pod("small-b")]))
+    add_gpu(fleet, "slurm", Gpu(owner={"slurm_job_id": "7", "user": "ada"}))
+    add_gpu(fleet, "trains", Gpu(owner=pod("trains")))
+    of_pods = {"big": 100.0, "small-a": 0.0, "small-b": 10.0}
+    for name, rate in of_pods.items():
+        labels = {"namespace": "llm", "pod": name, "instance": f"{name}:8000", "job": "engines"}
+        vllm(fleet, 0, namespace="llm", pod=name)  # between two requests at each scrape
+        fleet.counter("vllm:prompt_tokens_total", rate * 9, None, **labels)
+        fleet.counter("vllm:generation_tokens_total", rate, None, **labels)
+    vllm(fleet, 0, pod="slurm-7")  # of an engine that counts no tokens, nor requests
+    owners = {**dict.fromkeys(of_pods, "llm"), "": "ada"}
+    tokens, used = {}, {}
+    for name, owner in owners.items():
+        of = f'workload_owner="{owner}"' + f',workload_pod="{name}"' * bool(name)
+        if name:
+            for phase, times in (("prefill", 9), ("decode", 1)):
+                tokens[f'{{phase="{phase}",{of}}}'] = 600 * times * of_pods[name]
+        gpus = {"big": 2.0, "": 1.0}.get(name, 0.5)
+        asked = bool(of_pods.get(name))
+        used[f'{{demand="some",{of}}}'] = 600 * gpus * asked
+        used[f'{{demand="none",{of}}}'] = 600 * gpus * (not asked)
+    sums = "round(sum by (workload_pod, workload_owner, {}) (workload:serving_{}:sum10m))"
+    fleet.expect(40, sums.format("phase", "tokens"), tokens)
+    fleet.expect(40, sums.format("demand", "gpu_seconds"), used)
+    fleet.check(tmp_path)
