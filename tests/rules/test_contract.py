@@ -275,3 +275,12 @@ def test_windows_of_a_day_are_in_a_group_that_is_evaluated_seldom() -> None:
     of_days = {g["name"] for g in every if any(days.search(rule["expr"]) for rule in g["rules"])}
     seldom = {group["name"] for group in every if group["interval"] != "1m"}
     assert of_days == seldom == {"gpu-day", "gpu-bill", "gpu-budgets", "serving-week"}
+
+
+@each(ALERTS)
+def test_texts_read_what_is_recorded_seldom_over_a_window(rule: Rule) -> None:
+    """Else the last value is too old for an instant query at every other evaluation."""
+    every = [group for text in rulepack.files().values() for group in groups(text)]
+    rare = {r["record"] for g in every if seconds(g["interval"]) > 300 for r in g["rules"]}
+    texts = " ".join(rule.annotations.values())
+    assert [name for name in rare if re.search(rf"\b{name}\b(?!\[)", texts)] == []
