@@ -46,6 +46,46 @@ class ReportQuery:
         return self.since or 24 * HOUR_SECONDS * (30 if self.job or self.pod else 7)
 
 
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The replicas of one model."""
+
+    name: str
+    """`namespace/deployment`."""
+    cluster: str
+    replicas: int
+    replicas_needed: int
+    """Replicas that would have held the most requests of the last week."""
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """The tokens of inference engines, and the GPU-seconds in which these ran."""
+
+    tokens: dict[str, float] = field(default_factory=dict)
+    """Tokens by phase, `prefill` and `decode`; empty if the engine counts none."""
+    gpu_seconds: float = 0.0
+    counted_seconds: float = 0.0
+    """GPU-seconds of engines that count tokens."""
+    unasked_seconds: float = 0.0
+    """GPU-seconds without a request."""
+    deployment: Deployment | None = None
+
+    def add(self, other: Served) -> None:
+        """Add another job's."""
+        for phase, count in other.tokens.items():
+            self.tokens[phase] = self.tokens.get(phase, 0.0) + count
+        self.gpu_seconds += other.gpu_seconds
+        self.counted_seconds += other.counted_seconds
+        self.unasked_seconds += other.unasked_seconds
+
+    @property
+    def tokens_per_gpu_hour(self) -> float | None:
+        """Prompt and generated tokens; None if the engines count none."""
+        whole = self.counted_seconds
+        return sum(self.tokens.values()) / whole * HOUR_SECONDS if self.tokens and whole else None
+
+
 @dataclass
 class JobReport:
     """The jobs that match a query, and problems."""
@@ -55,6 +95,8 @@ class JobReport:
     """Selected jobs; all jobs before the selection."""
     all_jobs: Sequence[Job] = ()
     """All jobs, set by the selection."""
+    served: Mapping[Job, Served] = field(default_factory=dict)
+    """Output of jobs with an inference engine; empty without a Prometheus."""
     missing: list[str] = field(default_factory=list)
     """Sources that could not be read, a line each."""
     notes: list[str] = field(default_factory=list)
@@ -75,6 +117,30 @@ class JobReport:
     def use(self) -> Use:
         """Use by all jobs."""
         return total(self.owners.values())
+
+    @cached_property
+    def served_by_owner(self) -> Mapping[str, Served]:
+        """Sums by owner that has an inference engine."""
+        sums: dict[str, Served] = {}
+        for job in self.jobs:
+            if part := self.served.get(job):
+                sums.setdefault(job.owner_name, Served()).add(part)
+        return sums
+
+    @cached_property
+    def all_served(self) -> Served | None:
+        """The sum of all jobs; None if none serves."""
+        whole = Served()
+        for part in self.served_by_owner.values():
+            whole.add(part)
+        return whole if self.served_by_owner else None
+
+    @cached_property
+    def deployments(self) -> Sequence[Deployment]:
+        """Deployments of the jobs, most superfluous replicas first."""
+        parts = (self.served.get(job) for job in self.jobs)
+        distinct = {part.deployment for part in parts if part and part.deployment}
+        return sorted(distinct, key=lambda of: (of.replicas_needed - of.replicas, of.name))
 
     @property
     def since(self) -> str:

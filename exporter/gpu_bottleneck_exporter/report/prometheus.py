@@ -1,7 +1,7 @@
 """Jobs from a Prometheus that evaluates our rules.
 
 Totals come from `workload:busy_gpu_seconds:sum5m` and `workload:stall_gpu_seconds:sum5m`; the use
-of a job's GPU, from the GPU's series at that time.
+of a job's GPU, from the GPU's series at that time; tokens and demand, from sums of ten minutes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ from gpu_bottleneck_exporter.jobs.model import MAX_DURATION_SECONDS, Job, JobGpu
 from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.nodeview.wire import read
 from gpu_bottleneck_exporter.prescription.model import Prescription, dominant
-from gpu_bottleneck_exporter.report.bill import MAX_LABEL_CHARACTERS, JobReport, ReportQuery
+from gpu_bottleneck_exporter.report.bill import (
+    MAX_LABEL_CHARACTERS,
+    Deployment,
+    JobReport,
+    ReportQuery,
+    Served,
+)
 
 BUSY_SERIES, STALL_SERIES = "workload:busy_gpu_seconds:sum5m", "workload:stall_gpu_seconds:sum5m"
+TOKENS_SERIES = "workload:serving_tokens:sum10m"
+SERVED_SERIES = "workload:serving_gpu_seconds:sum10m"
 _WORKLOAD = "workload_namespace, workload_pod, slurm_job_id, workload_job, user, workload"
 """Labels of a workload."""
 _RULE_INTERVAL_SECONDS = 60
@@ -90,7 +98,11 @@ def recorded(url: str, query: ReportQuery) -> JobReport:
     server = Server(url, query.ca_file, ("/graph", "/query"), query.deadline)
     engine, source = Engine(server, query), f"what rules recorded in {server.name}"
     if query.job or query.pod or query.gpu:
-        return JobReport(query, _detailed(engine, query), source=source)
+        found = _detailed(engine, query)
+        by = "cluster, workload"
+        # One GPU of a job has no tokens of its own.
+        served = {} if query.gpu or not found else _served(engine, by, _matchers(query))
+        return _reported(query, found, served, source)
     window = f"[{query.seconds:.0f}s]"
     by = f"cluster, workload_owner, {_WORKLOAD}"
     busy, stall = engine.evaluate(
@@ -100,11 +112,72 @@ def recorded(url: str, query: ReportQuery) -> JobReport:
     if not busy:
         question = "do its rules come from this version (gpu-bottleneck-exporter rules)?"
         raise ExporterError(f"{server.name} has recorded no {BUSY_SERIES}: {question}")
-    jobs = [_job(dict(key), use) for key, use in _uses(busy + stall).items()]
-    return JobReport(query, jobs, source=source)
+    jobs = {key: _job(dict(key), use) for key, use in _uses(busy + stall).items()}
+    return _reported(query, jobs, _served(engine, by), source)
 
 
-def _detailed(engine: Engine, query: ReportQuery) -> list[Job]:
+def _reported(
+    query: ReportQuery, jobs: Mapping[Key, Job], served: Mapping[Key, Served], source: str
+) -> JobReport:
+    serving = {job: served[key] for key, job in jobs.items() if key in served}
+    return JobReport(query, [*jobs.values()], served=serving, source=source)
+
+
+def _served(engine: Engine, by: str, matchers: str = "") -> Mapping[Key, Served]:
+    """Tokens and demand by the labels `by`."""
+    window = f"{{{matchers}}}[{engine.query.seconds:.0f}s]"
+    names = by.split(", ")
+    with_pod = ", ".join(dict.fromkeys([*names, "workload_namespace", "workload_pod", "demand"]))
+    # Millions, as values are bounded as seconds are.
+    tokens, spent = engine.evaluate(
+        f"sum by ({by}, phase) (sum_over_time({TOKENS_SERIES}{window})) / 1e6",
+        f"sum by ({with_pod}) (sum_over_time({SERVED_SERIES}{window}))",
+    )
+    served: dict[Key, Served] = defaultdict(Served)
+    pods: dict[Key, Labels] = {}
+    for labels, seconds in spent:
+        if labels["demand"] in {"some", "none"}:
+            key = _key({name: labels[name] for name in names})
+            served[key].gpu_seconds += seconds
+            served[key].unasked_seconds += seconds * (labels["demand"] == "none")
+            pods[key] = labels
+    for labels, millions in tokens:
+        if labels["phase"] and (part := served.get(_key(labels, "phase"))):
+            part.tokens[labels["phase"]] = millions * 1e6
+            part.counted_seconds = part.gpu_seconds
+    deployments = _deployments(engine) if served else {}
+    for key, labels in pods.items():
+        served[key].deployment = deployments.get(_pod(labels, "workload_"))
+    return served
+
+
+def _deployments(engine: Engine) -> Mapping[tuple[str, ...], Deployment]:
+    """The deployments that have replicas now, by cluster, namespace and pod."""
+    replicas = "helper:serving_replica:requests"
+    joined = "* 0 + on (cluster, namespace, deployment) group_left ()"
+    counts, needs = engine.evaluate(
+        f"{replicas} {joined} serving:replicas:count",
+        f"{replicas} {joined} last_over_time(serving:replicas:needed[20m])",
+    )
+    needed = {_pod(labels): value for labels, value in needs}
+    return {
+        pod: Deployment(
+            f"{labels['namespace']}/{labels['deployment']}",
+            labels["cluster"],
+            round(count),
+            round(needed[pod]),
+        )
+        for labels, count in counts
+        if (pod := _pod(labels)) in needed
+    }
+
+
+def _pod(labels: Labels, prefix: str = "") -> tuple[str, ...]:
+    return labels["cluster"], labels[f"{prefix}namespace"], labels[f"{prefix}pod"]
+
+
+def _detailed(engine: Engine, query: ReportQuery) -> Mapping[Key, Job]:
+    """Jobs by cluster and workload."""
     gpu_labels = "job, instance, gpu, uuid"
     info, by = f"gpu:owner:info{{{_matchers(query)}}}", f"{gpu_labels}, cluster, {_WORKLOAD}"
     at_owner = (
@@ -117,7 +190,7 @@ def _detailed(engine: Engine, query: ReportQuery) -> list[Job]:
         f"max by ({by}, workload_owner) (max_over_time(({times} {at_owner}){window}))",
     )
     if not last or not first:
-        return []
+        return {}
     starts = {_key(labels): at - _RULE_INTERVAL_SECONDS for labels, at in first}
     last.sort(key=itemgetter(1), reverse=True)  # if the owner changed, the last one counts
     lasting = f"{last[0][1] - min(starts.values()):.0f}s"
@@ -135,7 +208,7 @@ def _detailed(engine: Engine, query: ReportQuery) -> list[Job]:
         time=last[0][1] + _RULE_INTERVAL_SECONDS / 2,
     )
     uses = _uses(seconds)
-    jobs: dict[tuple[str, str], Job] = {}
+    jobs: dict[Key, Job] = {}
     for labels, at in last:
         key = _key(labels, "workload_owner")
         if use := uses.pop(key, None):
@@ -147,11 +220,11 @@ def _detailed(engine: Engine, query: ReportQuery) -> list[Job]:
                 end_seconds=None if time.time() - at < 10 * _RULE_INTERVAL_SECONDS else at,
             )
             gpu.add(use)
-            name = labels["cluster"], labels["workload"]
-            jobs.setdefault(name, _job(labels, Use())).gpus.append(gpu)
+            job = _key({name: labels[name] for name in ("cluster", "workload")})
+            jobs.setdefault(job, _job(labels, Use())).gpus.append(gpu)
     if len(jobs) == 1:  # of several, the advised one is unknown
         _advise(next(iter(jobs.values())).gpus, advice)
-    return [job.having(job.gpus) for job in jobs.values()]
+    return {key: job.having(job.gpus) for key, job in jobs.items()}
 
 
 def _matchers(query: ReportQuery) -> str:

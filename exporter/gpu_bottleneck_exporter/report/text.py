@@ -13,9 +13,10 @@ from gpu_bottleneck_exporter.nodeview.model import DASH, named
 from gpu_bottleneck_exporter.nodeview.text import duration, memory, parts, percent, short
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.report.about import about, change, claims, gpu_time, rounded
-from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, JobReport
+from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Deployment, JobReport, Served
 
 _FIGURES = ("Busy", "GPU-hours lost", "Cost", "Main cause")
+_SERVED = ("Prompt tokens", "Generated tokens", "Tokens per GPU-hour", "GPU-hours without demand")
 Row = tuple[str, ...]
 BEFORE = "before it opened the GPU"
 """Label of a job's unallocated time."""
@@ -81,12 +82,34 @@ def json(report: JobReport) -> str:
         "since_seconds": report.time_seconds - report.query.seconds,
         "currency": None if report.query.hourly_cost is None else report.query.currency,
         "job_count": len(report.jobs),
-        "total": summed(report.use),
-        "owners": [{"owner": name, **summed(use)} for name, use in report.owners.items()],
-        "jobs": [document(job) | summed(job) | about(report, job) for job in report.listed],
+        "total": summed(report.use) | {"served": _output(report.all_served)},
+        "owners": [
+            {"owner": name, **summed(use), "served": _output(report.served_by_owner.get(name))}
+            for name, use in report.owners.items()
+        ],
+        "jobs": [
+            document(job)
+            | summed(job)
+            | about(report, job)
+            | {"served": _output(report.served.get(job))}
+            for job in report.listed
+        ],
+        "deployments": [document(of) for of in report.deployments],
         "missing": report.missing,
     }
     return dumps(whole)
+
+
+def _output(served: Served | None) -> dict[str, object] | None:
+    if not served:
+        return None
+    return {
+        "prompt_tokens": served.tokens.get("prefill"),
+        "generated_tokens": served.tokens.get("decode"),
+        "tokens_per_gpu_hour": served.tokens_per_gpu_hour,
+        "gpu_hours": served.gpu_seconds / HOUR_SECONDS,
+        "gpu_hours_without_demand": served.unasked_seconds / HOUR_SECONDS,
+    }
 
 
 def section(report: JobReport, job: Job) -> Section:
@@ -105,26 +128,77 @@ def findings(report: JobReport, job: Job) -> Iterator[str]:
     """Sentences about a job."""
     if text := claims(job):
         yield f"Claims: {text}"
+    if served := report.served.get(job):
+        yield from output(served)
     yield from filter(None, about(report, job).values())
+
+
+def output(served: Served) -> Iterator[str]:
+    """Sentences about tokens, demand and replicas."""
+    names = {"prefill": "prompt", "decode": "generated"}
+    counts = [
+        f"{amount(served.tokens[of])} {name}" for of, name in names.items() if of in served.tokens
+    ]
+    if counts and (rate := served.tokens_per_gpu_hour) is not None:
+        yield f"Served {' and '.join(counts)} tokens, {amount(rate)} per GPU-hour"
+    whole, unasked = served.gpu_seconds, served.unasked_seconds
+    if whole:
+        hours = f"{rounded(unasked / HOUR_SECONDS)} of {rounded(whole / HOUR_SECONDS)}"
+        yield f"GPU-hours without demand: {hours} ({percent(unasked / whole)})"
+    if of := served.deployment:
+        yield f"Deployment {short(of.name)}: {replicas(of)}"
+
+
+def amount(tokens: float) -> str:
+    """`1.2 million`, `531`."""
+    for size, name in ((1e9, "billion"), (1e6, "million")):
+        if tokens >= size:
+            return f"{rounded(tokens / size)} {name}"
+    return rounded(round(tokens))
+
+
+def replicas(of: Deployment) -> str:
+    """`2 of 6 replicas would do`, for the most requests at once of the last week."""
+    if of.replicas_needed >= of.replicas:
+        all_of = "its only replica" if of.replicas == 1 else f"all {of.replicas} replicas"
+        return f"the last week needed {all_of}"
+    return f"{of.replicas_needed} of {_counted(of.replicas, 'replica')} would do"
 
 
 def totals(report: JobReport) -> Iterator[Section]:
     """All jobs, and their owners."""
     jobs: list[Row] = []
     for job in report.listed:
-        cells, count = _cells(report, job), f"{len(job.gpus) or ''}"
+        cells, gpus = _cells(report, job), f"{len(job.gpus) or ''}"
+        output = _served_cells(report.served.get(job))
         origin = short(job.owner_name), short(job.command or ""), short(claims(job))
-        jobs.append((short(job.name), count, *cells, *origin, change(job) or ""))
-    columns = ("Job", "GPUs", *_FIGURES, "Owner", "Command", "Claims", "Do first")
+        jobs.append((short(job.name), gpus, *cells, *output, *origin, change(job) or ""))
+    columns = ("Job", "GPUs", *_FIGURES, *_SERVED, "Owner", "Command", "Claims", "Do first")
     if more := len(report.jobs) - len(report.listed):
         jobs.append((f"and {more} more (see --limit)", *[""] * (len(columns) - 1)))
     yield Section("Jobs", rows=_table(columns, jobs))
-    owners = ((short(name), *_cells(report, use)) for name, use in report.owners.items())
-    yield Section("Owners", rows=_table(("Owner", *_FIGURES), owners))
+    owners = (
+        (short(name), *_cells(report, use), *_served_cells(report.served_by_owner.get(name)))
+        for name, use in report.owners.items()
+    )
+    yield Section("Owners", rows=_table(("Owner", *_FIGURES, *_SERVED), owners))
+    if report.deployments:
+        names = ((short(of.name), short(of.cluster), replicas(of)) for of in report.deployments)
+        rows = _table(("Deployment", "Cluster", "Replicas"), names)
+        yield Section("Deployments", rows=rows)
 
 
 def _cells(report: JobReport, use: Use) -> Row:
     return percent(use.busy_ratio), *_lost(report, use), causes(use).partition(", ")[0]
+
+
+def _served_cells(served: Served | None) -> Row:
+    """Cells of the columns `_SERVED`, empty if unknown."""
+    if not served:
+        return ("",) * len(_SERVED)
+    values = *map(served.tokens.get, ("prefill", "decode")), served.tokens_per_gpu_hour
+    unasked = rounded(served.unasked_seconds / HOUR_SECONDS)
+    return *("" if value is None else amount(value) for value in values), unasked
 
 
 def _table(head: Row, rows: Iterable[Row]) -> Sequence[Row]:
