@@ -8,6 +8,7 @@ import pytest
 
 from gpu_bottleneck_exporter.driver.about import DOWN
 from gpu_bottleneck_exporter.driver.readings import Link, UnitActivity, Utilization
+from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import Host, Key
 from gpu_bottleneck_exporter.nodeview.wire import document, node_in
@@ -120,6 +121,16 @@ def test_the_cause_comes_with_its_remedy_and_what_was_seen() -> None:
     assert (found.meaning, found.remedy) == (MEANINGS["worker_cpu"], REMEDIES["worker_cpu"])
     assert found.runbook == "GpuStarved-cpu_preprocessing_bound"
     assert found.evidence == ("decodes PNG",), "the other contradicts the verdict"
+
+
+@pytest.mark.parametrize("busy_ns", [40 * 10**9, 95 * 10**9])
+def test_a_server_shows_its_clients_whatever_the_verdict(busy_ns: int) -> None:
+    serving = Serving((8000,), 12, 0, 3, 4.2, complete=True)
+    gpu = waiting({"requests": 5 * 10**9}, busy_ns=busy_ns)
+    shown = node(state(replace(gpu, feeding=replace(feeding(), serving=serving))))
+    assert shown.gpus[0].serving == serving
+    assert node_in(dumps(document(shown)).encode()) == shown
+    assert node(state(gpu)).gpus[0].serving is None
 
 
 def test_a_gpu_that_is_kept_busy_has_the_last_change_only() -> None:

@@ -8,6 +8,7 @@ import pytest
 from gpu_bottleneck_exporter import remedies
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.commands.files import runbooks
+from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.nodeview import text
 from gpu_bottleneck_exporter.nodeview.model import (
     DASH,
@@ -21,6 +22,7 @@ from gpu_bottleneck_exporter.palette import WAIT_COLOURS
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES, RUNBOOKS
 from gpu_bottleneck_exporter.rulepack import files
 from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
+from support.rows import rows
 
 
 def test_what_is_not_known_is_a_dash() -> None:
@@ -74,6 +76,46 @@ def gpu(index: int, cause: str | None = None, busy: float | None = 0.5, **more: 
 )
 def test_a_temperature_has_its_limit_or_its_margin(fields: dict[str, Any], said: str) -> None:
     assert text.levels(gpu(0, **fields))[1] == said
+
+
+@rows(
+    "serving, said",
+    {
+        "unknown": (None, None),
+        "asked by none": (Serving((8000,), 0, 0, 0, None, complete=True), "port 8000: no client"),
+        "kept alive": (
+            Serving((8000,), 1, 0, 0, None, complete=True),
+            "port 8000: 1 client, no request in flight",
+        ),
+        "asked": (
+            Serving((8000, 9000), 12, 0, 3, 4.21, complete=True),
+            "ports 8000, 9000: 12 clients, 3 requests in flight, the longest for 4.2 s",
+        ),
+        "slow": (
+            Serving((80,), 6, 5, 1, 61.0, complete=True),
+            (
+                "port 80: 6 clients, 5 of them not accepted yet, 1 request in flight, "
+                "the longest for 1 min"
+            ),
+        ),
+        "a part": (
+            Serving((80,), 60, 0, 9, 12.3, complete=False),
+            (
+                "port 80: at least 60 clients, at least 9 requests in flight, "
+                "the longest for at least 12 s"
+            ),
+        ),
+        "a part without a request": (
+            Serving((80,), 60, 0, 0, None, complete=False),
+            "port 80: at least 60 clients",
+        ),
+        "of another version": (Serving((), 1, 0, 0, None, complete=True), None),
+    },
+)
+def test_the_clients_of_a_server(serving: Serving | None, said: str | None) -> None:
+    shown = gpu(0, serving=serving)
+    assert text.serving(shown) == said
+    assert dict(text.explained(shown)).get("serves") == said
 
 
 STARVED, SLEEPING = gpu(0, "worker_cpu", 0.4), gpu(1, "asleep", 0.0)

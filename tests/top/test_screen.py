@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_bottleneck_exporter import palette
+from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.nodeview.model import Key, Node, ProcessEntry
 from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.sampling.sampler import OPENING
@@ -178,6 +179,14 @@ def test_keys_sort_turn_round_and_select() -> None:
     assert after(["q"], shown).ended
     assert after(["?", "q"], shown).ended
     assert not after(["?", "x"], shown).help
+
+
+def test_the_details_of_a_server_name_its_clients() -> None:
+    serving = Serving((8000,), 2, 0, 1, 4.2, complete=True)
+    shown = with_gpu(node(state(hopper())), serving=serving)
+    lines = screen(latest(shown), size=(100, 40))
+    said = "port 8000: 2 clients, 1 request in flight, the longest for 4.2 s"
+    assert f"  {'serves':13}{said}" in [line.rstrip() for line in lines]
 
 
 def test_what_is_not_known_sorts_last() -> None:

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.nodeview.model import CollectorHealth, GpuStatus, Node, ProcessEntry
 from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.remedies import REMEDIES
@@ -134,6 +135,8 @@ NOTHING = replace(node(NO_DRIVER), driver_status="opening the driver")
 GOOD = (CollectorHealth("power", success=True),)
 FAILS = "Collectors: power fails: nvmlDeviceGetPowerUsage: 999."
 LOOKED, LOOKS = IdleLines(looks=9, age_seconds=120), IdleLines(looks=9, looking=True)
+ASKED = Serving((8000,), 12, 0, 3, 4.2, complete=True)
+SERVES = "Serves port 8000: 12 clients, 3 requests in flight, the longest for 4.2 s."
 NO_PREDICTION = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']}). "
 
 
@@ -158,6 +161,9 @@ NO_PREDICTION = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']})
         "all work": (replace(MIXED, collectors=GOOD), "Collectors: all 1 work.", "fails"),
         "simulated": (node(state(hopper(), simulated=True)), "simulated", "No GPU"),
         "real": (HELD, "Held by", "simulated"),
+        "no server": (HELD, "Held by", "Serves"),
+        "a server": (with_gpu(HELD, serving=ASKED), f"alice. {SERVES}", "at least"),
+        "a busy one": (with_gpu(HELD, serving=ASKED, cause=None), SERVES, "at least"),
     },
 )
 def test_it_says(shown: Node, said: str, unsaid: str) -> None:

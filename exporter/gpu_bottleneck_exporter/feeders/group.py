@@ -32,6 +32,7 @@ from gpu_bottleneck_exporter.feeders.job import JobFacts, facts_of
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.rings import Target
+from gpu_bottleneck_exporter.feeders.serving import ServerSampler, Serving
 from gpu_bottleneck_exporter.feeders.states import (
     UNCONNECTED,
     JobConnections,
@@ -249,6 +250,7 @@ class FeederGroup:
         self.last_count_ns: int | None = None
         """Time of the last reading of counters."""
         self._proc = proc
+        self._servers = ServerSampler(proc)
         self._groups = groups
         self._units = units or Groups(proc)
         self._timeouts = timeouts
@@ -409,6 +411,16 @@ class FeederGroup:
         """Whether a process is no main, worker or kin."""
         feeders = (self.family.known, self.mains, self.family.kin)
         return not any(pid in group for group in feeders)
+
+    def serving(self, now_ns: int) -> Serving | None:
+        """The clients of its server, or None; too costly for every tick."""
+        if self._timeouts is None or not self.states.is_server(asked=True):
+            return None
+        pids = {*self.mains, *self.family.kin}
+        serving = self._servers.sample(now_ns, pids, self.states.job_ends)
+        if serving and self.states.is_server(asked=serving.requests_in_flight > 0):
+            return serving
+        return None
 
     def evidence(self, now_ns: int, peers: Collection[int] = ()) -> tuple[tuple[str, str], ...]:
         """Details of recent waits, by `waiting_on`. Too costly for every tick.

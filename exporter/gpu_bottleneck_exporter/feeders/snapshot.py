@@ -9,6 +9,7 @@ from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, Counter
 from gpu_bottleneck_exporter.feeders.group import Busiest, FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobReading, Networks, Sums
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
+from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.schedule import Every
@@ -39,6 +40,7 @@ class Feeding:
     """The lowest pids of workers."""
     evidence: tuple[tuple[str, str], ...] = ()
     """Recent evidence by `waiting_on`, in sentences for users."""
+    serving: Serving | None = None
     busiest: Busiest = (), ()
     outlook: Outlook = NOTHING_KNOWN
 
@@ -62,8 +64,9 @@ class FeedingReader:
         self._published: set[str] = set()
         """Counters that have been readable, or roles with readable bytes."""
         self._evidence: tuple[tuple[str, str], ...] = ()
+        self._serving: Serving | None = None
         self._holders: frozenset[Started] = frozenset()
-        """Subjects of the evidence."""
+        """Subjects of the evidence and the server's clients."""
         self._evidence_due = Every(WINDOW_NS)
 
     def read(
@@ -93,10 +96,11 @@ class FeedingReader:
         waits = feed.states.wait_ns.items()
         before, self._holders = self._holders, frozenset(busiest[0])
         if before and before != self._holders:  # the evidence is about other holders
-            self._evidence = ()
+            self._evidence, self._serving = (), None
             self._evidence_due = Every(WINDOW_NS, now_ns + WINDOW_NS)
         elif self._evidence_due.is_due(now_ns):
             self._evidence = feed.evidence(now_ns, peers)
+            self._serving = feed.serving(now_ns)
         return Feeding(
             at_ns=now_ns,
             processes=processes,
@@ -110,6 +114,7 @@ class FeedingReader:
             owners=self._owners.of(busiest[0], now_ns) if self._owners else (),
             worker_pids=tuple(sorted(feed.workers)[:8]),
             evidence=self._evidence,
+            serving=self._serving,
             busiest=busiest,
         )
 

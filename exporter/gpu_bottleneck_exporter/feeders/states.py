@@ -122,6 +122,18 @@ class StateSampler:
         is_rank = situation.connections.is_rank
         return not (self._family.workers or is_rank or situation.notebook)
 
+    def is_server(self, *, asked: bool) -> bool:
+        """Whether a main is a server; `asked`: a client has a request in flight."""
+        may_serve = self._may_serve and (asked or self._is_unused)
+        works = [main.works for main in self._family.mains.values()]
+        return any(work.for_clients or (may_serve and not work.by_itself) for work in works)
+
+    @property
+    def job_ends(self) -> frozenset[Ends]:
+        """Connection ends of the job's other processes and GPUs."""
+        connections = self._situation.connections
+        return connections.ours | connections.peers
+
     def _sample_mains(self, bucket: Bucket, *, deep: bool) -> None:
         behind = deep and not self.explained
         main = bucket.parts[Role.MAIN] = Part(present=len(self._family.mains), rounds=1)

@@ -277,6 +277,7 @@ def _held(shown: model.GpuStatus, gpu: GpuSnapshot, collectors: frozenset[str]) 
         holder_pids=None if holders is None else tuple(p.pid for p in holders.processes),
         processes=holders.count if holders else None,
         workers=feeding.processes.get("worker") if feeding else None,
+        serving=feeding.serving if feeding else None,
         owners=tuple(owners) or None,
     )
 

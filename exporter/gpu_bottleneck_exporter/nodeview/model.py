@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
+from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
@@ -90,6 +91,8 @@ class GpuStatus:
     """Name of the runbook, which is that of an alert."""
     evidence: tuple[str, ...] | None = None
     """Findings that support the cause."""
+    serving: Serving | None = None
+    """The clients of its server; None if it has none, or if unknown."""
     idle_lines: IdleLines | None = None
     """Sampled lines of code; None if the collector `stacks` is off."""
     prescription: Prescription | None = None

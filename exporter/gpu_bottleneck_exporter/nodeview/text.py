@@ -131,6 +131,32 @@ def holders(gpu: GpuStatus) -> str:
     return ", ".join(f"{process.name or DASH} (pid {process.pid})" for process in mains)
 
 
+def serving(gpu: GpuStatus) -> str | None:
+    """`port 8000: 12 clients, 3 requests in flight, the longest for 4.2 s`, or None."""
+    server = gpu.serving
+    if server is None or not server.ports:
+        return None
+    least, age = "" if server.complete else "at least ", server.longest_request_seconds
+    clauses = [f"{least}{_count(server.clients, 'client')}"]
+    if server.waiting_clients:
+        clauses.append(f"{server.waiting_clients} of them not accepted yet")
+    # A sample of the sockets may have missed those with requests.
+    if server.requests_in_flight or (server.clients and server.complete):
+        clauses.append(f"{least}{_count(server.requests_in_flight, 'request')} in flight")
+    if age is not None:
+        clauses.append(f"the longest for {least}{_brief(age)}")
+    ports = f"port{'s' if len(server.ports) > 1 else ''} {', '.join(map(str, server.ports))}"
+    return f"{ports}: {', '.join(clauses)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'s' if number > 1 else ''}"
+
+
+def _brief(seconds: float) -> str:
+    return f"{amount(seconds)} s" if seconds < _UNITS_SECONDS["min"] else duration(seconds)
+
+
 def headline(gpu: GpuStatus) -> str:
     """The cause and its duration in minutes, or the reason why it is unknown."""
     if not gpu.up:
@@ -298,12 +324,13 @@ def in_text(node: Node) -> Iterator[str]:
 
 
 def explained(gpu: GpuStatus) -> Iterator[tuple[str, str]]:
-    """Named texts: verdict, recommendation, lines of code, evidence, last change, runbook."""
+    """Named texts: verdict, recommendation, lines of code, evidence, clients, change, runbook."""
     texts = {
         "likely cause" if gpu.cause else "verdict": verdict(gpu),
         "try": recommendation(gpu),
         **dict(lines_of_code(gpu.idle_lines)),
         "seen": "; ".join(gpu.evidence or ()),
+        "serves": serving(gpu),
         "last change": gpu.last_change and outcome(gpu.last_change),
         "runbook": gpu.runbook and f"gpu-bottleneck-exporter runbook {gpu.runbook}",
     }

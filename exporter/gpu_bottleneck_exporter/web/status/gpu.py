@@ -43,7 +43,8 @@ def _busy(gpu: GpuStatus) -> Html:
 
 def _held_by(gpu: GpuStatus) -> Html:
     processes = ": ".join(filter(None, (words.owners(gpu), words.holders(gpu))))
-    return join("Held by ", element("bdi", processes))
+    serving = words.serving(gpu)
+    return join("Held by ", element("bdi", processes), f". Serves {serving}." if serving else "")
 
 
 def _body(gpu: GpuStatus, runbooks: str) -> Iterator[Html | None]:

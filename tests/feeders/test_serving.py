@@ -1,0 +1,246 @@
+"""The clients of a server, as its sockets show them: real processes and real connections."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
+from gpu_bottleneck_exporter.feeders.group import FeederGroup
+from gpu_bottleneck_exporter.feeders.serving import Serving
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tree import ProcessTree
+from gpu_bottleneck_exporter.host.cgroup import Cgroups
+from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS
+from gpu_bottleneck_exporter.schedule import SLOW_INTERVAL_NS
+from support.programs import Program, descriptors, program
+from support.ticks import tick
+from support.waiting import until
+
+PROC, SECOND = Path("/proc"), 10**9
+LISTENER = "s = socket.create_server(('127.0.0.1', 0), backlog=128); port = s.getsockname()[1]\n"
+SERVER = f"""{LISTENER}
+def serve(a):
+    while word := a.recv(100):
+        if word == b"quick": a.send(b"done")
+        while word == b"stream" and not select.select([a], [], [], 0.01)[0]: a.send(b"token")
+def accept():
+    while True:
+        a, _ = s.accept()
+        named("client", lambda a=a: serve(a))
+"""
+SERVES = f"{SERVER}\nnamed('accept', accept); ready(port); locked()"
+FRONT_END = f"""{SERVER}
+inner = socket.create_server(("127.0.0.1", 0))
+engine = os.fork()
+if not engine:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    s.close()
+    c = connect(inner.getsockname()[1])
+    inner.close()
+    c.recv(1)
+a, _ = inner.accept()
+named('accept', accept); ready(port, engine); locked()
+"""
+FORKED = f"""{LISTENER}
+ready(port)
+a, _ = s.accept()
+child = os.fork()
+if not child: ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+else: ready(child)
+locked()
+"""
+
+
+class Server:
+    """A server on a GPU that idles, unless told otherwise, and its clients: the test itself."""
+
+    def __init__(self, main: Program, stack: ExitStack, pid: int, *, lends: bool = True) -> None:
+        timeouts = AnswerTimeouts(30_000) if lends else None
+        self.groups = Cgroups(Path("/sys"))
+        self.feed = FeederGroup(PROC, self.groups, timeouts)
+        self.feed.adopt(ProcessTree({pid}, others={pid}))
+        self.main, self.port = main, int(main.words[0])
+        self._now_ns = time.monotonic_ns()
+        self._stack = stack
+        stack.callback(self.groups.retain, ())
+        stack.callback(self.feed.close)
+
+    def connect(self, word: bytes = b"") -> socket.socket:
+        client = self._stack.enter_context(socket.create_connection(("127.0.0.1", self.port)))
+        client.settimeout(30)
+        client.sendall(word)
+        if word in {b"quick", b"stream"}:
+            assert client.recv(4)
+        return client
+
+    def serving(self, *, busy: bool = False) -> Serving | None:
+        """Its clients, after one more second of a simulated clock."""
+        self._now_ns += SECOND
+        busy_ns = busy * SECOND
+        self.feed.note(tick(busy_ns, {UNKNOWN: SECOND - busy_ns}, self._now_ns))
+        self.feed.sample(self._now_ns)
+        self.feed.advance(self._now_ns)
+        return self.feed.serving(self._now_ns)
+
+    def shows(self, clients: int, requests: int, waiting: int = 0) -> Serving:
+        """Its clients, once these are the figures."""
+
+        def sampled() -> Serving | None:
+            found = self.serving()
+            if not found:
+                return None
+            figures = found.clients, found.requests_in_flight, found.waiting_clients
+            return found if figures == (clients, requests, waiting) else None
+
+        found = until(sampled, f"{clients} clients, {requests} requests, {waiting} waiting")
+        assert found is not None
+        return found
+
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    before = descriptors()
+    with ExitStack() as stack:
+
+        def begin(code: str, *, engine: bool = False, lends: bool = True) -> Server:
+            main = stack.enter_context(program(code))
+            pid = int(main.words[1]) if engine else main.pid
+            server = Server(main, stack, pid, lends=lends)
+            if engine:
+                server.feed.family.adopt_kin({main.pid})
+            return server
+
+        yield begin
+    assert descriptors() <= before
+
+
+def test_a_server_with_clients_of_whom_some_wait_for_a_response(start: Start) -> None:
+    server = start(SERVES)
+    kept_alive = [server.connect(b"quick") for _ in range(3)]
+    silent = server.connect()
+    slow = [server.connect(b"slow") for _ in range(2)]
+    found = server.shows(clients=6, requests=2)
+    assert (found.ports, found.complete) == ((server.port,), True)
+    time.sleep(0.5)
+    longest = server.shows(clients=6, requests=2).longest_request_seconds
+    assert longest is not None
+    assert 0.5 <= longest < 30
+    for client in (*slow, silent):
+        client.close()
+    assert server.shows(clients=3, requests=0).longest_request_seconds is None
+    kept_alive[0].sendall(b"slow")
+    server.shows(clients=3, requests=1)
+
+
+def test_a_connection_that_is_kept_alive_is_no_request(start: Start) -> None:
+    server = start(SERVES)
+    for _ in range(20):
+        server.connect(b"quick")  # answered within a tick of the kernel
+    for _ in range(2):
+        found = server.serving()
+        assert found
+        assert (found.clients, found.requests_in_flight) == (20, 0)
+
+
+def test_a_server_that_no_client_asks(start: Start) -> None:
+    server = start(SERVES)
+    assert server.serving() == Serving((server.port,), 0, 0, 0, None, complete=True)
+
+
+def test_clients_that_the_server_has_not_accepted(start: Start) -> None:
+    server = start(f"{LISTENER}\nready(port); locked()")
+    for _ in range(4):
+        server.connect(b"slow")
+    server.shows(clients=4, requests=0, waiting=4)
+
+
+def test_a_response_in_parts_is_in_flight_until_its_last_part(start: Start) -> None:
+    server = start(SERVES)
+    streaming, answered = server.connect(b"stream"), server.connect(b"quick")
+    time.sleep(0.3)  # so that the other response is no part of a stream
+    found = server.shows(clients=2, requests=1)
+    assert found.longest_request_seconds is not None
+    assert found.longest_request_seconds >= 0.3
+    streaming.sendall(b"quick")
+    server.shows(clients=2, requests=0)
+    answered.sendall(b"slow")
+    server.shows(clients=2, requests=1)
+
+
+def test_the_port_is_that_of_the_front_end_not_that_of_its_engine(start: Start) -> None:
+    server = start(FRONT_END, engine=True)
+    assert server.shows(clients=0, requests=0).ports == (server.port,)
+    client = server.connect(b"slow")
+    assert server.shows(clients=1, requests=1).ports == (server.port,)
+    client.close()
+    server.shows(clients=0, requests=0)
+
+
+def test_a_socket_that_processes_share_counts_once(start: Start) -> None:
+    server = start(FORKED)
+    client = server.connect(b"slow")
+    child = until(lambda: [pid for pid in children(server) if pid], "its child")
+    server.feed.family.adopt_kin({*child})
+    server.shows(clients=1, requests=1)
+    client.close()
+
+
+def children(server: Server) -> list[int]:
+    """The children of its main."""
+    (main,) = server.feed.mains
+    return [int(pid) for pid in (PROC / f"{main}/task/{main}/children").read_text().split()]
+
+
+def test_more_clients_than_a_sample_covers_are_a_lower_bound(start: Start) -> None:
+    number = 2 * MAX_QUERIED_SOCKETS
+    server = start(
+        f"{LISTENER}ready(port); clients = [s.accept() for _ in range({number})]; locked()"
+    )
+    for _ in range(number):
+        server.connect()
+
+    def sampled() -> Serving | None:
+        found = server.serving()
+        return None if found is None or found.complete or found.waiting_clients else found
+
+    assert MAX_QUERIED_SOCKETS // 2 <= until(sampled, "a part").clients < number
+
+
+def test_a_loop_that_listens_and_works_by_itself_is_no_server(start: Start) -> None:
+    server = start(SERVES)
+    assert server.serving() is not None
+    (main,) = server.feed.mains.values()
+    for _ in range(20):
+        main.works.note(clients=False, busy=1.0)
+    server.connect(b"slow")
+    assert [server.serving() for _ in range(3)] == 3 * [None]
+
+
+def test_while_a_gpu_works_only_an_open_request_tells_a_new_server(start: Start) -> None:
+    server = start(SERVES)
+    assert server.serving(busy=True) is None
+    server.connect(b"slow")
+    found = until(lambda: server.serving(busy=True), "its request")
+    assert (found.clients, found.requests_in_flight) == (1, 1)
+
+
+def test_sockets_that_cannot_be_read_are_unknown(start: Start) -> None:
+    assert start(SERVES, lends=False).serving() is None
+
+
+def test_a_process_that_listens_later_is_found(start: Start) -> None:
+    server = start(f"ready(0); told()\n{LISTENER}ready(port); locked()")
+    assert server.serving() is None
+    (port,) = map(int, server.main.ask())
+    found = [server.serving() for _ in range(SLOW_INTERVAL_NS // SECOND)]
+    assert found[0] is None, "a process without a port is read rarely"
+    assert [serving.ports for serving in found if serving] == [(port,)]
