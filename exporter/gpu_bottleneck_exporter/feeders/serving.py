@@ -39,6 +39,8 @@ class ServerSampler:
         """`proc`: of our own PID namespace, as for system calls."""
         self._proc = proc
         self._sockets: dict[int, Sockets] = {}
+        self._listening: dict[int, list[int]] = {}
+        """Descriptors of listening sockets by pid."""
         self._histories: dict[int, ConnectionHistory] = {}
         """Histories of clients by SO_COOKIE."""
         self._streamed_ns: int | None = None
@@ -52,11 +54,11 @@ class ServerSampler:
         """
         if self._sockets.keys() != {*pids}:
             sockets = ((pid, self._sockets.get(pid) or Sockets(self._proc, pid)) for pid in pids)
-            self._sockets, self._due_ns = dict(sockets), now_ns
+            self._sockets, self._listening, self._due_ns = dict(sockets), {}, now_ns
         if now_ns < self._due_ns:
             return None
         try:
-            connections = [*chain.from_iterable(map(_query, self._sockets.values()))]
+            connections = [*chain.from_iterable(map(self._query, pids))]
         except (OSError, FileLimitError):
             return None
         listeners = {conn.cookie: conn for conn in connections if conn.listens}.values()
@@ -71,8 +73,10 @@ class ServerSampler:
         per_port = Counter(conn.local.port for conn in clients)
         # Between the front end and its engines.
         ports -= {conn.local.port for conn in accepted} - per_port.keys()
+        complete = all(sockets.complete for sockets in self._sockets.values())
         if not ports:
-            self._due_ns = now_ns + SLOW_INTERVAL_NS
+            # Of many sockets, the listening one may be sampled next.
+            self._due_ns = now_ns + SLOW_INTERVAL_NS * complete
             return None
         waiting = sum(conn.unacknowledged for conn in listeners if conn.local.port in ports)
         histories = self._histories
@@ -87,8 +91,15 @@ class ServerSampler:
             waiting_clients=waiting,
             requests_in_flight=len(requests_ms),
             longest_request_seconds=max(requests_ms) / 1000 if requests_ms else None,
-            complete=all(sockets.complete for sockets in self._sockets.values()),
+            complete=complete,
         )
+
+    def _query(self, pid: int) -> list[Connection]:
+        sockets = self._sockets[pid]
+        sockets.recheck()  # numbers of closed files become clients
+        connections = sockets.query(self._listening.get(pid, ()))
+        self._listening[pid] = [conn.fd for conn in connections if conn.listens]
+        return connections
 
     def _request_ms(self, now_ns: int, now: Connection, ports: Collection[int]) -> int | None:
         """Age of the request in flight on a client's connection; None without one."""
@@ -120,8 +131,3 @@ def _new_history(now: Connection) -> ConnectionHistory:
     is_ambiguous = now.sent_ms == now.received_ms
     history.replied_at_once = is_ambiguous and now.received_segments <= now.sent_segments
     return history
-
-
-def _query(sockets: Sockets) -> list[Connection]:
-    sockets.recheck()  # clients come and go
-    return sockets.query()
