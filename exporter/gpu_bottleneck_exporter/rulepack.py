@@ -27,8 +27,12 @@ OWNERS = "owners.yml"
 """Rules that record the owners of pods, by a label from kube-state-metrics."""
 BUDGETS = "budgets.yml"
 """Rules that compare the losses of owners with their budgets."""
-ALERTS = ("alerts.yml", BUDGETS)
-"""Files of an object of their own, as client-side apply limits an object's size."""
+OBJECTS = {
+    **dict.fromkeys(("alerts.yml", BUDGETS), "alerts"),
+    **dict.fromkeys(("serving.yml", DCGM, JOBSTATS, OWNERS), "inputs"),
+}
+"""Suffix of a file's object, as client-side apply limits an object's size. Inputs: rules that read
+what other exporters tell. Other files are in the first object."""
 OFF = "off"
 """Severity of an omitted alert."""
 SEVERITIES = ("critical", "warning", "info", OFF)

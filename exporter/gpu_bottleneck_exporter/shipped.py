@@ -89,8 +89,8 @@ def _writing(text: str) -> Decorator:
 @flag(
     "prometheusrule",
     is_flag=True,
-    help="Print PrometheusRule objects of the Prometheus Operator: one of recording rules, one of "
-    "alerts.",
+    help="Print PrometheusRule objects of the Prometheus Operator: recording rules, those "
+    "that read other exporters, and alerts.",
 )
 @flag("name", help="Name of the objects; gpu-bottleneck-exporter if omitted.")
 @flag("namespace", help="Namespace of the objects.")

@@ -65,9 +65,9 @@ def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
     result = run(tmp_path, "rules", "--prometheusrule", *flags, *labels)
     assert (result.returncode, result.stderr) == (0, "")
     given = {"release": "prometheus", "example.org/team": ""}
-    names = ("thresholds.yml", "recording.yml", "serving.yml")
-    recording = [group for name in names for group in groups(PACK[name])]
-    expected = {"gpu": recording, "gpu-alerts": groups(PACK["alerts.yml"])}
+    recording = groups(PACK["thresholds.yml"]) + groups(PACK["recording.yml"])
+    expected = {"gpu": recording, "gpu-inputs": groups(PACK["serving.yml"])}
+    expected["gpu-alerts"] = groups(PACK["alerts.yml"])
     texts = [
         rulepack.as_prometheusrule(found, name, "monitoring", given)
         for name, found in expected.items()

@@ -76,14 +76,14 @@ def hours(budgets: Sequence[str]) -> dict[str, float]:
 
 
 def rendered(options: RuleOptions) -> dict[str, str]:
-    """Rule files, or PrometheusRule objects, of which one has the alerts."""
+    """Rule files, or PrometheusRule objects by the suffixes of `rulepack.OBJECTS`."""
     if not options.prometheusrule:
         return rulepack.adapted(rulepack.files(), options)
     name = options.name or PROGRAM
     labels = dict(label.split("=") for label in options.labels)
     objects: dict[str, list[rulepack.Fields]] = {}
     for file, groups in rulepack.changed(rulepack.parsed(rulepack.files()), options).items():
-        part = f"{name}-alerts" if file in rulepack.ALERTS else name
+        part = "-".join(filter(None, (name, rulepack.OBJECTS.get(file))))
         objects.setdefault(part, []).extend(groups)
     return {
         f"{part}.yml": rulepack.as_prometheusrule(groups, part, options.namespace, labels)

@@ -1,6 +1,6 @@
 {{- /* The groups of rules/*.yml by object, changed by the values. Their text is data: it holds Prometheus templates. */ -}}
 {{- define "exporter.ruleGroups" -}}
-{{- $groups := dict "" (list) "alerts" (list) }}
+{{- $groups := dict "" (list) "alerts" (list) "inputs" (list) }}
 {{- $known := dict "alerts" (dict) "thresholds" (dict) }}
 {{- $wanted := $.Values.prometheusRule }}
 {{- $untold := include "exporter.untold" . | fromYaml }}
@@ -23,7 +23,7 @@
 {{- end }}
 {{- end }}
 {{- if or (not (hasKey $asked $file)) (get $asked $file) }}
-{{- $object := ternary "alerts" "" (has $file (list "alerts.yml" "budgets.yml")) }}
+{{- $object := get (dict "alerts.yml" "alerts" "budgets.yml" "alerts" "serving.yml" "inputs" "owners.yml" "inputs") $file }}
 {{- $_ := set $groups $object (append (get $groups $object) (set $group "rules" $rules)) }}
 {{- end }}
 {{- end }}
