@@ -32,6 +32,12 @@ CAUSES: dict[str, str] = {
     "oversized_gpu": "#76682D",
     # No demand: pale, as nothing is at fault
     "waits_for_requests": WAIT_COLOURS["requests"],
+    "no_demand": "#BFC2D9",
+    # Inference engines with requests: violets
+    "kv_cache_full": "#B12DD2",
+    "batch_limited": "#8C80FF",
+    "engine_cpu_bound": "#606C9F",
+    "load_imbalance": "#BF87C5",
     # The CPU, in orange
     "cpu_throttled": WAIT_COLOURS["cpu_quota"],
     "cpu_oversubscribed": WAIT_COLOURS["cpu_queue"],
@@ -71,9 +77,4 @@ CAUSES: dict[str, str] = {
 }
 
 OTHER_CAUSE = "#9097A3"
-"""Of a cause that has no colour of its own yet."""
-
-
-def of_cause(cause: str) -> str:
-    """The colour (#RRGGBB) of a cause of the rules."""
-    return CAUSES.get(cause, OTHER_CAUSE)
+"""Colour of all causes that are not shown by name."""

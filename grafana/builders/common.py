@@ -59,8 +59,7 @@ def with_owner(expr: str) -> str:
 
 def cause_colours() -> dict[str, str]:
     """Colours of series named by a cause."""
-    causes = dict.fromkeys([*colours.CAUSES, *pack.alerts()])
-    return {cause: colours.of_cause(cause) for cause in causes}
+    return dict(colours.CAUSES)
 
 
 def causes_by_name() -> Json:
@@ -84,7 +83,7 @@ def cause_column(**others: object) -> Json:
 def causes_by_rank() -> Json:
     """Shows the rank of a primary cause as the cause."""
     ranks = sorted(pack.ranks().items(), key=lambda item: item[1])
-    return mapped({f"{rank:g}": (cause, colours.of_cause(cause)) for cause, rank in ranks})
+    return mapped({f"{rank:g}": (cause, colours.CAUSES[cause]) for cause, rank in ranks})
 
 
 def waits_colours() -> dict[str, str]:

@@ -13,7 +13,6 @@ from math import dist
 from builders import pack
 from builders.__main__ import rendered
 from builders.colours import CAUSES as OF_CAUSES
-from builders.colours import of_cause
 from gpu_bottleneck_exporter import palette
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from grafana.boards import FOLDER, NAMES, Json, asked, board, each_board, each_panel, panels
@@ -141,17 +140,17 @@ def series_colours(panel: Json) -> dict[str, str]:
 @each_panel
 def test_a_cause_or_a_wait_has_its_colour(panel: Json) -> None:
     legends = {target["legendFormat"] for target in panel["targets"]}
-    told, of_causes = series_colours(panel), {cause: of_cause(cause) for cause in CAUSES}
+    told = series_colours(panel)
     if "{{cause}}" in legends:
         # What is no cause has a colour of its own: else it would look like one.
         others = {one: told.get(one) for one in legends - {"{{cause}}"}}
-        assert told == of_causes | others
+        assert told == OF_CAUSES | others
         assert None not in others.values()
     if "{{waiting_on}}" in legends:
         assert told == {"busy": palette.BUSY_COLOUR, **palette.WAIT_COLOURS}
     options = [option for one in mappings(panel) for option in one["options"].values()]
     shown = {one["text"]: one["color"] for one in options if one["text"] in CAUSES}
-    assert shown.items() <= of_causes.items()
+    assert shown.items() <= OF_CAUSES.items()
 
 
 def test_ranks_are_shown_as_their_causes() -> None:
@@ -234,9 +233,9 @@ COLOURS = [palette.BUSY_COLOUR, *palette.WAIT_COLOURS.values(), *OF_CAUSES.value
 COLOURS += palette.DARK_COLOURS.values()
 
 
-def test_every_wait_has_a_colour_and_those_of_causes_are_of_causes_of_the_rules() -> None:
+def test_every_wait_and_every_cause_has_a_colour() -> None:
     assert tuple(palette.WAIT_COLOURS) == WAITING_ON
-    assert set(OF_CAUSES) <= CAUSES
+    assert set(OF_CAUSES) == CAUSES
     for one in (OF_CAUSES, {"busy": palette.BUSY_COLOUR, **palette.WAIT_COLOURS}):
         assert len(set(one.values())) == len(one)
 
