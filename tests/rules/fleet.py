@@ -378,6 +378,7 @@ ENGINE = {
 ENGINE_RATES = {
     "preempted": "vllm:num_preemptions_total",
     "finished": "vllm:request_success_total",
+    "decoded": "vllm:generation_tokens_total",
 }
 """Counters, given as rates per second."""
 PRESCRIBED = ("value", "current_value", "busy_ratio", "busy_low_ratio", "busy_high_ratio")

@@ -34,7 +34,7 @@ def test_fleets(tmp_path: Path) -> None:
 SCENES = [
     *(("node_incidents", 11, "1m"), ("recorded", 70, "2m"), ("rollouts", 60, "2m")),
     *(("losses", 15, "1m"), ("nothing", 5, "1m"), ("blind", 90, "2m"), ("unwanted", 70, "2m")),
-    *(("crashes", 88, "1m"), ("compared", 38, "2m")),
+    *(("crashes", 88, "1m"), ("compared", 38, "2m"), ("served", 88, "2m")),
 ]
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rules.cases import fleets_of, table
-from rules.fleet import FILES, LABEL, RULES, Fleet, Gpu, add_gpu, group_names
+from rules.fleet import ASIDE, FILES, LABEL, RULES, Fleet, Gpu, add_gpu, group_names
 from rules.parsed import rules
+from rules.scenes import add_scenes
 from rules.series import Signal
 from support.rows import beside
 
@@ -187,6 +188,18 @@ MINUTES = 90
 @pytest.mark.parametrize("half", [0, 1], ids=["each minute", "every other minute"])
 def test_what_holds_up_an_engine(half: int, tmp_path: Path) -> None:
     fleets_of(table("engines", told="20,45,75 -"), MINUTES)[half].check(tmp_path)
+
+
+@pytest.mark.first
+def test_a_day_of_replicas(tmp_path: Path) -> None:
+    """Rules are evaluated every ten minutes, so each group after those that it reads."""
+    serving = group_names(RULES / "serving.yml")
+    others = [name for name in group_names(*FILES) if name not in serving]
+    inputs_end = others.index("gpu-day")
+    order = [*others[:inputs_end], *serving, *others[inputs_end:]]
+    fleet = Fleet(24 * 60, groups=order, evaluation_interval="10m", without=ASIDE)
+    add_scenes(fleet, "served_all_day")
+    fleet.check(tmp_path)
 
 
 UNEVEN = 'count by (instance) (ALERTS{alertname="GpuRequestsQueued",cause="load_imbalance"})'
