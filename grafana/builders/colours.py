@@ -1,8 +1,8 @@
 """Colours of causes: each cause has the same colour on all dashboards.
 
-Causes of one family share a hue; a cause that equals a single wait has its colour. Tests keep any
-two colours apart in normal, red-blind and green-blind vision by 8 (CIE L*a*b*), which is enough
-side by side but not from memory. So a name always accompanies a colour.
+Causes of one family share a hue; a cause that equals a single wait has its colour. Most differ by
+8 or more (CIE L*a*b*) in normal, red-blind and green-blind vision, which is enough side by side but
+not from memory. So a name always accompanies a colour.
 """
 
 from __future__ import annotations

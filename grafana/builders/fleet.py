@@ -399,6 +399,76 @@ def _budgets() -> list[Panel]:
     ]
 
 
+# What the engines tell is of no target of the exporter.
+_DEPLOYMENTS = '{cluster=~"$cluster", namespace=~"$namespace"}'
+
+
+def _engines() -> list[Panel]:
+    of_cause = f'cause="no_demand", {TARGETS}, {SPACE}'
+    unasked = f"gpu:bottleneck:lost_ratio{{{of_cause}}}"
+    lost = f"sum(sum_over_time(instance:lost_gpu_seconds:rate{{{of_cause}}}[$__range]))"
+    serving = f"{TARGETS}, {SPACE}"
+    hours = f"sum(sum_over_time(gpu:serving_gpus:count{{{serving}}}[$__range])) {HOURS}"
+    tokens = f"sum(sum_over_time(gpu:serving_tokens:rate5m{{{serving}}}[$__range]))"
+    millions = f"({tokens} * {pack.interval_seconds()} / 1e6 > 0)"
+    known = f"count(gpu:serving_gpus:count{{{serving}}}) * 0"
+    no_engine = or_no_data("No engine is scraped")
+    size: Json = {"width": 4, "height": 8, "defaults": {"color": NEUTRAL, "decimals": 1}}
+    replicas = f"group by (cluster, workload_namespace, workload_pod) ({unasked})"
+    by = "namespace, deployment"
+    needed = f"last_over_time(serving:replicas:needed{_DEPLOYMENTS}{_LATEST})"
+    return [
+        stats(
+            "Replicas without demand",
+            "Inference engines (pods) without a request for most of the last 10 minutes.",
+            [Query(f"count({replicas}) or {known}", "replicas", instant=True)],
+            "none",
+            no_value=no_engine,
+            **{**size, "defaults": {"color": NEUTRAL}},
+        ),
+        stats(
+            "GPU-hours without demand",
+            f"GPU-hours lost to `no_demand` over the time shown. {HOURS_TOLD}",
+            [Query(f"({lost} or {known}) {HOURS}", "lost", instant=True)],
+            AMOUNT,
+            no_value=no_engine,
+            **size,
+        ),
+        stats(
+            "Cost per million tokens",
+            "Cost of the GPU-hours of engines over the time shown, with and without requests, "
+            "per million tokens of prompts and answers. In the currency of the number entered "
+            "above. Engines that count no tokens raise it.",
+            [Query(cost_of(f"{hours} / {millions}"), "cost", instant=True)],
+            AMOUNT,
+            no_value=or_no_data("No cost entered, no tokens"),
+            **{**size, "defaults": {"color": NEUTRAL, "decimals": 2}},
+        ),
+        table(
+            "Replicas, by deployment",
+            "Replicas now, and those that the last week needed: the most requests of all "
+            "replicas at once, divided by the most that one replica held. Chosen by cluster and "
+            "namespace only.",
+            [
+                Query(f"max by ({by}) (serving:replicas:count{_DEPLOYMENTS})", table=True),
+                Query(f"max by ({by}) ({needed})", table=True),
+            ],
+            "none",
+            sort="Replicas",
+            width=12,
+            height=8,
+            transformations=merged((*by.split(", "), "Value #A", "Value #B"), "Value"),
+            overrides=[
+                override("namespace", displayName="Namespace"),
+                override("deployment", displayName="Deployment"),
+                override("Value #A", displayName="Replicas", **narrow(90)),
+                override("Value #B", displayName="Needed", **narrow(90)),
+            ],
+            no_value=no_engine,
+        ),
+    ]
+
+
 def _coverage() -> list[Panel]:
     blind = f"gpu:blind:bool{{{TARGETS}}} and {OWNED}"
     return [
@@ -458,6 +528,7 @@ def dashboard() -> Dashboard:
             Row("Accuracy of predictions", prescriptions.track_record()),
             Row("Losses", [_lost_over_time(), _lost_by_cause(), *_totals()]),
             Row("Losses and budgets of owners", _budgets()),
+            Row("Inference engines", _engines()),
             Row("Missing signals", _coverage()),
         ],
     )

@@ -567,6 +567,69 @@ def _links() -> list[Panel]:
     ]
 
 
+# --- Its inference engines ------------------------------------------------------------------------
+def _engines() -> list[Panel]:
+    no_engine = or_no_data("No engine is scraped")
+    energy = f"rate(gpu_energy_joules_total{{{CHOSEN}}}{RATE})"
+    tokens = _sum("gpu:serving_tokens:rate5m")
+    return [
+        lines(
+            "Requests of the engine",
+            "Requests that run, and that wait in the engine's queue. An engine with several GPUs "
+            "counts in equal parts for each of them.",
+            [Query(_sum("gpu:serving_requests:count", by="state"), "{{state}}")],
+            "short",
+            colours={"running": palette.BUSY_COLOUR, "waiting": WAIT["cpu_queue"]},
+            width=8,
+            no_value=no_engine,
+        ),
+        lines(
+            "KV cache",
+            "The used share of the cache for keys and values, of the fullest engine. When it is "
+            "full, requests wait or are preempted.",
+            [Query(f"max (gpu:serving_kv_cache:used_ratio{{{CHOSEN}}})", "used")],
+            "percentunit",
+            colours={"used": WAIT["memory"]},
+            share=True,
+            thresholds=("serving_kv_full",),
+            width=8,
+            no_value=no_engine,
+        ),
+        lines(
+            "Time in the queue",
+            "The mean wait of the requests that left the queue within 5 minutes, of the slowest "
+            "engine.",
+            [Query(f"max (gpu:serving_queue:seconds{{{CHOSEN}}})", "in the queue")],
+            "s",
+            colours={"in the queue": WAIT["cpu_queue"]},
+            width=8,
+            no_value=no_engine,
+        ),
+        lines(
+            "Tokens per second",
+            "Prefill: tokens of prompts. Decode: generated tokens.",
+            [Query(_sum("gpu:serving_tokens:rate5m", by="phase"), "{{phase}}")],
+            "short",
+            colours={"prefill": WAIT["storage"], "decode": WAIT["worker_cpu"]},
+            no_value=no_engine,
+        ),
+        lines(
+            "Tokens per joule",
+            "Tokens of both phases per joule of the GPUs that serve, by their energy counters. "
+            "Larger batches raise it.",
+            [
+                Query(
+                    f"{tokens} / (sum ({energy} and {ON_GPU} gpu:serving:info{{{CHOSEN}}}) > 0)",
+                    "tokens",
+                )
+            ],
+            "short",
+            colours={"tokens": palette.BUSY_COLOUR},
+            no_value=no_engine,
+        ),
+    ]
+
+
 # --- Its siblings ---------------------------------------------------------------------------------
 def _siblings() -> list[Panel]:
     size: Json = {"width": 8, "legend": {**LEGEND_TABLE, "placement": "bottom"}, "height": 10}
@@ -680,6 +743,7 @@ def dashboard() -> Dashboard:
             Row("Time by cause", _time()),
             Row("Feeders", _feeders()),
             Row("The GPU itself", _device(), collapsed=True),
+            Row("Inference engines", _engines(), collapsed=True),
             Row("Other GPUs of the same job", _siblings(), collapsed=True),
         ],
     )

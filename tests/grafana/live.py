@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.prescription.model import CPU_LIMIT, Outlook, Refus
 from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 from rules import day
 from rules.fleet import JOB, Fleet, Gpu, add_gpu
-from rules.series import STALE, Labels, Series
+from rules.series import STALE, Labels, Series, Signal
 from support.beside import Reply, Request, answering
 from support.command import ANY_PORT, serving
 from support.daemon import HOST
@@ -34,6 +34,16 @@ _MINUTES = 30
 
 JOB_OF_FOUR: Labels = {"slurm_job_id": "4711", "user": "ada"}
 POD: Labels = {"workload_namespace": "nlp", "workload_pod": "train-0", "pod_uid": "7d1f"}
+ENGINE: Mapping[str, Signal] = {
+    "running": 4,
+    "waiting": 1,
+    "kv": 0.3,
+    "finished": 1,
+    "prefilled": 50,
+    "decoded": 100,
+    "queued_seconds": 1,
+    "dequeued": 2,
+}
 CONTAINER: Labels = {"container_id": "c0ffee"}
 
 
@@ -51,6 +61,7 @@ def fleet() -> Fleet:
     add_gpu(made, "idle", _gpu(day.IDLE, owner={"user": "eve"}))
     add_gpu(made, "batch", _gpu(day.SMALL_BATCH, owner={**POD, "workload_pod": "train-1"}))
     add_gpu(made, "hot", _gpu(day.HOT_BOARD))
+    add_gpu(made, "serves-0", Gpu(engine=ENGINE, energy_watts=500))
     add_gpu(made, "unknown", Gpu(busy=0.3, stalls={"unknown": 0.7}, sm=None, dram=None, pipes=None))
     add_gpu(made, "free", _gpu(day.IDLE, processes=0, memory=0.0, feeders=False))
     add_gpu(made, "down", Gpu(up=0.0, busy=STALE, processes=STALE, memory=STALE, feeders=False))

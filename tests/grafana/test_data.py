@@ -14,8 +14,13 @@ from grafana.live import DEMO, filled_prometheus
 from support.prometheus import Prometheus
 from support.waiting import PATIENCE_SECONDS, until
 
+OF_ENGINES = [*("Requests of the engine", "KV cache", "Time in the queue")]
+OF_ENGINES += ["Tokens per second", "Tokens per joule"]
+OF_ALL_ENGINES = ("Replicas without demand", "GPU-hours without demand", "Cost per million tokens")
 EMPTY_IN_DEMO = {
     "gpu: Errors A": "its GPUs report no XID",
+    **dict.fromkeys((f"gpu: {panel} A" for panel in OF_ENGINES), "it serves no model"),
+    **dict.fromkeys((f"fleet: {panel} A" for panel in OF_ALL_ENGINES), "it serves no model"),
     "gpu: Temperature B": "its GPUs state a margin, and no limits",
 }
 """Queries for which the demo has nothing, and why."""

@@ -22,6 +22,7 @@ OF_PROMETHEUS = {"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scra
 KNOWN = RECORDED | set(LABELS) | OF_PROCESS | OF_PROMETHEUS
 OF_TARGET = {"cluster", "job", "instance"}
 WHOLE_JOB = "GPUs of the same job are on other nodes, too"
+OF_ENGINES = "deployments of engines are of no target of the exporter"
 OF_OWNERS = "what owners lose is added up over all of their GPUs"
 EXEMPT = {
     "exporter: Rules A": "thresholds are the rules' own: they have no target",
@@ -29,6 +30,7 @@ EXEMPT = {
     "gpu: Job: power, share of the limit A": WHOLE_JOB,
     "gpu: Job: SM clock, share of the maximum A": WHOLE_JOB,
     **dict.fromkeys((f"fleet: GPU-hours lost in a week, by owner {at}" for at in "AB"), OF_OWNERS),
+    **dict.fromkeys((f"fleet: Replicas, by deployment {at}" for at in "AB"), OF_ENGINES),
     **dict.fromkeys((f"fleet: This month, by owner {at}" for at in "ABCD"), OF_OWNERS),
 }
 """Queries that need not match the instance (or the job), and why."""

@@ -12,6 +12,7 @@ from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Outlook, Ref
 from grafana.boards import EVERYTHING, asked, board, filled, query, variable
 from rules import day
 from rules.fleet import FILES, GROUPS, Fleet, Gpu, add_gpu, group_names
+from rules.series import Signal
 from support.states import PRESCRIBED, SCORED
 
 MINUTES = 41
@@ -181,10 +182,57 @@ def zeros(fleet: Fleet) -> None:
 
 def nothing(fleet: Fleet) -> None:
     """Of a node that there is not: no zero either, so that no panel has good news of it."""
-    of_no_node = {"Rules", "GPU-hours lost in a week, by owner", "This month, by owner"}
+    of_no_node = {
+        "Rules",
+        "Replicas, by deployment",
+        "GPU-hours lost in a week, by owner",
+        "This month, by owner",
+    }
     for one in asked():
         if one.panel["title"] not in of_no_node:
             fleet.expect(NOW, one.text({**EVERYTHING, "instance": "nowhere"}), {})
+
+
+def test_what_is_said_of_engines(tmp_path: Path) -> None:
+    """An engine with two GPUs, and one without demand."""
+    fleet = Fleet(MINUTES)
+    asked_of: dict[str, Signal] = {"running": 4, "waiting": 1, "kv": 0.3, "decoded": 100}
+    asked_of |= {"prefilled": 50, "queued_seconds": 1, "dequeued": 2}
+    unasked: dict[str, Signal] = {"running": 0, "decoded": 0}
+    llm = {"workload_namespace": "llm"}
+    for index in (0, 1):  # each with a port of its own
+        engine = made(
+            day.WELL, engine=asked_of, energy_watts=500, owner={**llm, "workload_pod": "a-0"}
+        )
+        add_gpu(fleet, "serves", engine, index)
+    unused = {**llm, "workload_pod": "a-1"}
+    add_gpu(fleet, "unused", made(day.IDLE, engine=unasked, energy_watts=50, owner=unused))
+    here = {"instance": "serves"}
+    by_state = {'{state="running"}': 8.0, '{state="waiting"}': 2.0}
+    fleet.expect(NOW, query("gpu", "Requests of the engine", **here), by_state)
+    fleet.expect(NOW, query("gpu", "Requests of the engine", gpu="GPU-serves-0"), halved(by_state))
+    of_phases = {'{phase="prefill"}': 100.0, '{phase="decode"}': 200.0}
+    fleet.expect(NOW, query("gpu", "Tokens per second", **here), of_phases)
+    for title, value in (("KV cache", 0.3), ("Time in the queue", 0.5), ("Tokens per joule", 0.3)):
+        text = query("gpu", title, __rate_interval="5m", **here)
+        fleet.expect(NOW, f"round({text}, 0.001)", {"{}": value})
+    expect(fleet, "Replicas without demand", "A", 1)
+    expect(fleet, "Replicas without demand", "A", 0, **here)
+    expect(fleet, "Replicas without demand", "A", None, namespace="nlp")
+    expect(fleet, "GPU-hours without demand", "A", 1 / 6)
+    million = 3 / 6 * 2 / (300 * 600 / 1e6)
+    expect(fleet, "Cost per million tokens", "A", million, cost="2")
+    expect(fleet, "Cost per million tokens", "A", None, cost="")
+    expect(fleet, "Cost per million tokens", "A", None, instance="unused")
+    of_a = '{deployment="a",namespace="llm"}'
+    for letter, count in (("A", 2.0), ("B", 1.0)):
+        fleet.expect(NOW, query("fleet", "Replicas, by deployment", letter), {of_a: count})
+    fleet.check(tmp_path)
+
+
+def halved(values: dict[str, float]) -> dict[str, float]:
+    """What one of two GPUs has of it."""
+    return {series: value / 2 for series, value in values.items()}
 
 
 # --- Variables ------------------------------------------------------------------------------------

@@ -379,6 +379,9 @@ ENGINE_RATES = {
     "preempted": "vllm:num_preemptions_total",
     "finished": "vllm:request_success_total",
     "decoded": "vllm:generation_tokens_total",
+    "prefilled": "vllm:prompt_tokens_total",
+    "queued_seconds": "vllm:request_queue_time_seconds_sum",
+    "dequeued": "vllm:request_queue_time_seconds_count",
 }
 """Counters, given as rates per second."""
 PRESCRIBED = ("value", "current_value", "busy_ratio", "busy_low_ratio", "busy_high_ratio")

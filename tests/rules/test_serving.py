@@ -121,6 +121,13 @@ def test_engines_are_joined_to_their_gpus(tmp_path: Path) -> None:
     gpus = {'{gpu="0",instance="parallel"}': 1.0, '{gpu="1",instance="parallel"}': 1.0}
     for query in (SERVES, RUNNING):
         fleet.expect(END_MINUTE, query, {**gpus, '{gpu="0",instance="packed"}': 1.0})
+    parts: dict[str, dict[str, float]] = {
+        "gpu:serving_gpus:count": {"parallel": 2.0, "packed": 1.0, "mixed": 0.5},
+        'gpu:serving_requests:count{state="running"}': {"parallel": 3, "packed": 2, "mixed": 0},
+    }
+    for series, counted in parts.items():
+        answer = {f'{{instance="{node}"}}': float(count) for node, count in counted.items()}
+        fleet.expect(END_MINUTE, f"sum by (instance) ({series})", answer)
     fleet.check(tmp_path)
 
 
