@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, product
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.exposition.render import Exposition
 from gpu_bottleneck_exporter.sampling import sampler as sampler_module
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.settings import Settings
 from support.board import CALLS, Board
 from support.drivers import Libraries
@@ -155,7 +157,8 @@ def mend(board: Board, faults: Sequence[Fault]) -> None:
 
 @pytest.fixture
 def board(make_board: MakeBoard, monkeypatch: pytest.MonkeyPatch) -> Board:
-    monkeypatch.setattr(sampler_module, "ACCESS_LOST_TIMEOUT_SECONDS", 0.5)
+    brief = replace(CADENCE, access_lost_timeout_seconds=0.5)
+    monkeypatch.setattr(sampler_module, "CADENCE", brief)
     return make_board(gpus=[H100] * GPUS)
 
 

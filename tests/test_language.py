@@ -154,6 +154,11 @@ def test_intervals_and_time_limits_have_units() -> None:
     assert numbers == []
 
 
+def test_intervals_of_the_sampler_are_fields_of_cadence() -> None:
+    rooms = "accounting/", "collectors/", "feeders/", "prescription/", "sampling/", "schedule"
+    assert [n for module, n, _ in constants() if module.startswith(rooms) and "INTERVAL" in n] == []
+
+
 def test_a_public_constant_has_a_name_of_its_own() -> None:
     names = Counter(name for _, name, _ in constants() if name[0] != "_")
     assert {name for name, count in names.items() if count > 1} <= BY_MODULE

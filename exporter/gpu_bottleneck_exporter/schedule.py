@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
-RECENT_NS = 10_000_000_000
-"""Age up to which an event counts as recent; the driver's ring of samples covers about as much."""
-RECENT_MS = RECENT_NS // 1_000_000
-GAUGE_INTERVAL_NS = 2_000_000_000
-"""Interval of gauges: twice the usual tick."""
-PROBE_INTERVAL_NS = RECENT_NS // 2
-"""Interval of probes that are expensive or rarely matter, of state that may change at any time."""
-SLOW_INTERVAL_NS, RARE_INTERVAL_NS = RECENT_NS, 3 * RECENT_NS
-"""Intervals of readings that rarely change, new and established."""
-CACHE_TTL_NS = 6 * RECENT_NS
-"""Lifetime of cached and learned state."""
-STALL_TIMEOUT_NS = CACHE_TTL_NS
-"""Time without progress after which a thread is stuck."""
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """The intervals, timeouts and lifetimes of the sampler."""
+
+    stagger_seconds: float = 0.001
+    """Offset between GPUs' ticks, against contention for the GIL; tolerance of an early wake-up."""
+    pass_seconds: float = 0.1
+    """Interval of passes, doubled for more than `SMALL_GROUP` mains, as wake-ups cost most."""
+    search_ns: int = 300_000_000
+    """Initial interval of searches for helpers; grows by a quarter up to `slow_ns`."""
+    children_seconds: float = 0.4
+    """Interval of checks for new children: some workers live for a second."""
+    refresh_timeout_seconds: float = 0.5
+    """Wait of a scrape for a pass, which takes milliseconds, before it serves the last snapshot."""
+    counter_seconds: float = 1.0
+    """Interval of reading counters, and the maximum between two samples."""
+    event_timeout_seconds: float = 1.0
+    """Timeout of the driver's wait for events, which delays a stop."""
+    min_retry_seconds: float = 1.0
+    """First pause between attempts."""
+    gauge_ns: int = 2_000_000_000
+    """Interval of gauges and of the driver's own counters: twice the usual tick."""
+    prescription_ns: int = 3_900_000_000
+    """Shortest time of an observation to predict from: feeders are counted every 4 s or sooner."""
+    window_ns: int = 4_000_000_000
+    """Time over which the dominant activity of helpers is judged: workers are sampled in turn, and
+    counters read once a second, so a single tick does not show it. Also the interval of snapshots
+    without scrapes, and of counters of steady feeders."""
+    probe_ns: int = 5_000_000_000
+    """Interval of probes that are expensive or rarely matter, of state that may change any time."""
+    hang_timeout_ns: int = 5_000_000_000
+    """Time until a thread that reads one GPU's processes is replaced."""
+    recent_ns: int = 10_000_000_000
+    """Age up to which an event counts as recent; the driver's ring of samples covers as much."""
+    slow_ns: int = 10_000_000_000
+    """Interval of readings that are costly or rarely change."""
+    advice_seconds: float = 20.0
+    """Interval of advice, times idle GPUs: bounds the CPU time, milliseconds each."""
+    rare_ns: int = 30_000_000_000
+    """Interval of readings that rarely change, once these are established."""
+    access_lost_timeout_seconds: float = 30.0
+    """Time without access to the driver until the process exits: only a new one can recover."""
+    cache_ttl_ns: int = 60_000_000_000
+    """Lifetime of cached and learned state."""
+    stall_timeout_seconds: float = 60.0
+    """Time without progress after which a thread is stuck: a pass takes milliseconds."""
+    max_retry_seconds: float = 60.0
+    """Longest pause between attempts."""
+    sparse_factor: int = 2
+    """Multiple of the usual interval for less important samples."""
+
+
+CADENCE = Cadence()
 SMALL_GROUP = 4
 """Number of processes that are all sampled in each pass."""
-SPARSE_FACTOR = 2
-"""Multiple of the usual interval for less important samples."""
-MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, STALL_TIMEOUT_NS / 1e9
-"""Bounds of the pause between attempts."""
 
 
 class Every:
@@ -69,8 +108,8 @@ class RefreshSchedule:
             self._of, self._since_ns, self.due_ns = of, now_ns, now_ns
         if now_ns < self.due_ns:
             return False
-        is_new = now_ns - self._since_ns < 2 * SLOW_INTERVAL_NS
-        self.due_ns = now_ns + (SLOW_INTERVAL_NS if is_new else RARE_INTERVAL_NS)
+        is_new = now_ns - self._since_ns < 2 * CADENCE.slow_ns
+        self.due_ns = now_ns + (CADENCE.slow_ns if is_new else CADENCE.rare_ns)
         return True
 
 
@@ -78,9 +117,9 @@ class Backoff:
     """Pauses between failing attempts, in seconds: each twice as long as the one before."""
 
     def __init__(self) -> None:
-        self._next = MIN_RETRY_SECONDS
+        self._next = CADENCE.min_retry_seconds
 
     def pause(self) -> float:
         """The next pause."""
-        pause, self._next = self._next, min(2 * self._next, MAX_RETRY_SECONDS)
+        pause, self._next = self._next, min(2 * self._next, CADENCE.max_retry_seconds)
         return pause

@@ -38,7 +38,7 @@ def main(port: str, folder: str) -> None:
         kubelet_socket=Path(folder) / SOCKET,
         container_logs=Path(folder),
     )
-    collectors = [replace(collector, every_seconds=0.0) for collector in ALL]
+    collectors = [replace(collector, every_ns=0) for collector in ALL]
     sampler = Sampler(NvmlDriver, collectors, settings, sys.exit)
     sampler.start()
     content = ExporterContent(sampler, settings, Ledger(settings))

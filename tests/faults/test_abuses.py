@@ -7,6 +7,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from gpu_bottleneck_exporter.host import aside
 from gpu_bottleneck_exporter.jobs.ledger import Ledger
 from gpu_bottleneck_exporter.sampling import sampler as sampling
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.server import WebServer
@@ -73,7 +75,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     """Settings of a node whose file of jobs is on a small disk."""
     for calls in (aside.memory_reads, aside.socket_queries, aside.proc_reads):
         monkeypatch.setattr(calls, "_timeout", aside.CALL_TIMEOUT_SECONDS)
-    monkeypatch.setattr(sampling, "_EVENT_TIMEOUT_SECONDS", 0.1)  # its thread ends that much later
+    brief = replace(CADENCE, event_timeout_seconds=0.1)  # its thread ends that much later
+    monkeypatch.setattr(sampling, "CADENCE", brief)
     folder = tmp_path / "disk"
     folder.mkdir()
     with small_disk(folder, 8192):

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, Arrivals, TcpTracker, Verdict
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
-from gpu_bottleneck_exporter.schedule import RECENT_MS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from support.programs import Program, program
 from support.rows import rows
 from support.trees import lay
@@ -86,7 +86,7 @@ def test_datagrams_before_each_step_feed_the_gpu(loop: Loop, remote: Endpoint) -
     assert found[-1] is STEPS
     assert loop.second(works=False) is STEPS, "the next ones are waited for"
     assert loop.tcp.datagram_source == (time.monotonic_ns(), remote if remote.address else OURS)
-    for _ in range(RECENT_MS // SECOND_MS):
+    for _ in range(CADENCE.recent_ns // 1_000_000 // SECOND_MS):
         loop.second(works=False)
     assert loop.second(works=False) is IDLE
 

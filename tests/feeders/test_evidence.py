@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext
 from gpu_bottleneck_exporter.feeders.tcp import PendingRequest
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.schedule import RECENT_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from support.programs import program
 from support.rows import rows
 from support.trees import lay
@@ -73,7 +73,7 @@ OWED = PendingRequest(STORE, 700, 99 * SECOND)
             [PendingRequest(STORE._replace(port=1), 5, 99 * SECOND), OWED],
             "no response from 10.0.0.2:443 after 700 ms",
         ),
-        "long ago": ([OWED._replace(at_ns=100 * SECOND - RECENT_NS)], ""),
+        "long ago": ([OWED._replace(at_ns=100 * SECOND - CADENCE.recent_ns)], ""),
         "one that the kernel does not name": (
             [OWED._replace(remote=Endpoint(b"", 0))],
             "no response from an unknown address after 700 ms",
@@ -124,7 +124,7 @@ def test_whose_datagrams_are_waited_for() -> None:
     pairs = [(98 * SECOND, STORE), (99 * SECOND, STORE._replace(port=5))]
     (said,) = evidence.datagrams(pairs, 100 * SECOND)
     assert said == "waits for datagrams: 10.0.0.2:5"
-    assert not list(evidence.datagrams(pairs, 99 * SECOND + RECENT_NS))
+    assert not list(evidence.datagrams(pairs, 99 * SECOND + CADENCE.recent_ns))
 
 
 def test_threads_are_told_by_the_busiest_if_they_use_a_core() -> None:

@@ -13,11 +13,11 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, CgroupCounters, Counters, Part, Role
 from gpu_bottleneck_exporter.accounting.stall import ASLEEP, CPU_QUOTA, NETWORK, STORAGE
 from gpu_bottleneck_exporter.feeders.group import SamplingPace
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, RECENT_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from support.rows import rows
 
 SECOND_NS = 1_000_000_000
-LONG = RECENT_NS // SECOND_NS + 1
+LONG = CADENCE.recent_ns // SECOND_NS + 1
 Split = tuple[float, Mapping[str, float]]
 """A tick: share of busy time, and of idle time by cause."""
 BUSY: Split = (1.0, {})
@@ -98,7 +98,7 @@ def looked(
 ) -> float:
     """The pause that looks come to that go by it, where what is seen is drawn from `seen`."""
     draws, pause = random.Random(1), SHORTEST  # noqa: S311
-    for _ in range(3 * CACHE_TTL_NS // SECOND_NS):
+    for _ in range(3 * CADENCE.cache_ttl_ns // SECOND_NS):
         second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS * counted)
         second.held = held or second.held
         for role, activities in seen.items():
@@ -180,7 +180,7 @@ def test_who_is_not_looked_at_any_more_takes_no_looks() -> None:
 
 def test_a_thread_that_is_rarely_active_takes_few() -> None:
     found = after(long(ASLEEP))
-    for number in range(CACHE_TTL_NS // SECOND_NS):
+    for number in range(CADENCE.cache_ttl_ns // SECOND_NS):
         second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS)
         second.parts[Role.MAIN] = Part({Activity.SLEEP: 4}, 4, 4)
         second.parts[Role.THREAD] = Part({Activity.RUN: 1} if number == 5 else {}, 1, 4)

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS
-from gpu_bottleneck_exporter.schedule import SLOW_INTERVAL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from support.programs import Program, descriptors, program
 from support.ticks import tick
 from support.waiting import until
@@ -245,6 +245,6 @@ def test_a_process_that_listens_later_is_found(start: Start) -> None:
     server = start(f"ready(0); told()\n{LISTENER}ready(port); locked()")
     assert server.serving() is None
     (port,) = map(int, server.main.ask())
-    found = [server.serving() for _ in range(SLOW_INTERVAL_NS // SECOND)]
+    found = [server.serving() for _ in range(CADENCE.slow_ns // SECOND)]
     assert found[0] is None, "a process without a port is read rarely"
     assert [serving.ports for serving in found if serving] == [(port,)]

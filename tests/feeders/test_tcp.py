@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.feeders.tcp import (
 )
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
-from gpu_bottleneck_exporter.schedule import RECENT_MS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from support.rows import rows
 
 PROC = Path("/proc")
@@ -421,7 +421,7 @@ def test_who_is_asked_in_vain_is_a_queue(
     talk: Talk, size: int, late_ms: int, fed: int, last: Verdict
 ) -> None:
     talk.works_after_answers(fed)
-    talk.waits(2 * RECENT_MS)
+    talk.waits(2 * CADENCE.recent_ns // 1_000_000)
     talk.sends()
     for _ in range(MIN_OBSERVATIONS):
         assert talk.look() is ANSWER

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.feeders.job import JobFacts
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
-from gpu_bottleneck_exporter.schedule import PROBE_INTERVAL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from support.programs import Program, program
 from support.talking import Line, talking
 from support.ticks import tick
@@ -76,10 +76,10 @@ class Job:
 
     def moved(self, *, works: bool = False) -> int | None:
         """The bytes so far, after another look."""
-        self._now_ns += PROBE_INTERVAL_NS
+        self._now_ns += CADENCE.probe_ns
         if works:
-            self.feed.note(tick(1, {}, self._now_ns + 3 * PROBE_INTERVAL_NS))
-            self._now_ns += 3 * PROBE_INTERVAL_NS
+            self.feed.note(tick(1, {}, self._now_ns + 3 * CADENCE.probe_ns))
+            self._now_ns += 3 * CADENCE.probe_ns
         else:
             self.feed.note(tick(0, {UNKNOWN: 1}, self._now_ns))
         self.feed.sample(self._now_ns)

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.threads import Threads
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.schedule import PROBE_INTERVAL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from support.groups import group, move, usable
 from support.leftovers import mark
 from support.programs import Program, program
@@ -86,7 +86,7 @@ def test_a_frozen_process_is_asleep_until_it_thaws(
     hierarchy: str, file: str, frozen: str, thawed: str, code: str
 ) -> None:
     root = usable(CGROUPS / hierarchy)
-    around, now_ns = ProbeContext(holds=True), PROBE_INTERVAL_NS
+    around, now_ns = ProbeContext(holds=True), CADENCE.probe_ns
     with program(code) as one, group(root, mark().encode()) as folder:
         state = root / mark() / file
         main = FeederProcess(PROC, one.pid, AnswerTimeouts(60_000))
@@ -95,7 +95,7 @@ def test_a_frozen_process_is_asleep_until_it_thaws(
         def comes_to(condition: Callable[[ProbeResult], bool]) -> None:
             def look() -> bool:
                 nonlocal now_ns
-                now_ns += PROBE_INTERVAL_NS
+                now_ns += CADENCE.probe_ns
                 return condition(main.probe(now_ns, around))
 
             until(look, "what it does")

@@ -21,7 +21,8 @@ from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.sampling.worker import STAGGER_SECONDS, GpuWorker, _next_tick
+from gpu_bottleneck_exporter.sampling.worker import GpuWorker, _next_tick
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.settings import Settings
 from support.board import Board as HeldBoard
 from support.programs import program
@@ -35,7 +36,8 @@ TICKS = 6
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
-    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.group.RECENT_NS", 1_000_000_000)
+    brief = replace(CADENCE, recent_ns=1_000_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.group.CADENCE", brief)
     watch = HostSampler(FAST, {"stall"})
     watch.start()
     yield watch
@@ -106,7 +108,7 @@ def test_what_is_read_seldom_is_shown_until_it_is_late(make_board: MakeBoard) ->
 @pytest.mark.parametrize("interval", [0.2, 1.0, 5.0])
 def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
     began = 1234.567
-    offsets = [index * STAGGER_SECONDS for index in range(8)]
+    offsets = [index * CADENCE.stagger_seconds for index in range(8)]
     ticks = [_next_tick(began, interval, offset, interval) for offset in offsets]
     assert all(began < tick <= began + interval for tick in ticks)
     assert [tick - ticks[0] for tick in ticks] == pytest.approx(offsets)

@@ -29,7 +29,7 @@ from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.discovery import Connections, Discovery
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import Every
+from gpu_bottleneck_exporter.schedule import CADENCE, Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
 from support.children import Parent
@@ -240,7 +240,8 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
 def test_nobody_waits_for_a_gpu_that_has_hung(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.discovery.RECENT_NS", 300_000_000)
+    brief = replace(CADENCE, recent_ns=300_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.discovery.CADENCE", brief)
     holders = frozenset({start().pid})
     for uuid in ("hung", "waiting"):
         watch.hold(uuid, holders)
@@ -378,7 +379,8 @@ def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
 def test_whoever_asks_sees_what_is_so_now(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "REFRESH_TIMEOUT_SECONDS", PATIENCE_SECONDS)
+    patient = replace(CADENCE, refresh_timeout_seconds=PATIENCE_SECONDS)
+    monkeypatch.setattr(watching, "CADENCE", patient)
     held_by(watch, start().pid)
     known = until(lambda: watch.feeding("a"), "a snapshot")
     until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.host import aside
 from gpu_bottleneck_exporter.sampling import watching
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.settings import Settings
 from support.hangs import ANSWERS_LATE, EXECUTES, FLUSH, unanswering
 from support.programs import program
@@ -43,11 +45,12 @@ child = subprocess.Popen(["sleep", "600"])
 ready(child.pid); told(); child.kill()
 """
 LOOKS = 20
+BRIEF = replace(CADENCE, hang_timeout_ns=1_000_000_000)
 
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
-    monkeypatch.setattr(watching, "_HANG_TIMEOUT_NS", 1_000_000_000)
+    monkeypatch.setattr(watching, "CADENCE", BRIEF)
     for one in (aside.memory_reads, aside.socket_queries, aside.proc_reads):
         monkeypatch.setattr(one, "_timeout", aside.CALL_TIMEOUT_SECONDS)
     found = HostSampler(Settings(), {"workload"})
@@ -101,7 +104,7 @@ def test_an_execve_that_does_not_end_costs_its_own_gpu(watch: HostSampler, tmp_p
         finally:
             server.tell("answer")
         until(lambda: not watch._hangs("bad"), "the end of the thread that hung")
-        assert watch.silent_seconds(time.monotonic_ns()) < watching._HANG_TIMEOUT_NS
+        assert watch.silent_seconds(time.monotonic_ns()) < BRIEF.hang_timeout_ns
 
 
 def test_a_server_that_hangs_in_an_execve_is_not_watched(

@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.prescriber import Prescriber, Prescribers, _setting
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, RECENT_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from support.rows import beside
 from support.states import feeding
 from support.ticks import tick
@@ -310,7 +310,8 @@ def test_the_limit_of_a_gpu_that_idled_lately_is_read_now(tmp_path: Path) -> Non
     assert limit() == 2.0
     assert limit(job=None) is None
     assert limit(idles=True) is None
-    # It idled lately until the last stretch before RECENT_NS, and counts as idle for CACHE_TTL_NS.
-    stretches = (RECENT_NS // SECOND - 1) // STRETCH + CACHE_TTL_NS // SECOND // STRETCH
+    # It idled until the last stretch before `recent_ns`, and counts as idle for `cache_ttl_ns`.
+    recent, retained = CADENCE.recent_ns // SECOND, CADENCE.cache_ttl_ns // SECOND
+    stretches = (recent - 1) // STRETCH + retained // STRETCH
     assert {limit() for _ in range(stretches - 1)} == {None}
     assert limit() == 2.0

@@ -37,7 +37,7 @@ from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
 from gpu_bottleneck_exporter.sampling.sampler import OPENING, Sampler
-from gpu_bottleneck_exporter.schedule import MIN_RETRY_SECONDS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.settings import MIN_SAMPLING_INTERVAL_SECONDS, Settings
 from support import samplers
 from support.board import CALLS, Board
@@ -186,7 +186,8 @@ def until_so_many_go_on(sampler: Sampler, count: int) -> None:
 def test_mig_instances_come_and_go_and_time_is_observed_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.SLOW_INTERVAL_SECONDS", 0.5)
+    brief = replace(CADENCE, slow_ns=500_000_000)
+    monkeypatch.setattr("gpu_bottleneck_exporter.sampling.worker.CADENCE", brief)
     began_ns = time.monotonic_ns()
     board, sampler, _ = stage(mig=[(0, 3), (0, 4)])
     for enabled in (0, 1, 0):
@@ -225,7 +226,7 @@ def test_a_gpu_that_opens_and_cannot_be_read_is_tried_ever_less_often(
         until(lambda: len(opens) >= 4, "four attempts")
     waits = [after - before for before, after in pairwise(opens[:4])]
     # On a busy machine any of them may be longer.
-    least = [MIN_RETRY_SECONDS * factor for factor in (1, 2, 4)]
+    least = [CADENCE.min_retry_seconds * factor for factor in (1, 2, 4)]
     assert all(wait > 0.95 * short for wait, short in zip(waits, least, strict=True)), waits
 
 
@@ -314,7 +315,8 @@ def test_memory_utilization_that_is_always_zero_is_not_reported(stage: Stage) ->
 def test_a_replaced_library_and_lasting_loss_of_access_end_the_process(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, when: str, result: int, reason: str
 ) -> None:
-    monkeypatch.setattr(sampler_module, "ACCESS_LOST_TIMEOUT_SECONDS", 1.5)
+    brief = replace(CADENCE, access_lost_timeout_seconds=1.5)
+    monkeypatch.setattr(sampler_module, "CADENCE", brief)
 
     def fail(board: Board) -> None:
         board.header.init_result = result
@@ -331,7 +333,8 @@ def test_a_replaced_library_and_lasting_loss_of_access_end_the_process(
 
 
 def test_one_lost_gpu_of_two_is_not_fatal(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "ACCESS_LOST_TIMEOUT_SECONDS", 0.2)
+    brief = replace(CADENCE, access_lost_timeout_seconds=0.2)
+    monkeypatch.setattr(sampler_module, "CADENCE", brief)
     board, sampler, fatal = stage(gpus=[H100, H100])
     until(lambda: up(sampler) == [True, True], "up")
     board.gpus[0].record.device_result = NVML_ERROR_UNKNOWN
@@ -375,7 +378,7 @@ def test_a_gpu_that_answers_nothing_is_down_until_it_answers(
     opens: bool,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(schedule, "MIN_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(schedule, "CADENCE", replace(CADENCE, min_retry_seconds=0.1))
     board, sampler, _ = stage(gpus=[H100, H100])
     until(lambda: observed(sampler, 0), "samples")
     _silence(board, code, opens=opens)
@@ -437,7 +440,8 @@ def test_before_it_starts_it_says_so() -> None:
 def test_whoever_asks_sees_the_host_as_it_is_now(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "REFRESH_TIMEOUT_SECONDS", PATIENCE_SECONDS)
+    patient = replace(CADENCE, refresh_timeout_seconds=PATIENCE_SECONDS)
+    monkeypatch.setattr(watching, "CADENCE", patient)
     _, sampler, _ = stage()
     known = until(lambda: sampler.state().host, "a snapshot")
     until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")
@@ -461,7 +465,7 @@ def test_a_tick_longer_than_the_interval_loses_no_samples(stage: Stage) -> None:
 def test_holders_are_read_whenever_somebody_asks(
     make_board: MakeBoard, libraries: Libraries
 ) -> None:
-    gpu, seldom = (board := make_board()).gpus[0], [replace(c, every_seconds=1e4) for c in ALL]
+    gpu, seldom = (board := make_board()).gpus[0], [replace(c, every_ns=10**13) for c in ALL]
     gpu.hold(os.getpid(), 2**30)
     with samplers.sampling(lambda: libraries.open(board), collectors=seldom) as sampler:
         until(lambda: re.search(r"gpu_processes{.* 1\.0", text(sampler)), "one")

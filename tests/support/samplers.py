@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 
 FAST = Settings(interval_seconds=0.2, deadline_seconds=1.0)
-EVERY_TICK = tuple(replace(one, every_seconds=0.0) for one in ALL)
+EVERY_TICK = tuple(replace(one, every_ns=0) for one in ALL)
 """All collectors, each running at every tick."""
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gpu_bottleneck_exporter import schedule
 from gpu_bottleneck_exporter.collectors.device import OTHERS
-from gpu_bottleneck_exporter.sampling import gpureader, watching
+from gpu_bottleneck_exporter.sampling import gpureader
+from gpu_bottleneck_exporter.schedule import CADENCE, SMALL_GROUP
 from gpu_bottleneck_exporter.settings import Settings
 
 
 def table() -> str:
     """Readings with their usual interval, and the one while a GPU's waits are steady."""
-    gauges = max(one.every_seconds for one in OTHERS if one.on_demand)
-    lazy = gpureader._MAX_MISSED_READINGS * gauges + watching.SNAPSHOT_INTERVAL_SECONDS / 2
-    passes = watching.PASS_INTERVAL_SECONDS
-    many = schedule.SPARSE_FACTOR * passes
-    slow, rare = schedule.SLOW_INTERVAL_NS / 1e9, schedule.RARE_INTERVAL_NS / 1e9
-    tick, steady = Settings().interval_seconds, watching.SNAPSHOT_INTERVAL_SECONDS
+    gauges = max(one.every_ns for one in OTHERS if one.on_demand) / 1e9
+    passes, counters = CADENCE.pass_seconds, CADENCE.counter_seconds
+    many = CADENCE.sparse_factor * passes
+    slow, rare = CADENCE.slow_ns / 1e9, CADENCE.rare_ns / 1e9
+    tick, steady = Settings().interval_seconds, CADENCE.window_ns / 1e9
+    lazy = gpureader._MAX_MISSED_READINGS * gauges + steady / 2
     rows = (
         (
             "the GPU: a tick",
@@ -29,13 +29,13 @@ def table() -> str:
         ),
         (
             "state of mains",
-            f"{passes:g} s; {many:g} s for more than {schedule.SMALL_GROUP} mains",
-            f"up to {watching.COUNTER_INTERVAL_SECONDS:g} s apart, see below",
+            f"{passes:g} s; {many:g} s for more than {SMALL_GROUP} mains",
+            f"up to {counters:g} s apart, see below",
         ),
         ("state of two workers, in turn", f"{many:g} s", "as for mains"),
         (
             "counters of mains and workers",
-            f"{watching.COUNTER_INTERVAL_SECONDS:g} s",
+            f"{counters:g} s",
             f"{steady:g} s, and at a scrape",
         ),
         (

@@ -10,15 +10,11 @@ from typing import NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.host.mounts import Place
+from gpu_bottleneck_exporter.schedule import CADENCE
 
-WINDOW_NS = 4_000_000_000
-"""Time over which the dominant activity of helpers is judged: workers are sampled in turn, and
-counters read once a second, so a single tick does not show it."""
 _SAMPLE_TTL_NS = 1_500_000_000
 """Lifetime of a state sample; also the tolerance for counters read before or after a window."""
-_PASS_RETENTION_NS = 3 * WINDOW_NS
-"""Retention of passes: a GPU's ring of utilization samples holds 10 s."""
-SECONDS_RETENTION_NS = 4 * WINDOW_NS
+SECONDS_RETENTION_NS = 4 * CADENCE.window_ns
 """Retention of seconds: predictions cover several windows."""
 
 
@@ -297,7 +293,7 @@ class History:
         self.total.add(bucket)
         passes, seconds = self._passes, self._seconds
         for recent, retention_ns in (
-            (passes, _PASS_RETENTION_NS),
+            (passes, 3 * CADENCE.window_ns),
             (seconds, SECONDS_RETENTION_NS),
         ):
             while recent and recent[0].at_ns < bucket.at_ns - retention_ns:
@@ -312,7 +308,7 @@ class History:
         """The bucket that explains idle time from `start_ns` to `end_ns`; None without samples.
 
         Mains are sampled at each pass, so their samples are those of that time. All else is of the
-        last `WINDOW_NS`, or since the previous count if that is older.
+        last `Cadence.window_ns`, or since the previous count if that is older.
         """
         # Samples may be further apart than ticks are long: then the last one is valid still.
         passes = _between(self._passes, start_ns, end_ns)
@@ -320,11 +316,12 @@ class History:
         if not passes:
             return None
         # So may counts be, without which quotas and reads would be unknown.
-        seconds = _between(self._seconds, end_ns - WINDOW_NS, end_ns + _SAMPLE_TTL_NS)
+        seconds = _between(self._seconds, end_ns - CADENCE.window_ns, end_ns + _SAMPLE_TTL_NS)
         seconds = (
-            seconds or _between(self._seconds, end_ns - WINDOW_NS - _SAMPLE_TTL_NS, end_ns)[:1]
+            seconds
+            or _between(self._seconds, end_ns - CADENCE.window_ns - _SAMPLE_TTL_NS, end_ns)[:1]
         )
-        counted_ns = seconds[0].at_ns if seconds else end_ns - WINDOW_NS
+        counted_ns = seconds[0].at_ns if seconds else end_ns - CADENCE.window_ns
         bucket = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
         before = bucket.of(Role.MAIN)
         bucket.locked = before.shares().get(Activity.QUEUE, 0.0)

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.sampling.collector import (
-    GAUGE_INTERVAL_SECONDS,
-    SLOW_INTERVAL_SECONDS,
     Table,
     collector,
     counter,
@@ -15,7 +13,7 @@ from gpu_bottleneck_exporter.sampling.collector import (
     seconds_by,
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.schedule import RARE_INTERVAL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 
 
 def used_bytes(gpu: GpuSnapshot) -> int | None:
@@ -237,45 +235,43 @@ PROCESSES = collector(
     _PROCESSES,
     latest(readings.Processes),
     lambda one: one.processes(),
-    SLOW_INTERVAL_SECONDS,
+    CADENCE.slow_ns,
 )
 _ON_DEMAND = (
-    collector(
-        "power", _POWER, latest(readings.Power), lambda one: one.power(), GAUGE_INTERVAL_SECONDS
-    ),
+    collector("power", _POWER, latest(readings.Power), lambda one: one.power(), CADENCE.gauge_ns),
     collector(
         "thermal",
         _THERMAL,
         latest(readings.Thermal),
         lambda one: one.thermal(),
-        GAUGE_INTERVAL_SECONDS,
+        CADENCE.gauge_ns,
     ),
     collector(
-        "clocks", _CLOCKS, latest(readings.Clocks), lambda one: one.clocks(), GAUGE_INTERVAL_SECONDS
+        "clocks", _CLOCKS, latest(readings.Clocks), lambda one: one.clocks(), CADENCE.gauge_ns
     ),
     collector(
         "throttle",
         _THROTTLE,
         latest(readings.Throttle),
         lambda one: one.throttle(),
-        GAUGE_INTERVAL_SECONDS,
+        CADENCE.gauge_ns,
     ),
 )
 """Collectors whose readings only scrapes use, or add up in the driver."""
 OTHERS = (
     *(replace(one, on_demand=True) for one in _ON_DEMAND),
-    collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), GAUGE_INTERVAL_SECONDS),
+    collector("memory", _MEMORY, lambda gpu: gpu, lambda one: one.memory(), CADENCE.gauge_ns),
     collector("xid", _XID, lambda gpu: gpu.errors),
     collector(
-        "health", _HEALTH, latest(readings.Health), lambda one: one.health(), SLOW_INTERVAL_SECONDS
+        "health", _HEALTH, latest(readings.Health), lambda one: one.health(), CADENCE.slow_ns
     ),
     collector(
         "condition",
         _CONDITION,
         latest(readings.Condition),
         lambda one: one.condition(),
-        RARE_INTERVAL_NS / 1e9,
+        CADENCE.rare_ns,
     ),
-    collector("link", _LINK, latest(readings.Link), lambda one: one.link(), SLOW_INTERVAL_SECONDS),
+    collector("link", _LINK, latest(readings.Link), lambda one: one.link(), CADENCE.slow_ns),
 )
 """Collectors in the order of exposition."""

@@ -4,7 +4,6 @@ from functools import partial
 
 from gpu_bottleneck_exporter.accounting.stall import REQUESTS, VIDEO_ENGINE
 from gpu_bottleneck_exporter.sampling.collector import (
-    GAUGE_INTERVAL_SECONDS,
     Histogram,
     Table,
     Values,
@@ -16,7 +15,7 @@ from gpu_bottleneck_exporter.sampling.collector import (
     seconds_by,
 )
 from gpu_bottleneck_exporter.sampling.ledger import GpuTotals
-from gpu_bottleneck_exporter.schedule import PROBE_INTERVAL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 
 
 def _if_observed(totals: GpuTotals, value: Values) -> Values:
@@ -149,7 +148,7 @@ UTILIZATION = collector(
     "utilization", _UTILIZATION, lambda gpu: gpu.totals, lambda one: one.utilization()
 )
 VIDEO = collector(
-    "video", _VIDEO, lambda gpu: gpu.totals, lambda one: one.video(), PROBE_INTERVAL_NS / 1e9
+    "video", _VIDEO, lambda gpu: gpu.totals, lambda one: one.video(), CADENCE.probe_ns
 )
 STALL = collector("stall", _STALL, lambda gpu: gpu.totals)
 ACTIVITY = collector(
@@ -157,5 +156,5 @@ ACTIVITY = collector(
     _ACTIVITY,
     lambda gpu: gpu.totals,
     lambda one: one.activity(),
-    GAUGE_INTERVAL_SECONDS,
+    CADENCE.gauge_ns,
 )

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
-from gpu_bottleneck_exporter.sampling.sampler import STALL_TIMEOUT_SECONDS, Sampler
+from gpu_bottleneck_exporter.sampling.sampler import Sampler
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.web.server import WebServer
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def reporting(
         yield
         return
     # A thread may stall for half of the watchdog's timeout.
-    patience = supervisor.watchdog_seconds / 2 or STALL_TIMEOUT_SECONDS
+    patience = supervisor.watchdog_seconds / 2 or CADENCE.stall_timeout_seconds
     deadline = time.monotonic() + ready_within_seconds
     ready = False
 

@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.feeders.tcp import PendingRequest
 from gpu_bottleneck_exporter.host.mounts import Place, mounts_of_open_files, place_of
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.schedule import RECENT_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 
 _SLEEP_TEXTS = {
     Wait.LOCK.value: "for a lock",
@@ -71,7 +71,7 @@ def threads(cores: float, name: str) -> Iterator[str]:
 
 def pending(requests: Iterable[PendingRequest], now_ns: int) -> Iterator[str]:
     """The slowest recent request of a feeder."""
-    recent = [request for request in requests if now_ns - request.at_ns < RECENT_NS]
+    recent = [request for request in requests if now_ns - request.at_ns < CADENCE.recent_ns]
     if recent:
         slowest = max(recent, key=lambda request: request.waited_ms)
         if slowest.is_request:
@@ -88,7 +88,7 @@ def rank(mains: Collection[int]) -> Iterator[str]:
 
 def datagrams(sources: Iterable[tuple[int, Endpoint]], now_ns: int) -> Iterator[str]:
     """The source of datagrams that a feeder recently awaited."""
-    recent = [pair for pair in sources if now_ns - pair[0] < RECENT_NS]
+    recent = [pair for pair in sources if now_ns - pair[0] < CADENCE.recent_ns]
     if recent:
         _, end = max(recent)
         yield f"waits for datagrams: {end}"
@@ -98,7 +98,7 @@ def submissions(trackers: Iterable[RingTracker], target: Target, now_ns: int) ->
     """A ring, or kernel AIO, with a recent wait for `target`."""
     for tracker in trackers:
         at_ns, text = tracker.descriptions.get(target, (0, ""))
-        if text and now_ns - at_ns < RECENT_NS:
+        if text and now_ns - at_ns < CADENCE.recent_ns:
             yield text
             return
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, History, Role, add_up
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, History, Role, add_up
 from gpu_bottleneck_exporter.accounting.stall import (
     ASLEEP,
     CPU_QUEUE,
@@ -47,7 +47,7 @@ from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MAX_LISTED, list_numbers, read
 from gpu_bottleneck_exporter.host.process import Started, allowed_cpus, control_groups
 from gpu_bottleneck_exporter.host.sockets import Ends
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, RECENT_NS, RefreshSchedule
+from gpu_bottleneck_exporter.schedule import CADENCE, RefreshSchedule
 from gpu_bottleneck_exporter.workload.owners import Groups
 
 _RATE_RANGE_SECONDS = 15.0
@@ -61,7 +61,7 @@ class SamplingPace:
 
     After n samples, the standard error of a share p is sqrt(p (1 - p) / n): a single wait needs few
     samples, two that alternate many, and run time, which the kernel counts, none. The rate is full
-    until waits have been steady for `RECENT_NS`.
+    until waits have been steady for `Cadence.recent_ns`.
 
     The GPU's reader records ticks; the watching thread does the rest.
     """
@@ -72,7 +72,7 @@ class SamplingPace:
         self._average: dict[str, float] = {}
         """Shares of idle time by `waiting_on`, averaged over a minute."""
         self._recent: dict[str, float] = {}
-        """Shares of idle time by `waiting_on`, averaged over `RECENT_NS`."""
+        """Shares of idle time by `waiting_on`, averaged over `Cadence.recent_ns`."""
         self._idle = False
         self._variance = _MAX_VARIANCE
         """Maximum variance of a role's shares."""
@@ -81,7 +81,7 @@ class SamplingPace:
     @property
     def is_steady(self) -> bool:
         """Whether the waits are steady."""
-        return self._steady_ns >= RECENT_NS
+        return self._steady_ns >= CADENCE.recent_ns
 
     def pause(self, shortest: float, longest: float) -> float:
         """Seconds until the next sample."""
@@ -101,18 +101,18 @@ class SamplingPace:
         if self._idle:
             shares = {wait: ns / idle_ns for wait, ns in stalls.items()}
             # Weighted by idle time, as few samples vary by chance.
-            self._recent = _nearer(self._recent, shares, idle_ns / RECENT_NS)
+            self._recent = _nearer(self._recent, shares, idle_ns / CADENCE.recent_ns)
             if _distance(self._recent, self._average) > MAJORITY:
                 # Partly, so that alternating waits become usual.
                 self._average = _nearer(self._average, self._recent, MAJORITY)
                 self.restart()
-            self._average = _nearer(self._average, shares, idle_ns / CACHE_TTL_NS)
+            self._average = _nearer(self._average, shares, idle_ns / CADENCE.cache_ttl_ns)
 
     def note_samples(self, second: Bucket) -> None:
         """Add samples, except of run time, which the kernel counts."""
         if not second.of(Role.MAIN).rounds:
             return
-        keep, by_role = max(1 - second.elapsed_ns / CACHE_TTL_NS, 0.0), self._samples
+        keep, by_role = max(1 - second.elapsed_ns / CADENCE.cache_ttl_ns, 0.0), self._samples
         for role in {*by_role, *second.parts}:
             part = second.of(role)
             weights = by_role.setdefault(role, {})
@@ -290,8 +290,8 @@ class FeederGroup:
             self._idled_ns = tick.at_ns
 
     def idles(self, now_ns: int) -> bool:
-        """Whether the GPU idled within `RECENT_NS`: deep probes are worth their cost."""
-        return self._idled_ns is not None and now_ns - self._idled_ns < RECENT_NS
+        """Whether the GPU idled within `Cadence.recent_ns`: deep probes are worth their cost."""
+        return self._idled_ns is not None and now_ns - self._idled_ns < CADENCE.recent_ns
 
     def sample(
         self,
@@ -427,7 +427,7 @@ class FeederGroup:
 
         `peers`: pids of the most engaged rank while this one idled.
         """
-        second, self.pinned = self.history.seconds(now_ns - WINDOW_NS, now_ns), None
+        second, self.pinned = self.history.seconds(now_ns - CADENCE.window_ns, now_ns), None
         if second is None or not self.idles(now_ns):
             return ()
         tcp = [deep.tcp for deep in self._deep() if deep.tcp]

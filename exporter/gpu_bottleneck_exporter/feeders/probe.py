@@ -20,13 +20,7 @@ from gpu_bottleneck_exporter.host.programs import is_compiler
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.threads import MAX_PENDING_USAGE, Thread, Threads, ThreadUsage
 from gpu_bottleneck_exporter.host.waits import Wait, awaited_child, waits_on
-from gpu_bottleneck_exporter.schedule import (
-    PROBE_INTERVAL_NS,
-    RARE_INTERVAL_NS,
-    SMALL_GROUP,
-    SPARSE_FACTOR,
-    Every,
-)
+from gpu_bottleneck_exporter.schedule import CADENCE, SMALL_GROUP, Every
 
 LAUNCHES = ("pt_autograd_",)
 """Name prefixes of threads that launch kernels (torch/csrc/autograd)."""
@@ -124,7 +118,7 @@ class DeepProbe:
         self._wait: Wait | None = None
         self._probed_ns = 0
         self._result: ProbeResult | None = None
-        self._inspection = Every(PROBE_INTERVAL_NS)
+        self._inspection = Every(CADENCE.probe_ns)
         self._requested_ns: int | None = None
         self.launches_elsewhere = False
         """Whether threads other than the first drove the GPU."""
@@ -176,7 +170,7 @@ class DeepProbe:
             self._check_requests(now_ns, wait)
             return shallow(self._pid, wait)
         if wait is self._wait and self._result:
-            lifetimes = 1 if self._result.whole.active else SPARSE_FACTOR
+            lifetimes = 1 if self._result.whole.active else CADENCE.sparse_factor
             if now_ns - self._probed_ns < lifetimes * context.fresh_ns:
                 return self._result
         self._wait, self._probed_ns = wait, now_ns
@@ -187,7 +181,7 @@ class DeepProbe:
         self.serving = False
         if self.tcp is None or wait is not Wait.RUN:
             return
-        if self._inspection.is_due(now_ns, PROBE_INTERVAL_NS):
+        if self._inspection.is_due(now_ns, CADENCE.probe_ns):
             self.tcp.sockets.recheck()
         elif not self.listens:
             return
@@ -247,7 +241,7 @@ class DeepProbe:
 
     def inspect_connections(self, now_ns: int, *, now: bool = False) -> None:
         """Inspect all connections, so that the job's own are known; every few seconds, or `now`."""
-        if self.tcp and (self._inspection.is_due(now_ns, PROBE_INTERVAL_NS) or now):
+        if self.tcp and (self._inspection.is_due(now_ns, CADENCE.probe_ns) or now):
             self.tcp.sockets.recheck()
             self.tcp.inspect((), whole=True, others_run=bool(self.threads.moving))
 
@@ -272,9 +266,7 @@ class DeepProbe:
         main_fds = on or () if context.holds else ()
         moving = bool(self.threads.moving)
         # Connections of a holder matter most.
-        if self._inspection.is_due(
-            now_ns, PROBE_INTERVAL_NS if context.holds else RARE_INTERVAL_NS
-        ):
+        if self._inspection.is_due(now_ns, CADENCE.probe_ns if context.holds else CADENCE.rare_ns):
             self.tcp.sockets.recheck()
             return self.tcp.inspect((), context.ours, main_fds, whole=True, others_run=moving)
         awaited = set(on or ()) if wait is not Wait.PIPE else set()
@@ -359,7 +351,7 @@ class DeepProbe:
         if context.may_serve and self.has_request:
             self._requested_ns = now_ns
         # A request may make a server work for this long.
-        recent = self._requested_ns is not None and now_ns - self._requested_ns < PROBE_INTERVAL_NS
+        recent = self._requested_ns is not None and now_ns - self._requested_ns < CADENCE.probe_ns
         self.launches_elsewhere = context.launches_elsewhere or (context.may_serve and recent)
 
     def _judge_children(self, result: ProbeResult, now_ns: int, context: ProbeContext) -> None:

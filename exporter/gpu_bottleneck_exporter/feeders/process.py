@@ -12,13 +12,7 @@ from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
 from gpu_bottleneck_exporter.host.files import KeptFile, parse_numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.schedule import (
-    GAUGE_INTERVAL_NS,
-    PROBE_INTERVAL_NS,
-    RECENT_NS,
-    SLOW_INTERVAL_NS,
-    Every,
-)
+from gpu_bottleneck_exporter.schedule import CADENCE, Every
 
 
 class ClientRecord:
@@ -32,7 +26,7 @@ class ClientRecord:
     def __init__(self) -> None:
         self._busy = self._open = 0.0
         self._samples = 0
-        self._sampling = Every(GAUGE_INTERVAL_NS)
+        self._sampling = Every(CADENCE.gauge_ns)
 
     @property
     def by_itself(self) -> bool:
@@ -48,7 +42,7 @@ class ClientRecord:
     def is_due(self, now_ns: int) -> bool:
         """Whether a sample is due; schedules the next."""
         return self._sampling.is_due(
-            now_ns, GAUGE_INTERVAL_NS if self._samples < MIN_OBSERVATIONS else SLOW_INTERVAL_NS
+            now_ns, CADENCE.gauge_ns if self._samples < MIN_OBSERVATIONS else CADENCE.slow_ns
         )
 
     def note(self, *, clients: bool, busy: float, samples: int = 1) -> None:
@@ -148,7 +142,7 @@ class FeederProcess:
 
     def note_hidden_io(self, now_ns: int) -> None:
         """Record that it waits for such files."""
-        self._hides_io_until_ns = now_ns + RECENT_NS
+        self._hides_io_until_ns = now_ns + CADENCE.recent_ns
 
     @property
     def denied(self) -> bool:
@@ -183,7 +177,7 @@ class FeederProcess:
     def _is_frozen(self, now_ns: int) -> bool:
         """A negative result may be 5 s old."""
         if self._frozen or now_ns >= self._frozen_due_ns:
-            self._frozen_due_ns = now_ns + PROBE_INTERVAL_NS
+            self._frozen_due_ns = now_ns + CADENCE.probe_ns
             self._frozen = self.reader.is_frozen
         return self._frozen
 

@@ -31,7 +31,7 @@ from gpu_bottleneck_exporter.host.process import (
     trees,
 )
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, SLOW_INTERVAL_NS, Every
+from gpu_bottleneck_exporter.schedule import CADENCE, Every
 from gpu_bottleneck_exporter.workload.owners import Groups
 
 MAX_RELATED = 32
@@ -141,10 +141,6 @@ def _ends_of(proc: Path, pid: int) -> set[Ends]:
     }
 
 
-_MIN_SEARCH_INTERVAL_NS = 300_000_000
-"""Initial interval of searches; grows by a quarter up to `SLOW_INTERVAL_NS`."""
-
-
 class _SearchResult(NamedTuple):
     pids: frozenset[int]
     at_ns: int
@@ -163,7 +159,7 @@ class StrangerFinder:
         """Time of the last sample of each awaited end, by idle GPU."""
         self._end_cache: dict[tuple[object, ...], set[End]] = {}
         """Cached other ends, by process and connections."""
-        self._clearing = Every(CACHE_TTL_NS)
+        self._clearing = Every(CADENCE.cache_ttl_ns)
         self._results: dict[End, _SearchResult] = {}
 
     def is_due(
@@ -176,12 +172,12 @@ class StrangerFinder:
         """
         self._awaited = {feed: self._awaited[feed] for feed in idle if feed in self._awaited}
         if not self._awaited.keys() >= {*unexplained}:
-            self._pause_ns, self._due_ns = _MIN_SEARCH_INTERVAL_NS, min(self._due_ns, now_ns)
+            self._pause_ns, self._due_ns = CADENCE.search_ns, min(self._due_ns, now_ns)
         without_clients = all(feed.lacks_clients for feed in unexplained)
-        if not unexplained or now_ns < self._due_ns + without_clients * SLOW_INTERVAL_NS:
+        if not unexplained or now_ns < self._due_ns + without_clients * CADENCE.slow_ns:
             return False
         self._due_ns = now_ns + self._pause_ns
-        self._pause_ns = min(self._pause_ns * 5 // 4, SLOW_INTERVAL_NS)
+        self._pause_ns = min(self._pause_ns * 5 // 4, CADENCE.slow_ns)
         return True
 
     def search(
@@ -203,7 +199,7 @@ class StrangerFinder:
         return {feed: self._strangers(feed, {*holders}) for feed in feeds}
 
     def _is_valid(self, result: _SearchResult, now_ns: int) -> bool:
-        if now_ns - result.at_ns >= CACHE_TTL_NS:
+        if now_ns - result.at_ns >= CADENCE.cache_ttl_ns:
             return False
         return not result.pids or not all(has_ended(self._proc, pid) for pid in result.pids)
 
@@ -211,7 +207,9 @@ class StrangerFinder:
         """Recently awaited ends, the newest last."""
         times = self._awaited.get(feed, {})
         # Retained, as clients that reconnect are absent from most searches.
-        recent = {end: at_ns for end, at_ns in times.items() if now_ns - at_ns < CACHE_TTL_NS}
+        recent = {
+            end: at_ns for end, at_ns in times.items() if now_ns - at_ns < CADENCE.cache_ttl_ns
+        }
         for pid, numbers in feed.drain_awaited().items():
             for end in self._other_ends(pid, numbers):
                 recent.pop(end, None)

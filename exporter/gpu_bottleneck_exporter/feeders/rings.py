@@ -13,7 +13,6 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.tcp import TcpTracker
 from gpu_bottleneck_exporter.host.descriptors import descriptors
@@ -27,7 +26,7 @@ from gpu_bottleneck_exporter.host.rings import (
     reads_files,
     uses_aio,
 )
-from gpu_bottleneck_exporter.schedule import PROBE_INTERVAL_NS, RefreshSchedule
+from gpu_bottleneck_exporter.schedule import CADENCE, RefreshSchedule
 
 _IO_LIFETIME_NS = 1_000_000_000
 """Time for which file I/O explains a wait: read-ahead precedes the requests that wait for it."""
@@ -157,7 +156,7 @@ class RingTracker:
             self._proc, self._pid, self._all_rings() if numbers is None else numbers
         )
         if open_rings is None:  # reading them again is as expensive
-            self._retry_ns = now_ns + PROBE_INTERVAL_NS
+            self._retry_ns = now_ns + CADENCE.probe_ns
         if not open_rings:
             return Target.UNKNOWN if open_rings is None else self._last
         opened = self._tcp.sockets if self._tcp else None
@@ -226,7 +225,7 @@ class RingTracker:
         totals = self._totals
         self._reader = self._reader or ProcessReader(self._proc, self._pid)
         io = self._reader.io()
-        if totals and totals[-1][0] < now_ns - WINDOW_NS:
+        if totals and totals[-1][0] < now_ns - CADENCE.window_ns:
             totals.clear()  # the growth may be long past
         while len(totals) > 1 and totals[1][0] < now_ns - _IO_LIFETIME_NS:
             totals.popleft()

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.feeders.tcp import ConnectionHistory, Verdict, judge
 from gpu_bottleneck_exporter.host.files import FileLimitError
 from gpu_bottleneck_exporter.host.sockets import Connection, Ends, Sockets, TcpState
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, SLOW_INTERVAL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ServerSampler:
         complete = all(sockets.complete for sockets in self._sockets.values())
         if not ports:
             # Of many sockets, the listening one may be sampled next.
-            self._due_ns = now_ns + SLOW_INTERVAL_NS * complete
+            self._due_ns = now_ns + CADENCE.slow_ns * complete
             return None
         waiting = sum(conn.unacknowledged for conn in listeners if conn.local.port in ports)
         histories = self._histories
@@ -121,7 +121,7 @@ class ServerSampler:
         ):
             self._streamed_ns = now_ns
         # A single sample does not tell a stream from a response that was just sent.
-        streams = self._streamed_ns is not None and now_ns - self._streamed_ns < CACHE_TTL_NS
+        streams = self._streamed_ns is not None and now_ns - self._streamed_ns < CADENCE.cache_ttl_ns
         return now.received_ms if responds and streams else None
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
-from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket, Counters, Role
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role
 from gpu_bottleneck_exporter.feeders.group import Busiest, FeederGroup
 from gpu_bottleneck_exporter.feeders.job import JobReading, Networks, Sums
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
-from gpu_bottleneck_exporter.schedule import Every
+from gpu_bottleneck_exporter.schedule import CADENCE, Every
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
@@ -67,7 +67,7 @@ class FeedingReader:
         self._serving: Serving | None = None
         self._holders: frozenset[Started] = frozenset()
         """Subjects of the evidence and the server's clients."""
-        self._evidence_due = Every(WINDOW_NS)
+        self._evidence_due = Every(CADENCE.window_ns)
 
     def read(
         self, feed: FeederGroup, now_ns: int, peers: Collection[int] = (), *, queue_known: bool
@@ -97,7 +97,7 @@ class FeedingReader:
         before, self._holders = self._holders, frozenset(busiest[0])
         if before and before != self._holders:  # the evidence is about other holders
             self._evidence, self._serving = (), None
-            self._evidence_due = Every(WINDOW_NS, now_ns + WINDOW_NS)
+            self._evidence_due = Every(CADENCE.window_ns, now_ns + CADENCE.window_ns)
         elif self._evidence_due.is_due(now_ns):
             self._evidence = feed.evidence(now_ns, peers)
             self._serving = feed.serving(now_ns)

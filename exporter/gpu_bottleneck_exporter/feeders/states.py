@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.feeders.tree import DeeplyProbed, ProcessFamily, Ro
 from gpu_bottleneck_exporter.host.mounts import Places
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.host.waits import Wait
-from gpu_bottleneck_exporter.schedule import PROBE_INTERVAL_NS, RECENT_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 
 _SAMPLES_PER_PASS = 2
 """Workers, and related processes, sampled per pass in turn: forty samples in the 4 s over which
@@ -212,7 +212,7 @@ class StateSampler:
 
     @property
     def _is_unused(self) -> bool:
-        return self._sampled_ns - self._worked_ns > RECENT_NS
+        return self._sampled_ns - self._worked_ns > CADENCE.recent_ns
 
     def _others_context(self) -> ProbeContext:
         """Context of processes without a GPU: connections to mains are no network waits."""
@@ -264,7 +264,7 @@ class StateSampler:
         """Record a wait for a file without I/O accounting in the kernel."""
         if not (process.may_hide_io and result.in_file):
             return
-        is_due = not process.hides_io(now_ns + PROBE_INTERVAL_NS)
+        is_due = not process.hides_io(now_ns + CADENCE.probe_ns)
         if is_due and self._places.is_without_device(*result.in_file, now_ns):
             process.note_hidden_io(now_ns)
 

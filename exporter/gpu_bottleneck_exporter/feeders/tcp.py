@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES, KeptFile
 from gpu_bottleneck_exporter.host.process import parse_schedstat
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
-from gpu_bottleneck_exporter.schedule import GAUGE_INTERVAL_NS, PROBE_INTERVAL_NS, RECENT_MS
+from gpu_bottleneck_exporter.schedule import CADENCE
 
 
 class Arrivals:
@@ -193,12 +193,12 @@ class AnswerTimeouts:
         if len(self._fed(remote)) < MIN_RESPONSES:
             return False
         # Even fast messages do not feed a GPU that idles for this long.
-        return not self._gpu_idled(max(self.timeout_for(remote), RECENT_MS))
+        return not self._gpu_idled(max(self.timeout_for(remote) * 1_000_000, CADENCE.recent_ns))
 
     def are_futile(self, remote: Endpoint, responses: int) -> bool:
         """Whether this many slow small `responses` from `remote` do not feed the idle GPU."""
         before = max((fed.messages for fed in self._fed(remote)), default=0)
-        return responses >= max(2 * before, MIN_OBSERVATIONS) and self._gpu_idled(RECENT_MS)
+        return responses >= max(2 * before, MIN_OBSERVATIONS) and self._gpu_idled(CADENCE.recent_ns)
 
     def sends_tasks(self, remote: Endpoint) -> bool:
         """Whether messages from `remote` are tasks."""
@@ -238,8 +238,8 @@ class AnswerTimeouts:
         if not self.feeds(remote):
             self.polled.add(remote)
 
-    def _gpu_idled(self, for_ms: int) -> bool:
-        return time.monotonic_ns() - self.worked_ns > for_ms * 1_000_000
+    def _gpu_idled(self, for_ns: int) -> bool:
+        return time.monotonic_ns() - self.worked_ns > for_ns
 
     def _fed(self, remote: Endpoint) -> deque[_Delivery]:
         deliveries = self._of.get(remote)
@@ -581,7 +581,7 @@ class TcpTracker:
         if not conn.connects or conn.local.port not in self.ports:
             return False
         return (
-            min(conn.sent_ms, conn.received_ms) < GAUGE_INTERVAL_NS // 1_000_000
+            min(conn.sent_ms, conn.received_ms) < CADENCE.gauge_ns // 1_000_000
         )  # the interval of counting them
 
     def _judge(self, now: Connection, others: Collection[Ends], *, main_waits: bool) -> Verdict:
@@ -661,7 +661,7 @@ class TcpTracker:
         if (
             pending is None
             or waited >= pending.waited_ms
-            or at_ns - pending.at_ns > PROBE_INTERVAL_NS
+            or at_ns - pending.at_ns > CADENCE.probe_ns
         ):
             self.pending = PendingRequest(history.last.remote, waited, at_ns, is_request)
 

@@ -42,23 +42,14 @@ from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, read, read_bound
 from gpu_bottleneck_exporter.host.process import command_line, has_ended, parent_of, stat_of
 from gpu_bottleneck_exporter.host.programs import is_no_worker
 from gpu_bottleneck_exporter.host.sockets import Ends, Sockets
-from gpu_bottleneck_exporter.schedule import (
-    GAUGE_INTERVAL_NS,
-    PROBE_INTERVAL_NS,
-    RARE_INTERVAL_NS,
-    SLOW_INTERVAL_NS,
-    SMALL_GROUP,
-    SPARSE_FACTOR,
-    Every,
-    RefreshSchedule,
-)
+from gpu_bottleneck_exporter.schedule import CADENCE, SMALL_GROUP, Every, RefreshSchedule
 
 MAX_FOLLOWED = 8_192
 """Workers whose counters are read, over all GPUs: 5 000 take 13 MiB (tests/bench)."""
 MAX_READS_PER_TICK = 512
 """Workers that are read per tick, over all GPUs, at 1.3 % of a core (tests/bench)."""
 MAX_DEEPLY_PROBED = 64
-"""Workers of one GPU with deep probes; they rotate every `SLOW_INTERVAL_NS`."""
+"""Workers of one GPU with deep probes; they rotate every `Cadence.slow_ns`."""
 
 
 class SamplingBudget(NamedTuple):
@@ -70,12 +61,13 @@ class SamplingBudget(NamedTuple):
 
     def rounds(self, workers: int) -> int:
         """Ticks in which all `workers` are read once."""
-        usual = 1 if workers <= SMALL_GROUP else SPARSE_FACTOR  # half in one tick, half in the next
+        # Half in one tick, half in the next.
+        usual = 1 if workers <= SMALL_GROUP else CADENCE.sparse_factor
         return max(-(-workers // self.reads), usual)
 
     def is_prompt(self, workers: int) -> bool:
         """Whether `workers` are read as often as in a small tree."""
-        return self.rounds(workers) <= SPARSE_FACTOR
+        return self.rounds(workers) <= CADENCE.sparse_factor
 
 
 FULL_BUDGET = SamplingBudget(MAX_FOLLOWED, MAX_READS_PER_TICK)
@@ -117,7 +109,7 @@ class DeeplyProbed:
     def __init__(self) -> None:
         self.members: list[FeederProcess] = []
         self._rotation = RoundRobin()
-        self._choosing = Every(SLOW_INTERVAL_NS)
+        self._choosing = Every(CADENCE.slow_ns)
 
     def choose_from(self, crowd: Mapping[int, FeederProcess], now_ns: int) -> None:
         """Choose from `crowd`, by pid; closes the deep probes of the others."""
@@ -332,8 +324,8 @@ class HelperFinder:
             program.channels = (channels or program.channels) if program.is_own else None
             lasts = program.channels is None or program.channels.surely
             # A new program may not have called execve or connected yet.
-            is_new, pause_ns = not program.due_ns, RARE_INTERVAL_NS if lasts else PROBE_INTERVAL_NS
-            program.due_ns = now_ns + (GAUGE_INTERVAL_NS if is_new else pause_ns)
+            is_new, pause_ns = not program.due_ns, CADENCE.rare_ns if lasts else CADENCE.probe_ns
+            program.due_ns = now_ns + (CADENCE.gauge_ns if is_new else pause_ns)
             self._recheck_ns = min(self._recheck_ns, program.due_ns if is_new else math.inf)
 
     def _channels(
@@ -525,7 +517,7 @@ class ProcessFamily:
         """Whether a search for kin is due; also if `holders` of GPUs change."""
         since_ns = now_ns - (self.searched_ns or 0)
         # Limited, as kin may start and exit often.
-        lost = any(self.related[pid].gone for pid in self.kin) and since_ns >= PROBE_INTERVAL_NS
+        lost = any(self.related[pid].gone for pid in self.kin) and since_ns >= CADENCE.probe_ns
         if not self._searching.is_due(now_ns, holders) and not lost:
             return False
         self.searched_ns = now_ns

@@ -26,7 +26,7 @@ from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES, parse_numbers, read
 from gpu_bottleneck_exporter.host.process import living_thread
 from gpu_bottleneck_exporter.host.threads import ThreadUsage
-from gpu_bottleneck_exporter.schedule import PROBE_INTERVAL_NS, Every
+from gpu_bottleneck_exporter.schedule import CADENCE, Every
 
 
 class Handovers:
@@ -77,7 +77,7 @@ class SocketTraffic:
         self._moved_bytes = 0
         self._last: dict[int, int] | None = None
         """Bytes by socket; None: the next reading is the baseline."""
-        self._sampling = Every(PROBE_INTERVAL_NS)
+        self._sampling = Every(CADENCE.probe_ns)
 
     @property
     def moved_bytes(self) -> int | None:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.jobs.model import JobGpu, Timeline, Use
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 
-BACKFILL_NS = CACHE_TTL_NS
+BACKFILL_NS = CADENCE.cache_ttl_ns
 """Unallocated time before a job's first sample that is attributed to it."""
 _MAX_FREE_SPANS = 512
 """Unallocated spans: more than `BACKFILL_NS` has at the shortest interval."""

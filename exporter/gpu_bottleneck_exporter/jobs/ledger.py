@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
-from gpu_bottleneck_exporter.schedule import PROBE_INTERVAL_NS, RARE_INTERVAL_NS, Every
+from gpu_bottleneck_exporter.schedule import CADENCE, Every
 from gpu_bottleneck_exporter.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Ledger:
         # Two per second of eight GPUs for a quarter of an hour, while the disk hangs.
         self._ticks: deque[Tick] = deque(maxlen=16_384)
         self._stored: set[Row] = set()
-        self._saving_ended, self._saving_all = Every(PROBE_INTERVAL_NS), Every(RARE_INTERVAL_NS)
+        self._saving_ended, self._saving_all = Every(CADENCE.probe_ns), Every(CADENCE.rare_ns)
         self._loop = Loop("jobs", self._run, log=log, last=self._close)
 
     def start(self, sampler: Sampler) -> None:
@@ -161,7 +161,7 @@ class Ledger:
 
     def _store_run(self, job: Job) -> None:
         self._store.write((self._row(job, stored=True),), time.time())
-        self._saving_all = Every(RARE_INTERVAL_NS)  # due now: the store has the run under both ids
+        self._saving_all = Every(CADENCE.rare_ns)  # due now: the store has the run under both ids
 
     def _save(self, *, running: bool) -> None:
         """Store changed jobs, also `running` ones; evict those that ended `BACKFILL_NS` ago."""

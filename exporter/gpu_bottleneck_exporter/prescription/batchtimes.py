@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.files import FileLimitError, KeptFile
 from gpu_bottleneck_exporter.host.process import Started, calls_in
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, SMALL_GROUP
+from gpu_bottleneck_exporter.schedule import CADENCE, SMALL_GROUP
 
 _SAMPLES_PER_BATCH = 6
 """Samples per mean batch time: the time resolution."""
@@ -73,7 +73,7 @@ class BatchTimes:
         The heavier the tail, the rarer are the batches in it: 128 more per unit of spread.
         """
         count = _MIN_BATCHES + 128 * (self.spread or 0.0)
-        return self.count >= count or self._sampled - self._began > CACHE_TTL_NS / 1e9
+        return self.count >= count or self._sampled - self._began > CADENCE.cache_ttl_ns / 1e9
 
     @property
     def spread(self) -> float | None:
@@ -130,12 +130,12 @@ class SpreadMeter:
 
         Measured on first use and every half hour; dropped after a minute without use.
         """
-        oldest_ns = now_ns - CACHE_TTL_NS
+        oldest_ns = now_ns - CADENCE.cache_ttl_ns
         self._measured = {
             other: it for other, it in self._measured.items() if it.used_ns >= oldest_ns
         }
         measurement = self._measured.get(pair)
-        if measurement is None or now_ns - measurement.began_ns > 30 * CACHE_TTL_NS:
+        if measurement is None or now_ns - measurement.began_ns > 30 * CADENCE.cache_ttl_ns:
             running = sum(other.thread.is_alive() for other in self._measured.values())
             if running < SMALL_GROUP:
                 self._measured[pair] = _Measurement(self._proc, pair, now_ns, self._stop)

@@ -12,12 +12,11 @@ from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.advise import MIN_BUSY, Advice, advise, alone, predict
 from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
 from gpu_bottleneck_exporter.prescription.observed import Observed, merged
+from gpu_bottleneck_exporter.schedule import CADENCE
 
 WINDOW_SECONDS = 60.0
 """Observed time behind an advice: slow batches fit in, phases of a job show."""
 MIN_WINDOW_SECONDS = 15.0
-ADVICE_INTERVAL_SECONDS = 20.0
-"""Interval times idle GPUs: bounds the CPU time, milliseconds each."""
 
 
 class Setting(NamedTuple):
@@ -124,7 +123,7 @@ class Keeper:
         parts = self._visible_parts()
         if at < self._due or not _enough(parts) or self._setting is None:
             return
-        self._due = at + ADVICE_INTERVAL_SECONDS * idle_gpus
+        self._due = at + CADENCE.advice_seconds * idle_gpus
         observed = merged(parts)
         if self._trial is not None:
             score = self._trial.together if together else self._trial.alone

@@ -10,14 +10,8 @@ from typing import Literal, TypeVar
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import Reading
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
-from gpu_bottleneck_exporter.schedule import GAUGE_INTERVAL_NS, SLOW_INTERVAL_NS
 
 Kind = Literal["counter", "gauge", "histogram"]
-
-GAUGE_INTERVAL_SECONDS = GAUGE_INTERVAL_NS / 1e9
-"""Seconds between readings of gauges and of the driver's own counters."""
-SLOW_INTERVAL_SECONDS = SLOW_INTERVAL_NS / 1e9
-"""Seconds between readings that are costly or rarely change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,7 @@ class Collector:
     series: Callable[..., list[list[Series]]]
     """Series of each family for that part."""
     read: Callable[[Device], Reading | None] | None = None
-    every_seconds: float = 0.0
+    every_ns: int = 0
     """Interval; 0: every tick."""
     of_machine: bool = False
     """Whether GPU labels are omitted."""
@@ -86,10 +80,10 @@ def collector(
     table: Table[S],
     source: Callable[[GpuSnapshot], S | None],
     read: Callable[[Device], Reading | None] | None = None,
-    every_seconds: float = 0.0,
+    every_ns: int = 0,
 ) -> Collector:
     """A collector that applies `table` to `source` of each GPU."""
-    return Collector(name, tuple(table), source, partial(series, table), read, every_seconds)
+    return Collector(name, tuple(table), source, partial(series, table), read, every_ns)
 
 
 def latest(kind: type[S]) -> Callable[[GpuSnapshot], S | None]:

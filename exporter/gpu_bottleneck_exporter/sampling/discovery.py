@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.feeders.tree import Holders, ProcessTree, budget_of
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.process import has_ended, ourselves, stat_of, trees
 from gpu_bottleneck_exporter.host.sockets import Ends, same_pids
-from gpu_bottleneck_exporter.schedule import RECENT_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups
 
@@ -152,7 +152,7 @@ def engaged_peer(
     most: tuple[float, FeederGroup | None] = 0.0, None
     for _, theirs in ranks_beside(uuid, feeds, connections):
         ratio, at_ns = theirs.engaged
-        if ratio > most[0] and now_ns - at_ns <= RECENT_NS:
+        if ratio > most[0] and now_ns - at_ns <= CADENCE.recent_ns:
             most = ratio, theirs
     return most
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS
 from gpu_bottleneck_exporter.accounting.stall import Carry, by_file_system, split
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.accounting.windows import Window
@@ -41,7 +40,7 @@ from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, RARE_INTERVAL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import without_bystanders
 
@@ -129,9 +128,9 @@ class GpuReader:
         self._tick_ns = self._interval_ns = int(settings.interval_seconds * 1e9)
         """Minimum and current interval between ticks."""
         self._on_demand = {
-            c.name: int(c.every_seconds * 1e9) or self._tick_ns
+            c.name: c.every_ns or self._tick_ns
             for c in self._collectors
-            if c.on_demand or not c.every_seconds
+            if c.on_demand or not c.every_ns
         }
         """Maximum age at a scrape by collector."""
         self._deadline_ns = int(settings.deadline_seconds * 1e9)
@@ -213,7 +212,7 @@ class GpuReader:
             or ledger.holders(time.monotonic_ns()) == frozenset()
         ):
             return usual
-        longest = min(WINDOW_NS / 1e9, self._settings.deadline_seconds)
+        longest = min(CADENCE.window_ns / 1e9, self._settings.deadline_seconds)
         return max(usual, min(4 * usual, longest))
 
     def follow_layout(self) -> None:
@@ -315,7 +314,7 @@ class GpuReader:
         requested_ns, pause_ns = self._last_request  # one read: other threads write it
         ahead_ns = now_ns + self._tick_ns - requested_ns
         if ahead_ns > self._tick_ns + 2 * pause_ns:
-            return CACHE_TTL_NS
+            return CADENCE.cache_ttl_ns
         return pause_ns - ahead_ns % pause_ns + self._tick_ns // 2
 
     def _watch_errors(self) -> None:
@@ -327,7 +326,7 @@ class GpuReader:
             self._driver.watch_errors(self.index)
         except DriverError as error:
             self.event_error = str(error)
-            self._events_due_ns = now + RARE_INTERVAL_NS
+            self._events_due_ns = now + CADENCE.rare_ns
         self._throttle.log_change(
             logging.WARNING,
             "error events",
@@ -352,7 +351,7 @@ class GpuReader:
             opened.read_ns.pop(name, None)
             return
         before = opened.outcomes.get(name)
-        every_ns = int(collector.every_seconds * 1e9)
+        every_ns = collector.every_ns
         # Half a tick early, as ticks jitter.
         opened.due_ns[name] = began + every_ns - self._tick_ns // 2
         opened.read_ns[name] = began
@@ -386,7 +385,7 @@ class GpuReader:
     def _read(self, collector: Collector, opened: OpenDevice) -> str | None:
         """Read; returns the error. Raises Unsupported and errors of the whole GPU."""
         assert collector.read is not None  # noqa: S101 - `__init__` selects those
-        every_ns = int(collector.every_seconds * 1e9)
+        every_ns = collector.every_ns
         fresh_ns = self._interval_ns + max(self._deadline_ns, _MAX_MISSED_READINGS * every_ns)
         try:
             reading = collector.read(opened.device)

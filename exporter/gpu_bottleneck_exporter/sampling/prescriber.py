@@ -27,10 +27,8 @@ from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed, among
 from gpu_bottleneck_exporter.sampling.discovery import Connections, ranks_beside
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 
-_MIN_INTERVAL_NS = 3_900_000_000
-"""Minimum interval: feeders are counted every 4 s or more often."""
 _SATURATED_SHARE = 0.9
 """Busy share of a disk or interface above which requests only queue."""
 
@@ -88,7 +86,7 @@ class Prescriber:
         """
         self._rivals, self._ranks = rivals, ranks
         now_ns = feed.last_count_ns
-        if now_ns and not (self._mark and now_ns - self._mark.at_ns < _MIN_INTERVAL_NS):
+        if now_ns and not (self._mark and now_ns - self._mark.at_ns < CADENCE.prescription_ns):
             self._close(feed, feeding, host, now_ns)
         outlook = self._keeper.outlook
         return outlook if outlook.mains == feed.started else NOTHING_KNOWN
@@ -192,7 +190,7 @@ class Prescriber:
         """The CPU limit; for a busy GPU from the snapshot, which is free."""
         if idle:
             # Raising the limit may make it busy.
-            self._limit_until_ns = now_ns + CACHE_TTL_NS
+            self._limit_until_ns = now_ns + CADENCE.cache_ttl_ns
         if now_ns < self._limit_until_ns:
             return cpu_cores(feed.counters.cgroups)
         return feeding.job.limits.cpu_cores if feeding else None
@@ -202,7 +200,7 @@ class Prescriber:
         if not feed.workers:
             self._worker_bytes, self._memory_due_ns = None, 0
         elif now_ns >= self._memory_due_ns:
-            self._memory_due_ns = now_ns + CACHE_TTL_NS
+            self._memory_due_ns = now_ns + CADENCE.cache_ttl_ns
             self._worker_bytes = private_bytes(self._proc, next(iter(feed.workers)))
         return self._worker_bytes
 

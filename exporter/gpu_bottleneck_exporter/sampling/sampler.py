@@ -16,19 +16,15 @@ from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, Proces
 from gpu_bottleneck_exporter.logthrottle import THROTTLE_SECONDS, LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.pod import in_a_pod
-from gpu_bottleneck_exporter.sampling.collector import GAUGE_INTERVAL_SECONDS, Collector
+from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.gpureader import ERROR_EVENT_MESSAGES, Outcome
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu
 from gpu_bottleneck_exporter.sampling.unlisted import UnlistedProcesses, has_unlisted_holder
-from gpu_bottleneck_exporter.sampling.watching import (
-    REFRESH_TIMEOUT_SECONDS,
-    SNAPSHOT_INTERVAL_SECONDS,
-    HostSampler,
-)
+from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.sampling.worker import Down, GpuWorker
-from gpu_bottleneck_exporter.schedule import RARE_INTERVAL_NS, STALL_TIMEOUT_NS, Backoff
+from gpu_bottleneck_exporter.schedule import CADENCE, Backoff
 from gpu_bottleneck_exporter.settings import JOB_MAPPING_DIR, KUBELET_SOCKET, Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.jobfiles import JobFiles
@@ -48,12 +44,6 @@ log = logging.getLogger(__name__)
 
 OPENING = "opening the driver"
 """The initial status."""
-ACCESS_LOST_TIMEOUT_SECONDS = RARE_INTERVAL_NS / 1e9
-"""Time without access to the driver after which the process exits: only a new one can recover."""
-STALL_TIMEOUT_SECONDS = STALL_TIMEOUT_NS / 1e9
-"""Time after which a thread is stuck: a pass over all feeders takes milliseconds."""
-_EVENT_TIMEOUT_SECONDS = 1.0
-"""Timeout of the driver's wait for events, which delays a stop."""
 _FEEDER_COLLECTORS = frozenset({"stall", "prescription", "feeders", "workload", "stacks"})
 """Collectors that need the GPUs' holders watched."""
 
@@ -110,11 +100,9 @@ class Sampler:
         self.remedy = NO_GPU
         self._throttle = LogThrottle(log)
         # Four checks per deadline, as a late check must not make workers look hung.
-        self._beat_seconds = min(GAUGE_INTERVAL_SECONDS, settings.deadline_seconds / 4)
+        self._beat_seconds = min(CADENCE.gauge_ns / 1e9, settings.deadline_seconds / 4)
         self._own_cpu = OwnCpu(self._beat_seconds)
-        self._deadline_ns = int(
-            max(settings.deadline_seconds, 1.5 * SNAPSHOT_INTERVAL_SECONDS) * 1e9
-        )
+        self._deadline_ns = int(max(settings.deadline_seconds, 1.5 * CADENCE.window_ns / 1e9) * 1e9)
         """Maximum age of feeders and host."""
         self._names = names = frozenset(collector.name for collector in collectors)
         watched = (_FEEDER_COLLECTORS | {"host"}) & names
@@ -154,7 +142,7 @@ class Sampler:
         """Whether the sampler's own thread runs."""
         return self._loop.alive
 
-    def standstill(self, timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> str | None:
+    def standstill(self, timeout_seconds: float = CADENCE.stall_timeout_seconds) -> str | None:
         """A sentence about a stuck thread, if any.
 
         Hung driver calls do not count: a new process would hang, too.
@@ -184,7 +172,7 @@ class Sampler:
 
     def refresh(self) -> None:
         """Update outdated snapshots; takes milliseconds."""
-        until = time.monotonic() + REFRESH_TIMEOUT_SECONDS
+        until = time.monotonic() + CADENCE.refresh_timeout_seconds
         for worker in self._workers:  # in sequence: warm caches
             worker.refresh(until)
         if self._watch:
@@ -326,7 +314,7 @@ class Sampler:
             # Only consecutive denials count.
             since = self._access_lost_since or now
             self._access_lost_since = since if isinstance(error, AccessLost) else None
-            timeout = ACCESS_LOST_TIMEOUT_SECONDS
+            timeout = CADENCE.access_lost_timeout_seconds
             if self._access_lost_since and now - since > timeout:
                 self._fatal(f"no access to the driver for {timeout:.0f} s: {error}")
             return self._open_backoff.pause()
@@ -375,7 +363,8 @@ class Sampler:
         unusable = [worker.unusable for worker in self._workers if worker.unusable]
         if unusable:
             self._fatal(f"this process can no longer use the driver: {unusable[0]}")
-        denied, timeout = [w.access_lost_since for w in self._workers], ACCESS_LOST_TIMEOUT_SECONDS
+        denied = [worker.access_lost_since for worker in self._workers]
+        timeout = CADENCE.access_lost_timeout_seconds
         if denied and all(since and now / 1e9 - since > timeout for since in denied):
             self._fatal(f"the driver has denied access to all GPUs for {timeout:.0f} s")
 
@@ -390,7 +379,7 @@ class Sampler:
         began, event = time.monotonic(), None
         failure, kind = None, self._driver.about.error_event
         try:
-            event = self._driver.wait_error(_EVENT_TIMEOUT_SECONDS)
+            event = self._driver.wait_error(CADENCE.event_timeout_seconds)
             # Each code has a series; XIDs are below 200.
             if event is not None and event.code in range(1024):
                 self._workers[event.index].reader.add_error(event.code)
@@ -410,7 +399,7 @@ class Sampler:
         if event is not None:
             return 0.0
         # Some drivers return early; events queue up meanwhile.
-        return max(began + _EVENT_TIMEOUT_SECONDS - time.monotonic(), 0.0)
+        return max(began + CADENCE.event_timeout_seconds - time.monotonic(), 0.0)
 
     def _log_event(self, event: ErrorEvent, kind: str) -> None:
         """Log once a minute per kind: a job can cause thousands."""

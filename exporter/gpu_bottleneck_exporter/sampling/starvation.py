@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.host.files import MAX_LISTED, FileLimitError, KeptFile, list_names
-from gpu_bottleneck_exporter.schedule import SLOW_INTERVAL_NS, Every
+from gpu_bottleneck_exporter.schedule import CADENCE, Every
 
 _OWN_TASKS = "/proc/self/task"
 """This process, independent of --path.procfs."""
@@ -42,7 +42,7 @@ class OwnCpu:
         self._beat_ns = int(beat_seconds * 1e9)
         self._last_beat_ns: int | None = None
         self._late_ns = 0
-        self._check_schedule = Every(SLOW_INTERVAL_NS)
+        self._check_schedule = Every(CADENCE.slow_ns)
         self._last_check: tuple[int, int] | None = None
         """Time and `_late_ns`."""
         self._delays_ns: dict[str, int] = {}

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_bottleneck_exporter.accounting.bucket import WINDOW_NS, Bucket
+from gpu_bottleneck_exporter.accounting.bucket import Bucket
 from gpu_bottleneck_exporter.accounting.tick import Subscriber, Tick
 from gpu_bottleneck_exporter.driver.readings import Processes
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
@@ -39,14 +39,7 @@ from gpu_bottleneck_exporter.sampling.discovery import (
 )
 from gpu_bottleneck_exporter.sampling.hostreader import HostReader
 from gpu_bottleneck_exporter.sampling.prescriber import Prescribers
-from gpu_bottleneck_exporter.schedule import (
-    PROBE_INTERVAL_NS,
-    RARE_INTERVAL_NS,
-    SLOW_INTERVAL_NS,
-    SMALL_GROUP,
-    SPARSE_FACTOR,
-    Every,
-)
+from gpu_bottleneck_exporter.schedule import CADENCE, SMALL_GROUP, Every
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, tenants
 
@@ -55,20 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PASS_INTERVAL_SECONDS = 0.1
-"""Interval of passes, doubled for more than `SMALL_GROUP` mains, as wake-ups cost most."""
-COUNTER_INTERVAL_SECONDS = 1.0
-"""Interval of reading counters, and the maximum between two samples."""
-SNAPSHOT_INTERVAL_SECONDS = WINDOW_NS / 1e9
-"""Interval of snapshots without scrapes, and of counters of steady feeders."""
-REFRESH_TIMEOUT_SECONDS = 0.5
-"""Wait of a scrape for a pass, which takes milliseconds, before it serves the last snapshot."""
-_CHILDREN_INTERVAL_SECONDS = 0.4
-"""Interval of checks for new children: some workers live for a second."""
 _REST_RATIO = 9
 """Pause after a pass as a multiple of its CPU time: a tenth of a core."""
-_HANG_TIMEOUT_NS = PROBE_INTERVAL_NS
-"""Time until a thread that reads one GPU's processes is replaced."""
 _MAX_PASS_BLOCKED_SECONDS = 0.1
 """Blocked time of sampling one GPU's feeders, after which they pause as for CPU time."""
 
@@ -82,7 +63,7 @@ class _GpuState:
     """The published snapshot; None while feeders are invisible."""
     peers: tuple[int, ...] = ()
     """Pids of the most engaged rank while this GPU last idled."""
-    pause: float = PASS_INTERVAL_SECONDS
+    pause: float = CADENCE.pass_seconds
     """Seconds between two samples."""
     sample_from: float = 0.0
     """Monotonic seconds of the next sample."""
@@ -128,16 +109,16 @@ class HostSampler:
         self._connections: Connections = {}
         """Connections as last inspected; replaced, never changed, for other threads."""
         self._gpus: dict[str, _GpuState] = {}
-        self._step, self._fresh_ns = PASS_INTERVAL_SECONDS, 0
+        self._step, self._fresh_ns = CADENCE.pass_seconds, 0
         self._mains_only = True
-        self._inspecting = Every(COUNTER_INTERVAL_SECONDS)
-        self._inspecting_slowly = Every(PROBE_INTERVAL_NS / 1e9)
+        self._inspecting = Every(CADENCE.counter_seconds)
+        self._inspecting_slowly = Every(CADENCE.probe_ns / 1e9)
         """Inspections of connections while all feeders are steady."""
         self._requested_ns = 0
         """Time of the last request for a snapshot."""
         self._published = threading.Condition()
         self._published_ns = 0
-        self._checking_children = Every(_CHILDREN_INTERVAL_SECONDS)
+        self._checking_children = Every(CADENCE.children_seconds)
         self._reading: tuple[str, int] = "", 0
         """The GPU being read, or empty, and the start time."""
         self._hung: dict[str, threading.Thread] = {}
@@ -145,12 +126,12 @@ class HostSampler:
         self._waited = 0.0
         """Run-queue delay of the thread, in seconds, when it last blocked."""
         self._throttle = LogThrottle(log)
-        self._discovering = Every(SLOW_INTERVAL_NS / 1e9)
+        self._discovering = Every(CADENCE.slow_ns / 1e9)
         self._next_pass, self._discover_from = time.monotonic(), 0.0
         """Earliest next pass and discovery, in monotonic seconds."""
         self._stale = False
         """Whether a process has started or ended since the last discovery."""
-        self._loop = Loop("feeders", self._watch, PASS_INTERVAL_SECONDS, log=log, last=self._close)
+        self._loop = Loop("feeders", self._watch, CADENCE.pass_seconds, log=log, last=self._close)
 
     def start(self) -> None:
         """Start the thread."""
@@ -195,10 +176,10 @@ class HostSampler:
         which /proc/PID/stat, wchan, syscall and io wait. Called from one thread, once a second.
         """
         uuid, since_ns = self._reading
-        if uuid and now_ns - since_ns > _HANG_TIMEOUT_NS and not self._loop.stopping:
+        if uuid and now_ns - since_ns > CADENCE.hang_timeout_ns and not self._loop.stopping:
             log.warning("processes do not answer: not sampled until they do", {"uuid": uuid})
             self._hung[uuid], self._reading = self._loop.thread, ("", now_ns)
-            self._back_off(uuid, _HANG_TIMEOUT_NS / 1e9)
+            self._back_off(uuid, CADENCE.hang_timeout_ns / 1e9)
             self._waited = 0.0
             # Repeated, as a discovery may hang.
             self._stale, self._discover_from = True, 0.0
@@ -250,14 +231,14 @@ class HostSampler:
         return gpu.feeding if gpu else None
 
     def refresh(self) -> None:
-        """Update snapshots older than `COUNTER_INTERVAL_SECONDS`. For any thread."""
+        """Update snapshots older than `Cadence.counter_seconds`. For any thread."""
         requested_ns = time.monotonic_ns()
-        if self._loop.alive and requested_ns - self._published_ns >= COUNTER_INTERVAL_SECONDS * 1e9:
+        if self._loop.alive and requested_ns - self._published_ns >= CADENCE.counter_seconds * 1e9:
             with self._published:
                 self._requested_ns = requested_ns
                 self._loop.wake()
                 self._published.wait_for(
-                    lambda: self._published_ns > requested_ns, REFRESH_TIMEOUT_SECONDS
+                    lambda: self._published_ns > requested_ns, CADENCE.refresh_timeout_seconds
                 )
 
     def _publish(self) -> None:
@@ -319,13 +300,13 @@ class HostSampler:
         now = min(self._next_pass, time.monotonic())  # earlier if a snapshot is requested
         age_ns = time.monotonic_ns() - self._published_ns
         requested = self._requested_ns > self._published_ns
-        publishes = requested or age_ns >= SNAPSHOT_INTERVAL_SECONDS * 1e9
+        publishes = requested or age_ns >= CADENCE.window_ns
         with self._isolated("watching the feeders"):
             self._stale |= self._pass(now, jitter, publishes=publishes)
             if publishes:
                 self._publish()
         rest = _REST_RATIO * (_cpu_seconds() - began)
-        interval_ns = RARE_INTERVAL_NS if self._shortest_pause() > self._step else SLOW_INTERVAL_NS
+        interval_ns = CADENCE.rare_ns if self._shortest_pause() > self._step else CADENCE.slow_ns
         self._stale |= self._discovering.is_due(time.monotonic(), interval_ns / 1e9)
         if self._changed or (self._stale and time.monotonic() >= self._discover_from):
             self._stale, began = False, _cpu_seconds()
@@ -373,7 +354,7 @@ class HostSampler:
         for uuid, feed in ready.items():
             step, gpu = "watching the feeders", self._gpus[uuid]
             began_ns = time.monotonic_ns()
-            gpu.pause = feed.pace.pause(self._step, COUNTER_INTERVAL_SECONDS)
+            gpu.pause = feed.pace.pause(self._step, CADENCE.counter_seconds)
             at_full_rate = gpu.pause <= self._step
             self._reading = uuid, began_ns
             try:
@@ -421,8 +402,8 @@ class HostSampler:
     def _is_count_due(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
         """Whether counters are due, at intervals of at least half a second."""
         seconds = (now_ns - (feed.last_count_ns or 0)) / 1e9
-        due = not feed.pace.is_steady and seconds >= COUNTER_INTERVAL_SECONDS - self._step / 2
-        return due or (publishes and seconds >= COUNTER_INTERVAL_SECONDS / 2)
+        due = not feed.pace.is_steady and seconds >= CADENCE.counter_seconds - self._step / 2
+        return due or (publishes and seconds >= CADENCE.counter_seconds / 2)
 
     def _discover(self) -> None:
         """Discover the trees; publish at once if holders have changed."""
@@ -443,9 +424,9 @@ class HostSampler:
         for uuid in before.keys() - holders.keys():
             self._drop(uuid, before[uuid])
         few = len({pid for feed in feeds.values() for pid in feed.mains}) <= SMALL_GROUP
-        self._step = PASS_INTERVAL_SECONDS if few else SPARSE_FACTOR * PASS_INTERVAL_SECONDS
+        self._step = CADENCE.pass_seconds if few else CADENCE.sparse_factor * CADENCE.pass_seconds
         # Of many mains, each is probed in every other pass.
-        self._fresh_ns = 0 if few else int(SPARSE_FACTOR * self._step * 1e9)
+        self._fresh_ns = 0 if few else int(CADENCE.sparse_factor * self._step * 1e9)
         uuids = holders.keys() & self._connections.keys()
         self._connections = {uuid: self._connections[uuid] for uuid in uuids}
         self._cgroups.retain(set().union(*(feed.counters.cgroups for feed in feeds.values())))

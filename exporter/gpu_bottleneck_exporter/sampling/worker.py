@@ -17,18 +17,15 @@ from gpu_bottleneck_exporter.driver.protocol import (
 from gpu_bottleneck_exporter.host.files import KeptFile
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
-from gpu_bottleneck_exporter.sampling.collector import SLOW_INTERVAL_SECONDS, Collector
+from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.gpureader import GpuReader, Outcome
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.starvation import OwnCpu, run_delay_ns, schedstat_of
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, Backoff, Every
+from gpu_bottleneck_exporter.schedule import CADENCE, Backoff, Every
 from gpu_bottleneck_exporter.settings import MIN_SAMPLING_INTERVAL_SECONDS, Settings
 
 log = logging.getLogger(__name__)
-
-STAGGER_SECONDS = 0.001
-"""Offset between GPUs' ticks, against contention for the GIL, and tolerance of an early wake-up."""
 
 
 class Down(NamedTuple):
@@ -83,7 +80,7 @@ class GpuWorker(Loop):
         self._retry = Backoff()
         self._up_since: float | None = None
         """Monotonic seconds of the first tick since it was opened; None while down."""
-        self._layout_check = Every(SLOW_INTERVAL_SECONDS)
+        self._layout_check = Every(CADENCE.slow_ns / 1e9)
 
     def down(self, now_ns: int) -> Down | None:
         """Reason and remedy; None while the GPU is up."""
@@ -176,12 +173,12 @@ class GpuWorker(Loop):
             log.debug("reading a GPU failed", {"gpu": self.index}, exc_info=True)
             self._fail(DriverError(f"{type(error).__name__}: {error}"))
         else:
-            usual, offset = self._interval_seconds, self.index * STAGGER_SECONDS
+            usual, offset = self._interval_seconds, self.index * CADENCE.stagger_seconds
             tick = _next_tick(time.monotonic(), usual, offset, self.reader.interval())
             self._due_ns = int(tick * 1e9)
             return max(tick - time.monotonic(), 0.0)
         # A flapping GPU retains its back-off.
-        if self._up_since and time.monotonic() - self._up_since > CACHE_TTL_NS / 1e9:
+        if self._up_since and time.monotonic() - self._up_since > CADENCE.cache_ttl_ns / 1e9:
             self._retry = Backoff()
         self._up_since = None
         self.rest(self._retry.pause())  # requests do not shorten it
@@ -198,7 +195,7 @@ class GpuWorker(Loop):
             self._tick()
             self._up_since = time.monotonic()
             self._layout_check = Every(
-                SLOW_INTERVAL_SECONDS, self._up_since + SLOW_INTERVAL_SECONDS
+                CADENCE.slow_ns / 1e9, self._up_since + CADENCE.slow_ns / 1e9
             )
             return
         if self._layout_check.is_due(time.monotonic()):
@@ -236,5 +233,5 @@ class GpuWorker(Loop):
 
 def _next_tick(now: float, usual: float, offset: float, interval: float) -> float:
     """Monotonic seconds of the next tick, on the GPUs' common grid plus `offset`."""
-    passed = (now - offset + STAGGER_SECONDS) // usual
+    passed = (now - offset + CADENCE.stagger_seconds) // usual
     return passed * usual + interval + offset

@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.loop import Loop
-from gpu_bottleneck_exporter.schedule import CACHE_TTL_NS, RECENT_NS
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.stacktraces.lines import (
     EXPLAINED_BY_LINES,
     LineCount,
@@ -32,10 +32,10 @@ from gpu_bottleneck_exporter.stacktraces.reader import StackReader, ThreadStack,
 
 log = logging.getLogger(__name__)
 
-MIN_WAIT_NS = 2 * CACHE_TTL_NS
+MIN_WAIT_NS = 2 * CADENCE.cache_ttl_ns
 """Length of a wait that starts sampling without a request."""
-SESSION_SECONDS = CACHE_TTL_NS / 1e9
-_SESSION_INTERVAL_NS = 10 * CACHE_TTL_NS
+SESSION_SECONDS = CADENCE.cache_ttl_ns / 1e9
+_SESSION_INTERVAL_NS = 10 * CADENCE.cache_ttl_ns
 """Pause between unrequested sessions, and lifetime of lines."""
 _MIN_SAMPLE_INTERVAL_SECONDS = 0.2
 _MAX_PENDING = 64
@@ -92,11 +92,11 @@ class _WatchedGpu:
     def follow(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
         """Update the dominant wait, and expire old lines."""
         elapsed_ns, _ = sums(windows)
-        decay = math.exp(-elapsed_ns / RECENT_NS)
+        decay = math.exp(-elapsed_ns / CADENCE.recent_ns)
         for wait in {*self.recent_ns, *stalls}:
             self.recent_ns[wait] = self.recent_ns.get(wait, 0.0) * decay + stalls.get(wait, 0)
         most = max(self.recent_ns, key=lambda wait: self.recent_ns[wait], default="")
-        idles = self.recent_ns.get(most, 0.0) > MIN_WAIT_SHARE * RECENT_NS
+        idles = self.recent_ns.get(most, 0.0) > MIN_WAIT_SHARE * CADENCE.recent_ns
         dominant = most if idles and most in EXPLAINED_BY_LINES else None
         end_ns = windows[-1].end_ns
         if dominant != self.waiting_on:

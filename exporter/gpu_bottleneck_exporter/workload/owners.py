@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.host.process import (
     real_uid,
     user_id,
 )
-from gpu_bottleneck_exporter.schedule import SLOW_INTERVAL_NS, RefreshSchedule
+from gpu_bottleneck_exporter.schedule import CADENCE, RefreshSchedule
 from gpu_bottleneck_exporter.workload.identity import NO_OWNER, Owner, owner_in_cgroup, slurm_job
 from gpu_bottleneck_exporter.workload.ranks import VARIABLES, Rendezvous, rendezvous
 from gpu_bottleneck_exporter.workload.users import UserNames
@@ -76,7 +76,7 @@ class OwnerReader:
         if not ageing.is_due(now_ns):
             return owner
         # Overdue entries are of processes that hold no GPU any longer.
-        since = now_ns - SLOW_INTERVAL_NS
+        since = now_ns - CADENCE.slow_ns
         self._known = {key: it for key, it in self._known.items() if it[0].due_ns >= since}
         if now_ns != self._cleared_ns:  # once per tick
             self._cleared_ns = now_ns
@@ -267,4 +267,4 @@ def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
             return unit or (login[1] if login else uid)
         return ""
 
-    return lambda pid: tenant(pid, time.monotonic_ns() // SLOW_INTERVAL_NS)  # pids are reused
+    return lambda pid: tenant(pid, time.monotonic_ns() // CADENCE.slow_ns)  # pids are reused
