@@ -18,7 +18,8 @@ from gpu_bottleneck_exporter.accounting.stall import (
 )
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.feeders.probe import child_token
-from gpu_bottleneck_exporter.feeders.tree import MIN_WAIT_SAMPLES, HelperFinder, Waits
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
+from gpu_bottleneck_exporter.feeders.tree import HelperFinder, Waits
 from gpu_bottleneck_exporter.sampling.watching import HostSampler
 from gpu_bottleneck_exporter.settings import Settings
 from support.programs import Program, descriptors, program
@@ -84,7 +85,7 @@ def descriptors_are_given_back() -> Iterator[None]:
 def never() -> Waits:
     """Of a main that was never seen to wait on a descriptor."""
     waits = Waits()
-    for _ in range(MIN_WAIT_SAMPLES):
+    for _ in range(JUDGED.min_wait_samples):
         waits.note(())
     return waits
 
@@ -167,7 +168,7 @@ def test_programs_that_ended_are_forgotten() -> None:
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 100_000
-    for _ in range(MIN_WAIT_SAMPLES):
+    for _ in range(JUDGED.min_wait_samples):
         waits.note(child_token(7))
     assert waits.include_exit_of(7)
     assert not waits.include_exit_of(8)
@@ -227,7 +228,7 @@ ready(one.pid, two.pid, left.pid, right.pid, right.stdout.fileno()); locked()
     with program(f"{START}\n{code}", tmp_path) as one:
         first, second, left, right, number = map(int, one.words)
         waits = never()
-        for _ in range(MIN_WAIT_SAMPLES):
+        for _ in range(JUDGED.min_wait_samples):
             waits.note((number,))
         one.words = one.words[:-1]
         until(lambda: helpers(one, waits) == {first, second}, f"not {left} and {right}")
@@ -316,7 +317,7 @@ def test_helpers_are_no_workers_of_a_gpu_that_starves(
                 found = worker_count(watch, one.pid)
                 feed = watch.feed("a")
                 waits = feed.family.waits.get(one.pid) if feed else None
-                decided = waits is not None and waits.samples >= MIN_WAIT_SAMPLES
+                decided = waits is not None and waits.samples >= JUDGED.min_wait_samples
                 decided = decided and not (feed and feed.family.is_undecided)
                 return decided and found in {(count, cause), (count, CPU_QUEUE)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.feeders import tcp
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext, ProbeResult
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
 from support.programs import Program, descriptors, program
@@ -78,7 +80,8 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr(tcp, "MIN_RESPONSE_TIMEOUT_MS", LONGEST_MS)
+    patient = replace(JUDGED, min_response_timeout_ms=LONGEST_MS)
+    monkeypatch.setattr(tcp, "JUDGED", patient)
     before, default = descriptors(), AnswerTimeouts(LONGEST_MS)
     made: list[Watched] = []
 

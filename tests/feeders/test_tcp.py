@@ -11,7 +11,6 @@ import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import MIN_OBSERVATIONS
 from gpu_bottleneck_exporter.feeders.tcp import (
-    MIN_RESPONSE_TIMEOUT_MS,
     AnswerTimeouts,
     ConnectionHistory,
     TcpTracker,
@@ -19,6 +18,7 @@ from gpu_bottleneck_exporter.feeders.tcp import (
     awaits_response,
     judge,
 )
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Sockets, TcpState
 from gpu_bottleneck_exporter.schedule import CADENCE
@@ -58,9 +58,12 @@ def asked_ago(ms: int) -> Connection:
         "answered since": (IDLE, ANSWERED),
         "never used": (IDLE, NEVER_USED),
         "told unasked": (IDLE, replace(NEVER_USED, received_ms=50, received_segments=1)),
-        "answered long since": (IDLE, replace(ASKED, sent_ms=MIN_RESPONSE_TIMEOUT_MS)),
-        "just young enough": (ANSWER, asked_ago(MIN_RESPONSE_TIMEOUT_MS)),
-        "too old: a long poll, or a dead peer": (IDLE, asked_ago(MIN_RESPONSE_TIMEOUT_MS + 1)),
+        "answered long since": (IDLE, replace(ASKED, sent_ms=JUDGED.min_response_timeout_ms)),
+        "just young enough": (ANSWER, asked_ago(JUDGED.min_response_timeout_ms)),
+        "too old: a long poll, or a dead peer": (
+            IDLE,
+            asked_ago(JUDGED.min_response_timeout_ms + 1),
+        ),
         "we will ask no more": (ANSWER, replace(ASKED, state=TcpState.FIN_WAIT1)),
         "they know that": (ANSWER, replace(ASKED, state=TcpState.FIN_WAIT2)),
         "they will answer no more": (IDLE, replace(ASKED, state=CLOSE_WAIT)),
@@ -95,7 +98,7 @@ def asked_ago(ms: int) -> Connection:
 )
 def test_what_a_connection_says(found: Verdict, now: Connection) -> None:
     ours = Verdict.OURS if found is ANSWER else found
-    due = awaits_response(now, MIN_RESPONSE_TIMEOUT_MS, None)
+    due = awaits_response(now, JUDGED.min_response_timeout_ms, None)
     assert judge(now, {STORE.port}, due=due, ours=False) is found
     assert judge(now, {STORE.port}, due=due, ours=True) is ours
 
@@ -112,7 +115,7 @@ def test_what_a_connection_says(found: Verdict, now: Connection) -> None:
 def test_within_a_tick_the_latency_of_answers_shows_what_came_last(
     now: Connection, latency_ms: int, *, due: bool
 ) -> None:
-    assert awaits_response(now, MIN_RESPONSE_TIMEOUT_MS, latency_ms) is due
+    assert awaits_response(now, JUDGED.min_response_timeout_ms, latency_ms) is due
 
 
 class Talk(Sockets):
@@ -395,7 +398,7 @@ def test_slow_answers_that_feed_the_gpu_are_learnt(
         talk.waits(50)
         talk.sends()
         talk.look(held=held)
-        talk.waits(MIN_RESPONSE_TIMEOUT_MS + 500)
+        talk.waits(JUDGED.min_response_timeout_ms + 500)
         return talk.look(held=held)
 
     for _ in range(4):
@@ -479,7 +482,7 @@ def test_a_request_that_comes_in_parts_is_still_arriving(service: Talk) -> None:
     assert found == [REQUEST, Verdict.UPLOAD, Verdict.UPLOAD]
     assert service.tcp.pending is not None
     assert service.tcp.pending.is_request
-    service.waits(MIN_RESPONSE_TIMEOUT_MS)
+    service.waits(JUDGED.min_response_timeout_ms)
     assert service.look() is REQUEST
     service.sends()
     assert service.look() is SERVED
@@ -497,7 +500,7 @@ def test_who_asks_anew_over_another_connection_got_its_answer_or_polls(talk: Tal
     for cookie in range(2, 6):
         talk.sends()
         talk.look()
-        talk.waits(MIN_RESPONSE_TIMEOUT_MS + 500)
+        talk.waits(JUDGED.min_response_timeout_ms + 500)
         talk.look()
         talk.now = replace(NEVER_USED, cookie=cookie, sent_ms=100, sent_segments=1)
         assert talk.look() is IDLE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import time
 
-from gpu_bottleneck_exporter.feeders.tcp import MIN_RESPONSE_TIMEOUT_MS, AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
 from gpu_bottleneck_exporter.host.sockets import Endpoint
 from support.rows import rows
@@ -22,14 +23,14 @@ def works(patience: AnswerTimeouts) -> None:
 @rows(
     "answers, patience",
     {
-        "at first": ([], MIN_RESPONSE_TIMEOUT_MS),
-        "quick ones": ([10, 500, 1_400], MIN_RESPONSE_TIMEOUT_MS),
-        "one that was slow by chance": ([8_000], MIN_RESPONSE_TIMEOUT_MS),
+        "at first": ([], JUDGED.min_response_timeout_ms),
+        "quick ones": ([10, 500, 1_400], JUDGED.min_response_timeout_ms),
+        "one that was slow by chance": ([8_000], JUDGED.min_response_timeout_ms),
         "two": ([8_000, 8_100], 16_000),
         "among quick ones": ([8_000, 10, 10, 9_000], 16_000),
         "never above the longest": ([25_000, 25_000], LONGEST_MS),
-        "after hours": ([100_000, 100_000], MIN_RESPONSE_TIMEOUT_MS),
-        "not any more": ([8_000, 8_000, *8 * [10]], MIN_RESPONSE_TIMEOUT_MS),
+        "after hours": ([100_000, 100_000], JUDGED.min_response_timeout_ms),
+        "not any more": ([8_000, 8_000, *8 * [10]], JUDGED.min_response_timeout_ms),
     },
 )
 def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int) -> None:
@@ -38,7 +39,7 @@ def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int)
         found.record_response(STORE, took)
         works(found)
     assert found.timeout_for(STORE) == patience
-    assert found.timeout_for(OTHER) == MIN_RESPONSE_TIMEOUT_MS
+    assert found.timeout_for(OTHER) == JUDGED.min_response_timeout_ms
 
 
 def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:

@@ -42,7 +42,7 @@ class Chain:
 
 
 def is_fitted(title: str) -> bool:
-    """Whether `PREDICTION_ERROR` was fitted on it: on a third, drawn by their titles' hash."""
+    """Whether `ADVICE.prediction_error` was fitted on it: a third, drawn by their titles' hash."""
     return hashlib.sha256(title.encode()).digest()[0] % 3 == 0
 
 

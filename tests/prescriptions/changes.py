@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.model import Prescription
 from gpu_bottleneck_exporter.prescription.observed import Observed
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 from prescriptions.cases import is_fitted
 
 NOTHING = "nothing prescribed"
@@ -150,7 +150,7 @@ def _shown(name: str, value: float) -> str:
 
 def tables(changes: Sequence[Change]) -> str:
     """All there is to show, but for the changes themselves, and for what needed none."""
-    changes = [one for one in changes if one.value is not None or one.before < HEALTHY]
+    changes = [one for one in changes if one.value is not None or one.before < ADVICE.healthy]
     fresh = [one for one in changes if not one.is_fitted]
     groups = {
         "**all**": sums(changes),

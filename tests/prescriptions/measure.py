@@ -25,8 +25,8 @@ from gpu_bottleneck_exporter.demo.board.create import H100, create
 from gpu_bottleneck_exporter.demo.board.layout import LANE
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.prescription import model
-from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from prescriptions.cases import Chain
@@ -162,7 +162,7 @@ class Job:
     def is_judged(self) -> bool:
         """Whether the exporter has seen enough to say anything, or need not."""
         seen = self.seen(0.0)
-        return seen.busy >= HEALTHY or seen.outlook.advice not in {None, *_TOO_EARLY}
+        return seen.busy >= ADVICE.healthy or seen.outlook.advice not in {None, *_TOO_EARLY}
 
     def _worked_ns(self) -> int:
         return self._busy_ns() - self._done_ns

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.prescription import model
-from gpu_bottleneck_exporter.prescription.advise import HEALTHY, advise, alone, parts_of, predict
+from gpu_bottleneck_exporter.prescription.advise import advise, alone, parts_of, predict
 from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, Prescription, Refusal
 from gpu_bottleneck_exporter.prescription.observed import Observed, among, merged
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 from support.rows import beside
 
 SITUATIONS = beside(__file__, "situations.yml")
@@ -145,7 +146,7 @@ def test_whatever_is_seen_what_is_said_makes_sense(seen: Observed, knob: str, va
             assert said.cause in stall.WAITING_ON
             assert said.then is None or said.then in stall.WAITING_ON
     if isinstance(found, Prescription):
-        assert seen.busy < HEALTHY
+        assert seen.busy < ADVICE.healthy
         assert found.knob in model.KNOBS
         assert found.busy_ratio >= found.current_busy_ratio + 0.05
         assert found.value != found.current_value

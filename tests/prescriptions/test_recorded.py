@@ -1,6 +1,6 @@
 """How good predictions are, on recorded changes of real loops.
 
-`PREDICTION_ERROR` was fitted on a third of them; the others judge it.
+`ADVICE.prediction_error` was fitted on a third of them; the others judge it.
 """
 
 from __future__ import annotations

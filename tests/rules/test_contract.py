@@ -11,7 +11,7 @@ import promql_parser as promql
 from gpu_bottleneck_exporter import rulepack
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
 from gpu_bottleneck_exporter.commands.files import dashboards
-from gpu_bottleneck_exporter.prescription.advise import PREDICTION_ERROR
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 from rules import causes_table
 from rules.parsed import Rule, groups, rules, seconds
 from support.offenders import each
@@ -132,7 +132,7 @@ def test_what_is_recorded_is_documented_or_a_helper() -> None:
 
 def test_a_prediction_was_right_within_the_exporters_interval() -> None:
     inside = next(rule for rule in RECORDS if rule.name == "cluster:predictions_inside:ratio")
-    assert f"<= bool {PREDICTION_ERROR:g} *" in inside.fields["expr"]
+    assert f"<= bool {ADVICE.prediction_error:g} *" in inside.fields["expr"]
 
 
 def test_each_helper_is_read_by_a_rule() -> None:

@@ -9,11 +9,10 @@ from operator import add, sub
 from typing import NamedTuple, TypeVar
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.thresholds import STALLS
 from gpu_bottleneck_exporter.host.mounts import Place
 from gpu_bottleneck_exporter.schedule import CADENCE
 
-_SAMPLE_TTL_NS = 1_500_000_000
-"""Lifetime of a state sample; also the tolerance for counters read before or after a window."""
 SECONDS_RETENTION_NS = 4 * CADENCE.window_ns
 """Retention of seconds: predictions cover several windows."""
 
@@ -29,12 +28,6 @@ class Role:
     """A process that feeds a GPU without descending from a main."""
     THREAD = "thread"
     """A loading thread of a main."""
-
-
-_MIN_DATA_BYTES = 2**18
-"""Bytes in a second or two that are more than logs and settings."""
-_MAX_LOG_SHARE = 0.05
-"""Share of the bytes written that may be logs."""
 
 
 class Counters(NamedTuple):
@@ -84,7 +77,7 @@ class Counters(NamedTuple):
     @property
     def hides_reads(self) -> bool:
         """Whether much was read, none of it from storage by the kernel's accounting."""
-        return self.read_bytes == 0 and self.read_chars >= _MIN_DATA_BYTES
+        return self.read_bytes == 0 and self.read_chars >= STALLS.min_data_bytes
 
     @property
     def hides_writes(self) -> bool:
@@ -95,7 +88,7 @@ class Counters(NamedTuple):
         written = self.written_bytes
         return (
             written is not None
-            and max(written / _MAX_LOG_SHARE, _MIN_DATA_BYTES) <= self.write_chars
+            and max(written / STALLS.max_log_share, STALLS.min_data_bytes) <= self.write_chars
         )
 
     def accounted(self, piped: int, unaccounted: int) -> Counters:
@@ -312,16 +305,14 @@ class History:
         """
         # Samples may be further apart than ticks are long: then the last one is valid still.
         passes = _between(self._passes, start_ns, end_ns)
-        passes = passes or _between(self._passes, end_ns - _SAMPLE_TTL_NS, end_ns)[:1]
+        passes = passes or _between(self._passes, end_ns - STALLS.sample_ttl_ns, end_ns)[:1]
         if not passes:
             return None
         # So may counts be, without which quotas and reads would be unknown.
-        seconds = _between(self._seconds, end_ns - CADENCE.window_ns, end_ns + _SAMPLE_TTL_NS)
-        seconds = (
-            seconds
-            or _between(self._seconds, end_ns - CADENCE.window_ns - _SAMPLE_TTL_NS, end_ns)[:1]
-        )
-        counted_ns = seconds[0].at_ns if seconds else end_ns - CADENCE.window_ns
+        since_ns, tolerance_ns = end_ns - CADENCE.window_ns, STALLS.sample_ttl_ns
+        seconds = _between(self._seconds, since_ns, end_ns + tolerance_ns)
+        seconds = seconds or _between(self._seconds, since_ns - tolerance_ns, end_ns)[:1]
+        counted_ns = seconds[0].at_ns if seconds else since_ns
         bucket = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
         before = bucket.of(Role.MAIN)
         bucket.locked = before.shares().get(Activity.QUEUE, 0.0)

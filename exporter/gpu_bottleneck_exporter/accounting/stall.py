@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Part, Role
+from gpu_bottleneck_exporter.accounting.thresholds import STALLS
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.host.mounts import Place
 
@@ -38,30 +39,15 @@ MAJORITY = 0.5
 """Threshold for the dominant share."""
 NEGLIGIBLE = 0.05
 """Shares below this are treated as zero."""
-MIN_IDLE_SHARE = NEGLIGIBLE
-"""Idle share of a tick that is explained."""
 MIN_OBSERVATIONS = 3
 """Observations before a pattern counts."""
 EWMA_WEIGHT = 0.1
 """Weight of the newest sample in a moving average; half-life about seven samples."""
-_MAX_CARRY_NS = 1e9
-"""Bound on the carried I/O time, and so on the error when a main that does I/O while its GPU works
-falls asleep. Half of a tick, if that is more: a sample of a long tick stands for a second of it."""
-_MAX_SIGMA = 3
-"""Deviations within three standard errors are sampling noise."""
-_BULK_BYTES_PER_SECOND = 20e6
-"""Rate of file data above which the kernel's CPU time is spent on copying it."""
 _HELPERS = (Role.WORKER, Role.THREAD, Role.RELATED)
 _ACTIVE = (Activity.RUN, Activity.DISK, Activity.MEMORY, Activity.NETWORK)
 """Activities of helpers that delay a main."""
 _HIDES_A_WORKING_GPU = (Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN)
 """Sleeps that chance moves from tick to tick."""
-_MAX_REFAULT_RATIO = 3
-"""Refaults above this multiple of the bytes read belong to other processes of the control group.
-Above 1, as both counters are not read at the same moment."""
-_THRASHING_BYTES_PER_SECOND = 256 * 1024
-"""Rate of refaults below which nothing is delayed: even a disk that seeks for each read-ahead reads
-far more."""
 _OWN_WAITS = frozenset(
     {HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK, VIDEO_ENGINE}
 )
@@ -152,7 +138,7 @@ def _calibrated(part: Part, counted: float | None, bucket: Bucket) -> dict[Activ
     sampled = shares.pop(Activity.RUN, 0.0)
     if counted is None or not shares or bucket.held.throttled_periods:
         counted = sampled  # newer kernels count no run-queue delay while a quota throttles
-    chance = _MAX_SIGMA * math.sqrt(counted * (1 - counted) / number) + 1 / number
+    chance = STALLS.max_sigma * math.sqrt(counted * (1 - counted) / number) + 1 / number
     run = counted if abs(counted - sampled) <= chance else sampled
     rest = {activity: share * (1 - run) / (1 - sampled) for activity, share in shares.items()}
     return {Activity.RUN: run, **rest}
@@ -189,7 +175,7 @@ def _with_recent_locks(
     """
     queue = shares.get(Activity.QUEUE, 0.0)
     sleep = sum(share for activity, share in shares.items() if activity.rests)
-    chance = _MAX_SIGMA * math.sqrt(locked * (1 - locked) / max(samples, 1))
+    chance = STALLS.max_sigma * math.sqrt(locked * (1 - locked) / max(samples, 1))
     if abs(locked - queue) > chance or sleep == queue:
         return {**shares, Activity.QUEUE: queue}
     locked = min(locked, sleep)
@@ -217,7 +203,7 @@ def _subtract_busy(
         busy -= taken
         if taken and (activity.reads or activity is Activity.MEMORY):
             carried = carry.get(activity, 0.0) + taken * duration_ns
-            carry[activity] = min(carried, max(_MAX_CARRY_NS, duration_ns / 2))
+            carry[activity] = min(carried, max(STALLS.max_carry_ns, duration_ns / 2))
     for activity in carry:
         for sleep in _HIDES_A_WORKING_GPU:
             moved = min(left[sleep], carry[activity] / duration_ns)
@@ -396,8 +382,8 @@ def _disk(bucket: Bucket) -> str:
     """Memory, if most of the bytes read had been evicted from the page cache; else storage."""
     moved = sum(part.used.io_bytes for part in bucket.parts.values())
     refaults = bucket.held.refault_bytes
-    own = MAJORITY * moved < refaults <= _MAX_REFAULT_RATIO * moved
-    many = refaults * 1e9 >= _THRASHING_BYTES_PER_SECOND * bucket.elapsed_ns
+    own = MAJORITY * moved < refaults <= STALLS.max_refault_ratio * moved
+    many = refaults * 1e9 >= STALLS.thrashing_bytes_per_second * bucket.elapsed_ns
     return MEMORY if own and many else STORAGE
 
 
@@ -408,7 +394,7 @@ def _copying(used: Counters, elapsed_ns: int, *, waits_too: bool) -> float:
     runs: a journal with fsync moves little data.
     """
     rate = used.io_bytes / max(elapsed_ns / 1e9, 1e-9)
-    for_files = rate > _BULK_BYTES_PER_SECOND or waits_too
+    for_files = rate > STALLS.bulk_bytes_per_second or waits_too
     return used.own_system_ns / used.own_cpu_ns if used.own_cpu_ns and for_files else 0.0
 
 

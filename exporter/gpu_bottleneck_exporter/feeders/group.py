@@ -15,7 +15,6 @@ from gpu_bottleneck_exporter.accounting.stall import (
     CPU_QUEUE,
     HOST_CODE,
     MAJORITY,
-    MIN_IDLE_SHARE,
     MIN_OBSERVATIONS,
     NEGLIGIBLE,
     NETWORK,
@@ -41,6 +40,7 @@ from gpu_bottleneck_exporter.feeders.states import (
     ends_of,
 )
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.feeders.tree import Holders, ProcessFamily, ProcessTree
 from gpu_bottleneck_exporter.feeders.usage import CounterReader, SocketTraffic
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
@@ -49,11 +49,6 @@ from gpu_bottleneck_exporter.host.process import Started, allowed_cpus, control_
 from gpu_bottleneck_exporter.host.sockets import Ends
 from gpu_bottleneck_exporter.schedule import CADENCE, RefreshSchedule
 from gpu_bottleneck_exporter.workload.owners import Groups
-
-_RATE_RANGE_SECONDS = 15.0
-"""Shortest range of a Prometheus rate in common use."""
-_MAX_VARIANCE = 0.25
-"""Variance of a share of one half, the maximum."""
 
 
 class SamplingPace:
@@ -74,7 +69,7 @@ class SamplingPace:
         self._recent: dict[str, float] = {}
         """Shares of idle time by `waiting_on`, averaged over `Cadence.recent_ns`."""
         self._idle = False
-        self._variance = _MAX_VARIANCE
+        self._variance = JUDGED.max_variance
         """Maximum variance of a role's shares."""
         self._steady_ns = 0
 
@@ -90,14 +85,14 @@ class SamplingPace:
         if not self._idle or not self._variance:
             return longest
         # Standard error of 0.05 over the range; half of it over a minute.
-        return min(max(0.05**2 * _RATE_RANGE_SECONDS / self._variance, shortest), longest)
+        return min(max(0.05**2 * JUDGED.rate_range_seconds / self._variance, shortest), longest)
 
     def note(self, active_ns: int, stalls: Mapping[str, int]) -> None:
         """Add a tick: busy time, and idle time by `waiting_on`, in ns."""
         idle_ns = sum(stalls.values())
         elapsed_ns = active_ns + idle_ns
         self._steady_ns += elapsed_ns
-        self._idle = idle_ns > MIN_IDLE_SHARE * elapsed_ns
+        self._idle = idle_ns > NEGLIGIBLE * elapsed_ns
         if self._idle:
             shares = {wait: ns / idle_ns for wait, ns in stalls.items()}
             # Weighted by idle time, as few samples vary by chance.
@@ -126,11 +121,11 @@ class SamplingPace:
             add_up(weights, states)
             if sum(weights.values()) < 1:
                 del by_role[role]
-        self._variance = max(map(_variance_of, by_role.values()), default=_MAX_VARIANCE)
+        self._variance = max(map(_variance_of, by_role.values()), default=JUDGED.max_variance)
 
     def restart(self) -> None:
         """Return to the full rate."""
-        self._steady_ns, self._variance = 0, _MAX_VARIANCE
+        self._steady_ns, self._variance = 0, JUDGED.max_variance
         self._samples = {}  # a new one, as the other thread may iterate over it
 
 
@@ -286,7 +281,7 @@ class FeederGroup:
         self._busy = active_ns / elapsed_ns
         if active_ns and self._timeouts:
             self._timeouts.record_work(tick.at_ns)
-        if self._busy < 1 - MIN_IDLE_SHARE:
+        if self._busy < 1 - NEGLIGIBLE:
             self._idled_ns = tick.at_ns
 
     def idles(self, now_ns: int) -> bool:

@@ -9,6 +9,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Counters, less
 from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_OBSERVATIONS
 from gpu_bottleneck_exporter.feeders.probe import DeepProbe, ProbeContext, ProbeResult, shallow
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.files import KeptFile, parse_numbers
 from gpu_bottleneck_exporter.host.process import ProcessReader
 from gpu_bottleneck_exporter.host.waits import Wait
@@ -83,10 +84,6 @@ class StrangerRecord:
         return self.counts(idle) and self._works > 0.75 * idle
 
 
-_MIN_LAUNCH_CORES = 0.0005
-"""Minimum CPU use of a thread that launches kernels, in cores."""
-
-
 class FeederProcess:
     """A process that feeds a GPU. Not thread-safe."""
 
@@ -130,7 +127,7 @@ class FeederProcess:
 
     def note_launches(self, used: Counters, elapsed_ns: int) -> None:
         """Update `leader_rests`, from CPU time `used` while the GPU worked."""
-        self.leader_rests = used.leader_cpu_ns < _MIN_LAUNCH_CORES * elapsed_ns
+        self.leader_rests = used.leader_cpu_ns < JUDGED.min_launch_cores * elapsed_ns
 
     def join(self, *, kin: bool) -> None:
         """Make it kin, or a stranger, which retains its record."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.feeders.tcp import TcpTracker
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.descriptors import descriptors
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES
 from gpu_bottleneck_exporter.host.process import ProcessReader
@@ -28,8 +29,6 @@ from gpu_bottleneck_exporter.host.rings import (
 )
 from gpu_bottleneck_exporter.schedule import CADENCE, RefreshSchedule
 
-_IO_LIFETIME_NS = 1_000_000_000
-"""Time for which file I/O explains a wait: read-ahead precedes the requests that wait for it."""
 MAX_NAME_CHARACTERS = 64
 """Maximum length of a name in a sentence for users."""
 
@@ -172,7 +171,7 @@ class RingTracker:
 
     def aio(self, now_ns: int) -> Target:
         """Target of a wait in io_getevents."""
-        growth = self._growth(now_ns, _IO_LIFETIME_NS)
+        growth = self._growth(now_ns, JUDGED.io_lifetime_ns)
         if growth is None:
             return Target.UNKNOWN
         target = Target.FILES if growth.stored else Target.NOTHING
@@ -189,7 +188,7 @@ class RingTracker:
         target = self.ring(now_ns, sorted(polled)) if polled else None
         if target is Target.FILES or not events or not self._uses_aio(now_ns):
             return target
-        growth = self._growth(now_ns, _IO_LIFETIME_NS)
+        growth = self._growth(now_ns, JUDGED.io_lifetime_ns)
         return self.aio(now_ns) if growth and growth.is_file_io(polls=True) else target
 
     def _all_rings(self) -> list[int]:
@@ -201,7 +200,7 @@ class RingTracker:
         if len(self._histories) >= MAX_CACHE_ENTRIES:
             self._histories.clear()
         history = self._histories.setdefault(ring.number, RingHistory())
-        growth, recent = self._growth(now_ns, 0), self._growth(now_ns, _IO_LIFETIME_NS)
+        growth, recent = self._growth(now_ns, 0), self._growth(now_ns, JUDGED.io_lifetime_ns)
         return history.target(ring, growth, recent, files=files, sockets=sockets)
 
     def _uses_aio(self, now_ns: int) -> bool:
@@ -227,7 +226,7 @@ class RingTracker:
         io = self._reader.io()
         if totals and totals[-1][0] < now_ns - CADENCE.window_ns:
             totals.clear()  # the growth may be long past
-        while len(totals) > 1 and totals[1][0] < now_ns - _IO_LIFETIME_NS:
+        while len(totals) > 1 and totals[1][0] < now_ns - JUDGED.io_lifetime_ns:
             totals.popleft()
         if io is not None:
             received = self._tcp.received_bytes if self._tcp else 0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_OBSERVATIONS
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES, KeptFile
 from gpu_bottleneck_exporter.host.process import parse_schedstat
 from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
@@ -105,11 +106,6 @@ class Arrivals:
         return taken
 
 
-MIN_RESPONSE_TIMEOUT_MS = 3_000
-"""Minimum timeout of a request. Object stores respond within about a second; job queues, long polls
-and dead peers may take forever."""
-MIN_RESPONSES = 2
-"""Observations that make a pattern, as one response may resemble a stream."""
 _MAX_RESPONSES = 8
 
 
@@ -150,11 +146,11 @@ class _Deliveries:
     def are_tasks(self) -> bool:
         """Whether each message is work for the GPU, rather than part of its data."""
         requested = sum(fed.requested for fed in self.fed)
-        if len(self.fed) < MIN_RESPONSES or 2 * requested <= len(self.fed):
+        if len(self.fed) < JUDGED.min_responses or 2 * requested <= len(self.fed):
             return False
         messages, received = sum(f.messages for f in self.fed), sum(f.received for f in self.fed)
         min_wait_ms = 250  # services respond to small requests sooner
-        slow = sorted(fed.latency_ms for fed in self.fed)[-MIN_RESPONSES] >= min_wait_ms
+        slow = sorted(fed.latency_ms for fed in self.fed)[-JUDGED.min_responses] >= min_wait_ms
         # Smaller messages are acknowledgements; larger ones are data.
         return slow and received // messages in range(16, 4096)
 
@@ -185,12 +181,13 @@ class AnswerTimeouts:
         deliveries = self._fed(remote)
         # Twice the second slowest, as one may be slow by chance.
         latencies = sorted(delivery.latency_ms for delivery in deliveries)
-        slow = 2 * latencies[-MIN_RESPONSES] if len(deliveries) >= MIN_RESPONSES else 0
-        return min(max(slow, MIN_RESPONSE_TIMEOUT_MS), self.max_timeout_ms)
+        least = JUDGED.min_responses
+        slow = 2 * latencies[-least] if len(latencies) >= least else 0
+        return min(max(slow, JUDGED.min_response_timeout_ms), self.max_timeout_ms)
 
     def feeds(self, remote: Endpoint) -> bool:
         """Whether GPU work follows messages from `remote`, also recently."""
-        if len(self._fed(remote)) < MIN_RESPONSES:
+        if len(self._fed(remote)) < JUDGED.min_responses:
             return False
         # Even fast messages do not feed a GPU that idles for this long.
         return not self._gpu_idled(max(self.timeout_for(remote) * 1_000_000, CADENCE.recent_ns))
@@ -249,18 +246,6 @@ class AnswerTimeouts:
         return deliveries.fed
 
 
-_MIN_PAYLOAD_BYTES = 64
-"""Minimum size of a payload, unless it feeds the GPU; less is a ping or "nothing new"."""
-_MIN_STREAM_BYTES = 4096
-"""Minimum size of a part of a stream; keep-alive messages are smaller."""
-_MAX_STREAM_PAUSE_MS = 250
-"""Maximum pause between parts of a stream: the time between two samples."""
-_MAX_ACK_DELAY_MS = 60
-"""Maximum delay of an acknowledgement; Linux delays by 40 ms (TCP_DELACK_MIN)."""
-_KERNEL_TICK_MS = 10
-"""Longest kernel tick (CONFIG_HZ=100)."""
-_MIN_REQUEST_BYTES = 24
-"""Minimum size of a request; pings and acknowledgements have 4 (MQTT) to 17 (HTTP/2)."""
 _NO_ENDPOINT = Endpoint(b"", 0)
 _OPEN_STATES = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
@@ -333,7 +318,8 @@ def awaits_response(now: Connection, timeout_ms: int, latency_ms: int | None) ->
     # unanswered request is acknowledged after a delay.
     if now.unacknowledged or now.acknowledged_ms < now.received_ms:
         return True
-    return now.sent_ms <= _MAX_ACK_DELAY_MS if latency_ms is None else latency_ms > _KERNEL_TICK_MS
+    is_recent = now.sent_ms <= JUDGED.max_ack_delay_ms
+    return is_recent if latency_ms is None else latency_ms > JUDGED.kernel_tick_ms
 
 
 def _is_unanswered(now: Connection) -> bool:
@@ -347,7 +333,7 @@ def _is_unanswered(now: Connection) -> bool:
     # Both within one tick: a response is acknowledged after a delay, or by the next request.
     if now.unacknowledged:
         return False
-    return now.received_ms <= _MAX_ACK_DELAY_MS or now.acknowledged_ms >= now.received_ms
+    return now.received_ms <= JUDGED.max_ack_delay_ms or now.acknowledged_ms >= now.received_ms
 
 
 def _ends(now: Connection) -> Ends:
@@ -416,28 +402,30 @@ class ConnectionHistory:
         """Whether the bytes received since the last sample are more than a ping."""
         # Pings are responses, or get one.
         unasked = now.sent_segments == self._sent_before
-        return unasked or self.main_waits or self.received_since(now) >= _MIN_PAYLOAD_BYTES
+        return unasked or self.main_waits or self.received_since(now) >= JUDGED.min_payload_bytes
 
     def follows_request(self, now: Connection) -> bool:
         """Whether a request or a reply preceded the bytes received since the last sample."""
-        return now.acknowledged_bytes - self._acknowledged_before >= _MIN_REQUEST_BYTES
+        return now.acknowledged_bytes - self._acknowledged_before >= JUDGED.min_request_bytes
 
     @property
     def uploading(self) -> bool:
         """Whether a client's request arrives in parts."""
-        recent = self.last.received_ms <= MIN_RESPONSE_TIMEOUT_MS
-        return recent and self._request_parts >= MIN_RESPONSES
+        recent = self.last.received_ms <= JUDGED.min_response_timeout_ms
+        return recent and self._request_parts >= JUDGED.min_responses
 
     @property
     def pushed(self) -> bool:
         """Whether data arrives repeatedly without a request."""
-        return self._pushes >= MIN_RESPONSES
+        return self._pushes >= JUDGED.min_responses
 
     @property
     def _was_due(self) -> bool:
         """Whether a response was pending for more than a tick."""
         sent_ms = self.last.sent_ms
-        return sent_ms > _KERNEL_TICK_MS and awaits_response(self.last, sent_ms, self.latency_ms)
+        return sent_ms > JUDGED.kernel_tick_ms and awaits_response(
+            self.last, sent_ms, self.latency_ms
+        )
 
     @property
     def waited_ms(self) -> int:
@@ -449,7 +437,7 @@ class ConnectionHistory:
         """Time to a recent response, None if unknown; long if requests follow within a tick."""
         min_responses = 5  # 1 in 30 by chance, if responses took half a tick
         if self._latency_ms is None and self._same_tick_responses >= min_responses:
-            return _MAX_STREAM_PAUSE_MS
+            return JUDGED.max_stream_pause_ms
         return self._latency_ms
 
     def received_since(self, now: Connection) -> int:
@@ -459,9 +447,10 @@ class ConnectionHistory:
     def update(self, now: Connection, *, main_waits: bool, feeds: bool) -> None:
         """Add sample `now`. `feeds`: the remote fed the GPU before."""
         received, sent = self.received_since(now), now.sent_segments != self.last.sent_segments
+        streams = received >= JUDGED.min_stream_bytes
         if received or sent:
             requests = now.received_segments - self.last.received_segments
-            is_clear = requests == 1 or 0 < received < requests * _MIN_REQUEST_BYTES
+            is_clear = requests == 1 or 0 < received < requests * JUDGED.min_request_bytes
             self.replied_at_once = self.was_served and is_clear and now.sent_ms == now.received_ms
         if received:
             if now.sent_ms > now.received_ms:
@@ -469,16 +458,17 @@ class ConnectionHistory:
             elif self._was_due:
                 self._latency_ms = self.last.sent_ms
             self._same_tick_responses += now.sent_ms == now.received_ms
-            self.empty_responses = 0 if received >= _MIN_PAYLOAD_BYTES else self.empty_responses + 1
+            self.empty_responses = (
+                0 if received >= JUDGED.min_payload_bytes else self.empty_responses + 1
+            )
             self.keepalives = 0 if self.has_data(now) else self.keepalives + 1
-            late = sent and self.waited_ms >= _MAX_STREAM_PAUSE_MS
-            streams = received >= _MIN_STREAM_BYTES
+            late = sent and self.waited_ms >= JUDGED.max_stream_pause_ms
             self.slow_small_responses = 0 if streams else self.slow_small_responses + late
             self._sent_before = now.sent_segments
             self._acknowledged_before = now.acknowledged_bytes
-        self._stream_parts = (0 if sent else self._stream_parts) + (received >= _MIN_STREAM_BYTES)
+        self._stream_parts = (0 if sent else self._stream_parts) + streams
         # After a longer pause, a response may be complete.
-        pause_ms = _MAX_STREAM_PAUSE_MS if self._stream_parts >= MIN_RESPONSES else 30
+        pause_ms = JUDGED.max_stream_pause_ms if self._stream_parts >= JUDGED.min_responses else 30
         self.arriving = self._stream_parts > 0 and now.received_ms <= pause_ms
         answered = sent and now.sent_ms < now.received_ms
         parts = 0 if sent else self._request_parts
@@ -490,10 +480,10 @@ class ConnectionHistory:
             self._paused = False
             is_response = now.received_ms < now.sent_ms
             self._pushes = max(self._pushes - (is_response or not received), 0)
-        elif (feeds and received) if received < _MIN_STREAM_BYTES else self._paused:
+        elif self._paused if streams else (feeds and received):
             self._paused = False
             self._pushes = min(self._pushes + 1, _MAX_RESPONSES)
-        elif now.received_ms > _MAX_STREAM_PAUSE_MS or (feeds and not received):
+        elif now.received_ms > JUDGED.max_stream_pause_ms or (feeds and not received):
             self._paused = True
         self.last, self.main_waits = now, main_waits
 
@@ -615,7 +605,7 @@ class TcpTracker:
         if verdict is Verdict.REQUEST and history.replied_at_once:
             verdict = Verdict.SERVED
         history.was_served = verdict is Verdict.SERVED
-        if verdict is Verdict.SERVED and history.sends_without_request >= MIN_RESPONSES:
+        if verdict is Verdict.SERVED and history.sends_without_request >= JUDGED.min_responses:
             verdict = Verdict.REQUEST
         if verdict is Verdict.REQUEST and history.uploading and not ours:
             verdict = Verdict.UPLOAD
@@ -666,7 +656,7 @@ class TcpTracker:
             self.pending = PendingRequest(history.last.remote, waited, at_ns, is_request)
 
     def _record_response(self, history: ConnectionHistory, now: Connection) -> None:
-        before, data = history.last, history.received_since(now) >= _MIN_PAYLOAD_BYTES
+        before, data = history.last, history.received_since(now) >= JUDGED.min_payload_bytes
         requested = before.sent_segments and awaits_response(
             before, self._timeouts.max_timeout_ms, history.latency_ms
         )
@@ -682,7 +672,7 @@ class TcpTracker:
             history.slow_small_responses = 0
         if fed or (data and requested):
             self._timeouts.polled.discard(now.remote)
-        elif requested and not data and before.sent_ms > 2 * _MAX_STREAM_PAUSE_MS:
+        elif requested and not data and before.sent_ms > 2 * JUDGED.max_stream_pause_ms:
             self._timeouts.record_polled(now.remote)
 
     def _record_replaced(self, now: Connection) -> None:

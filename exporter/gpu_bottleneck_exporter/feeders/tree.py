@@ -30,6 +30,7 @@ from gpu_bottleneck_exporter.accounting.stall import NEGLIGIBLE
 from gpu_bottleneck_exporter.feeders.probe import child_token
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.descriptors import (
     descriptors,
@@ -126,8 +127,6 @@ class DeeplyProbed:
                 dropped.close_deep()
 
 
-MIN_WAIT_SAMPLES = 30
-"""Samples of a main, over 3 s, before a descriptor counts as never awaited."""
 _OUTPUTS = frozenset({1, 2})
 """Descriptors of stdout and stderr, which a shell shares."""
 _SHARED_MAPPINGS = re.compile(
@@ -147,7 +146,7 @@ class Waits:
         """Add a sample; None: all descriptors of an epoll."""
         self.samples += 1
         self._on.update({*on})
-        if self.samples > 4 * MIN_WAIT_SAMPLES:  # halves the weight of older ones
+        if self.samples > 4 * JUDGED.min_wait_samples:  # halves the weight of older ones
             self.samples //= 2
             halves = {number: count // 2 for number, count in self._on.items()}
             # Without zeros, as the pids of each program accumulate.
@@ -156,12 +155,12 @@ class Waits:
     def include(self, numbers: Collection[int]) -> bool:
         """Whether the main waits on one of `numbers`; true until enough samples."""
         count = sum(self._on[number] for number in (None, *numbers))
-        return self.samples < MIN_WAIT_SAMPLES or count >= NEGLIGIBLE * self.samples
+        return self.samples < JUDGED.min_wait_samples or count >= NEGLIGIBLE * self.samples
 
     def include_exit_of(self, child: int) -> bool:
         """Whether the main waits for a child's exit; false until enough samples."""
         count = sum(self._on[token] for pid in (0, child) for token in child_token(pid))
-        return self.samples >= MIN_WAIT_SAMPLES and count >= NEGLIGIBLE * self.samples
+        return self.samples >= JUDGED.min_wait_samples and count >= NEGLIGIBLE * self.samples
 
 
 class Channels(NamedTuple):
@@ -294,7 +293,9 @@ class HelperFinder:
         """Whether verdicts on helpers may change."""
         if time.monotonic_ns() >= self._recheck_ns:
             return True
-        if self.undecided and all(waits.samples >= MIN_WAIT_SAMPLES for waits in mains.values()):
+        if self.undecided and all(
+            waits.samples >= JUDGED.min_wait_samples for waits in mains.values()
+        ):
             return True
         judged = (self._known[pid].channels for pid in self.helpers)
         return any(channels and self._hands_over(channels, mains) for channels in judged)
@@ -303,7 +304,7 @@ class HelperFinder:
         to_mains = [(mains[pid], on) for pid, on in channels.to_mains.items() if pid in mains]
         if channels.surely:
             return True
-        self.undecided |= any(waits.samples < MIN_WAIT_SAMPLES for waits, _ in to_mains)
+        self.undecided |= any(waits.samples < JUDGED.min_wait_samples for waits, _ in to_mains)
         return any(waits.include(numbers) for waits, numbers in to_mains)
 
     def _inspect(self, mains: Collection[int], now_ns: int) -> None:

@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.accounting.bucket import (
     less,
     plus,
 )
-from gpu_bottleneck_exporter.accounting.stall import MIN_IDLE_SHARE, NEGLIGIBLE
+from gpu_bottleneck_exporter.accounting.stall import NEGLIGIBLE
 from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.tree import ProcessFamily
@@ -200,7 +200,7 @@ class CounterReader:
                 Counters(),
             ),
         }
-        if busy >= MIN_IDLE_SHARE:  # below, launches cannot be attributed to a thread
+        if busy >= NEGLIGIBLE:  # below, launches cannot be attributed to a thread
             for main, counters in mains.items():
                 main.note_launches(counters, second.elapsed_ns)
         if deep:

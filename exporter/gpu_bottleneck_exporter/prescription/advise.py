@@ -15,23 +15,7 @@ from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal
 from gpu_bottleneck_exporter.prescription.observed import EXTERNAL_WAITS, WORKER_WAITS, Observed
-
-HEALTHY = 0.85
-"""Busy share from which nothing is prescribed: well tuned, by platform teams."""
-MIN_BUSY = 0.01
-"""Busy share below which the GPU counts as unused."""
-MIN_GAIN = 0.05
-"""Minimum gain in busy share: less is noise."""
-PREDICTION_ERROR = 0.12
-"""Relative error of nine of ten predictions, at most (`tests/prescriptions`)."""
-_MIN_CAUSE_SHARE = 0.4
-"""Minimum share of idle time of a dominant cause (`gpu:threshold:evidence`)."""
-_TARGET_THROUGHPUT = 0.95
-"""Share of the throughput with unlimited workers: the rest takes many of them."""
-_HALF = 0.5
-"""Mean cores, workers or threads below which none counts."""
-_NEGLIGIBLE_CORES = 0.1
-"""Cores per worker below which more need no free cores."""
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 
 Advice = Prescription | Refusal
 
@@ -69,7 +53,7 @@ class TrainingLoop(NamedTuple):
 
     def _worker_rate(self, rate: float) -> float:
         """The rate with a main that takes no time, in a loop of `rate`."""
-        used = min(rate * self.serial, _TARGET_THROUGHPUT)
+        used = min(rate * self.serial, ADVICE.target_throughput)
         return rate * math.pow(1 - math.pow(used, self._sharpness), -1 / self._sharpness)
 
     def min_workers(self, rate: float) -> int:
@@ -97,14 +81,14 @@ class TrainingLoop(NamedTuple):
 
 def advise(observed: Observed) -> Advice | None:
     """The best prescription, a refusal, or None if none is needed."""
-    if observed.busy >= HEALTHY or observed.waits(stall.UNALLOCATED) > observed.idle / 2:
+    if observed.busy >= ADVICE.healthy or observed.waits(stall.UNALLOCATED) > observed.idle / 2:
         return None
     refusal = _refusal(observed)
     if refusal:
         return refusal
     parts = parts_of(observed)
     dominant = max(parts, key=lambda name: parts[name])
-    if parts[dominant] < _MIN_CAUSE_SHARE * observed.idle:
+    if parts[dominant] < ADVICE.min_cause_share * observed.idle:
         return Refusal("mixed")
     if observed.pinned and dominant in (model.NUM_WORKERS, model.CPU_CORES):
         return Refusal("pinned")
@@ -115,7 +99,7 @@ def advise(observed: Observed) -> Advice | None:
 def _gains(advice: Advice) -> bool:
     if isinstance(advice, Refusal):
         return False
-    return advice.busy_ratio - advice.current_busy_ratio >= MIN_GAIN
+    return advice.busy_ratio - advice.current_busy_ratio >= ADVICE.min_gain
 
 
 def predict(observed: Observed, knob: str, value: float) -> Advice:
@@ -140,7 +124,7 @@ def parts_of(observed: Observed) -> Mapping[str, float]:
     parts[model.CPU_CORES] = observed.waits(stall.CPU_QUEUE)
     parts[model.HOST_CODE] = observed.waits(stall.HOST_CODE)
     parts[_PEER] = observed.waits(stall.PEER)
-    if observed.workers >= _HALF:
+    if observed.workers >= ADVICE.min_count:
         parts[model.NUM_WORKERS] = loading
         # The main sleeps until a batch is ready.
         if observed.active >= observed.workers / 2 and _hands_over(observed):
@@ -155,7 +139,7 @@ def parts_of(observed: Observed) -> Mapping[str, float]:
         if observed.main_reads or inline > parts[model.HOST_CODE]:
             inline += parts[model.HOST_CODE]
             parts[model.HOST_CODE] = 0.0
-        parts[_INLINE if observed.threads < _HALF else _OTHER] += inline
+        parts[_INLINE if observed.threads < ADVICE.min_count else _OTHER] += inline
     parts[_OTHER] += max(observed.idle - sum(parts.values()), 0.0)
     return parts
 
@@ -166,7 +150,7 @@ def _hands_over(observed: Observed) -> bool:
 
 
 def _refusal(observed: Observed) -> Refusal | None:
-    if observed.busy < MIN_BUSY:
+    if observed.busy < ADVICE.min_busy:
         return Refusal("no_work")
     if observed.owners > 1:
         return Refusal("shared")
@@ -188,16 +172,19 @@ def _more_workers(observed: Observed) -> Advice:
         return loop
     if observed.saturated and loop.cause in EXTERNAL_WAITS:
         return Refusal("saturated")
-    if _free(observed) is None and observed.worker_cores > _NEGLIGIBLE_CORES * observed.active:
+    if (
+        _free(observed) is None
+        and observed.worker_cores > ADVICE.negligible_cores * observed.active
+    ):
         return Refusal("unseen")
     now, room, each = round(observed.workers), _room(observed), _processes(observed)
     if room < 1.1 and (  # noqa: PLR2004 too few cores for one more worker
-        now or observed.main_cores > _HALF
+        now or observed.main_cores > ADVICE.min_count
     ):
         limited = observed.limit_cores is not None and observed.throttled > 0.5  # noqa: PLR2004
         advice = _more_cores(observed, model.CPU_LIMIT if limited else model.CPU_CORES)
         return advice if _gains(advice) else Refusal("no_cores")
-    target = max(loop.min_workers(min(_TARGET_THROUGHPUT / loop.serial, room)), now + 1)
+    target = max(loop.min_workers(min(ADVICE.target_throughput / loop.serial, room)), now + 1)
     more = each * math.ceil((target - now) / each)
     if observed.worker_bytes and observed.free_bytes is not None:
         fitting = 0.9 * observed.free_bytes / observed.worker_bytes
@@ -207,7 +194,7 @@ def _more_workers(observed: Observed) -> Advice:
 
 def _loop(observed: Observed) -> TrainingLoop | Refusal:
     """The loop with its workers, or with hypothetical ones if it has none."""
-    if observed.workers < _HALF:
+    if observed.workers < ADVICE.min_count:
         return _inline(observed)
     if (
         observed.workers < 1
@@ -218,8 +205,8 @@ def _loop(observed: Observed) -> TrainingLoop | Refusal:
     # Fewer active workers do not explain the wait. The exponent is for batch times with a
     # coefficient of variation of 2.
     least = min(0.6 * now, math.pow(now, 0.55))
-    if waits > MIN_GAIN and observed.active < least:
-        return Refusal("peer" if observed.waits(stall.PEER) > MIN_GAIN else "inconsistent")
+    if waits > ADVICE.min_gain and observed.active < least:
+        return Refusal("peer" if observed.waits(stall.PEER) > ADVICE.min_gain else "inconsistent")
     # Active workers are the work of a step (Little's law). Idle ones during a wait mean uneven,
     # ordered batches. A single worker is never idle then: its spread is measured.
     work = min(max(observed.active, least), now) if now > 1 else 1.0
@@ -250,7 +237,7 @@ def _inline(observed: Observed) -> TrainingLoop | Refusal:
     if mains > 1:  # another main may keep the GPU busy meanwhile
         code = max(code, observed.main_cores / mains)
     code = min(code, 1 - waits)
-    if observed.threads >= _HALF or not (waits or code):
+    if observed.threads >= ADVICE.min_count or not (waits or code):
         return Refusal("no_knob")
     loading = max(waits + code, observed.idle)
     cause = max((*EXTERNAL_WAITS, stall.HOST_CODE), key=observed.waits)
@@ -296,12 +283,14 @@ def _prescription(
     """The prescription of `change` at predicted `rate`, `highest` at most."""
     predicted = min(observed.busy * rate, 1.0)
     bytes_now, job = observed.data_bytes, observed.job_busy
-    low = (1 - PREDICTION_ERROR) * predicted
+    low = (1 - ADVICE.prediction_error) * predicted
     return Prescription(
         current_busy_ratio=observed.busy,
         busy_ratio=predicted,
         busy_low_ratio=min(low, observed.busy) if change.get("at_most") else low,
-        busy_high_ratio=min((1 + PREDICTION_ERROR) * observed.busy * max(rate, highest), 1.0),
+        busy_high_ratio=min(
+            (1 + ADVICE.prediction_error) * observed.busy * max(rate, highest), 1.0
+        ),
         job_gpus=round(observed.job_gpus),
         job_current_busy_ratio=job,
         job_busy_ratio=(
@@ -339,7 +328,7 @@ def _free(observed: Observed) -> float | None:
     left = [] if observed.limit_cores is None else [max(observed.limit_cores - observed.cores, 0.0)]
     left += [] if observed.free_cores is None else [observed.free_cores]
     # Even on a busy machine, the scheduler prefers a job that sleeps.
-    least = 0.25 if observed.worker_cores <= _NEGLIGIBLE_CORES * observed.active else 0.0
+    least = 0.25 if observed.worker_cores <= ADVICE.negligible_cores * observed.active else 0.0
     return max(min(left), least) if left else None
 
 
@@ -395,7 +384,7 @@ def _unqueued_rate(observed: Observed) -> float | Refusal:
     if not observed.main_queue and not observed.worker_queue:
         return Refusal("unseen")
     own = min(observed.main_queue, observed.idle)
-    if observed.workers < _HALF:
+    if observed.workers < ADVICE.min_count:
         return 1 / max(1 - own, observed.busy)
     loop = _loop(observed)
     if isinstance(loop, Refusal):

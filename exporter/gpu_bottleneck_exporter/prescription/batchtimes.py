@@ -15,16 +15,8 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.host.aside import proc_reads
 from gpu_bottleneck_exporter.host.files import FileLimitError, KeptFile
 from gpu_bottleneck_exporter.host.process import Started, calls_in
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 from gpu_bottleneck_exporter.schedule import CADENCE, SMALL_GROUP
-
-_SAMPLES_PER_BATCH = 6
-"""Samples per mean batch time: the time resolution."""
-_MIN_PAUSE_SECONDS = 0.005
-_MIN_BATCHES = 32
-"""Minimum number of batches for a spread."""
-_MOMENT_ORDER = 1.5
-"""Order of the moment behind the spread: the second takes far more batches, the logarithm misses
-rare slow ones."""
 
 
 class Pair(NamedTuple):
@@ -51,18 +43,18 @@ class BatchTimes:
     def pause(self) -> float:
         """Seconds until the next sample."""
         mean = (self._sampled - self._began) / (self.count + 1)
-        return min(max(mean / _SAMPLES_PER_BATCH, _MIN_PAUSE_SECONDS), 0.25)
+        return min(max(mean / ADVICE.samples_per_batch, ADVICE.min_pause_seconds), 0.25)
 
     def add(self, at: float, *, arrived: bool) -> None:
         """Add a sample: whether a part of a batch arrived since the last."""
         # A thread that was short of CPU missed the time of arrival.
-        if at - self._sampled > self.pause * _SAMPLES_PER_BATCH / 2:
+        if at - self._sampled > self.pause * ADVICE.samples_per_batch / 2:
             self._last = None
         elif arrived and not self._arriving:
             if self._last is not None:
                 self.count += 1
                 self._sum += at - self._last
-                self._moment += math.pow(at - self._last, _MOMENT_ORDER)
+                self._moment += math.pow(at - self._last, ADVICE.moment_order)
             self._last = at
         self._sampled, self._arriving = at, arrived
 
@@ -72,17 +64,17 @@ class BatchTimes:
 
         The heavier the tail, the rarer are the batches in it: 128 more per unit of spread.
         """
-        count = _MIN_BATCHES + 128 * (self.spread or 0.0)
+        count = ADVICE.min_batches + 128 * (self.spread or 0.0)
         return self.count >= count or self._sampled - self._began > CADENCE.cache_ttl_ns / 1e9
 
     @property
     def spread(self) -> float | None:
         """Variance of the logarithm of lognormal times; None if unknown."""
         # Shorter batches pass between samples.
-        if self.count < _MIN_BATCHES or self._sum < 4 * _MIN_PAUSE_SECONDS * self.count:
+        if self.count < ADVICE.min_batches or self._sum < 4 * ADVICE.min_pause_seconds * self.count:
             return None
-        ratio = self._moment / self.count / math.pow(self._sum / self.count, _MOMENT_ORDER)
-        return max(2 * math.log(ratio) / (_MOMENT_ORDER * (_MOMENT_ORDER - 1)), 0.0)
+        ratio = self._moment / self.count / math.pow(self._sum / self.count, ADVICE.moment_order)
+        return max(2 * math.log(ratio) / (ADVICE.moment_order * (ADVICE.moment_order - 1)), 0.0)
 
 
 class _Measurement:

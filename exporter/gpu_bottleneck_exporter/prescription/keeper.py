@@ -9,14 +9,11 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription import model
-from gpu_bottleneck_exporter.prescription.advise import MIN_BUSY, Advice, advise, alone, predict
+from gpu_bottleneck_exporter.prescription.advise import Advice, advise, alone, predict
 from gpu_bottleneck_exporter.prescription.model import Outlook, Prescription, Refusal, Score
 from gpu_bottleneck_exporter.prescription.observed import Observed, merged
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 from gpu_bottleneck_exporter.schedule import CADENCE
-
-WINDOW_SECONDS = 60.0
-"""Observed time behind an advice: slow batches fit in, phases of a job show."""
-MIN_WINDOW_SECONDS = 15.0
 
 
 class Setting(NamedTuple):
@@ -82,16 +79,16 @@ class Keeper:
             self._adopt(at, setting)
             part = replace(part, worker_starts=0.0)  # the first start is no churn
         self._pending = None
-        if not self._parts and part.busy < MIN_BUSY:
+        if not self._parts and part.busy < ADVICE.min_busy:
             self._starts_for += part.seconds
-            if setting.job and self._starts_for >= MIN_WINDOW_SECONDS:
+            if setting.job and self._starts_for >= ADVICE.min_window_seconds:
                 self.outlook = self.outlook._replace(advice=Refusal("starting"))
             return
         self._parts.append(part)
-        while sum(p.seconds for p in self._parts) - self._parts[0].seconds >= WINDOW_SECONDS:
+        while sum(p.seconds for p in self._parts) - self._parts[0].seconds >= ADVICE.window_seconds:
             self._parts.popleft()
         self._conclude(
-            at, idle_gpus, together=others_changed_at > self.last_change_at - WINDOW_SECONDS
+            at, idle_gpus, together=others_changed_at > self.last_change_at - ADVICE.window_seconds
         )
 
     def skip(self) -> None:
@@ -128,7 +125,7 @@ class Keeper:
         if self._trial is not None:
             score = self._trial.together if together else self._trial.alone
             self._score = replace(score, busy_ratio=observed.busy) if score else None
-        if observed.seconds >= WINDOW_SECONDS:
+        if observed.seconds >= ADVICE.window_seconds:
             self._trial = None  # later effects are not of that change
         if self._setting.job:
             self._baseline = _Baseline(at, self._setting, observed)
@@ -154,7 +151,7 @@ class Keeper:
 
 
 def _enough(parts: list[Observed]) -> bool:
-    return sum(part.seconds for part in parts) >= MIN_WINDOW_SECONDS
+    return sum(part.seconds for part in parts) >= ADVICE.min_window_seconds
 
 
 def _trial(last: _Baseline, now: Setting) -> _Trial | None:

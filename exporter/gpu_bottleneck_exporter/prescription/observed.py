@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpu_bottleneck_exporter.accounting import stall
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 
 EXTERNAL_WAITS = (stall.STORAGE, stall.MEMORY, stall.NETWORK)
 """Causes outside of the machine's CPUs: additional workers may only wait longer."""
@@ -85,7 +86,7 @@ class Observed:
     @property
     def is_unseen(self) -> bool:
         """Whether the GPU idled for an unknown cause."""
-        return self.idle > _MIN_SHARE and self.waits(stall.UNKNOWN) > self.idle / 2
+        return self.idle > ADVICE.min_wait_share and self.waits(stall.UNKNOWN) > self.idle / 2
 
     @property
     def idle(self) -> float:
@@ -102,7 +103,7 @@ class Observed:
         peer = self.waits(stall.PEER)
         if self.workers < 1:
             return peer
-        if peer < _MIN_SHARE:
+        if peer < ADVICE.min_wait_share:
             return None
         needed = max(self.active / self.workers, 1 - peer - self.waits(*WORKER_WAITS))
         return max(1 - needed, peer)
@@ -118,8 +119,6 @@ class Observed:
         return self.worker_cores + self.main_cores
 
 
-_MIN_SHARE = 0.1
-"""Share of time below which a wait is not evaluated."""
 _LATEST = frozenset({"limit_cores", "spread", "worker_bytes", "free_bytes", "job_gpus"})
 """Fields merged by the last value."""
 _FLAGS_BY_MAJORITY = frozenset({"pinned", "saturated", "main_writes", "main_reads"})

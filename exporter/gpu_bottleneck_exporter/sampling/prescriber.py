@@ -20,11 +20,11 @@ from gpu_bottleneck_exporter.feeders.usage import free_bytes, private_bytes
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.host.process import Started
-from gpu_bottleneck_exporter.prescription.advise import HEALTHY
 from gpu_bottleneck_exporter.prescription.batchtimes import Pair, SpreadMeter
 from gpu_bottleneck_exporter.prescription.keeper import Keeper, Setting
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.prescription.observed import Observed, among
+from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 from gpu_bottleneck_exporter.sampling.discovery import Connections, ranks_beside
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.schedule import CADENCE
@@ -113,7 +113,7 @@ class Prescriber:
         if idle and (bucket := feed.history.seconds(mark.at_ns, now_ns)):
             observed = self._with_feeders(observed, bucket, mark, self._mark, feed, feeding)
         self.last = observed
-        self.idle_mains = mains if observed.busy < HEALTHY else frozenset()
+        self.idle_mains = mains if observed.busy < ADVICE.healthy else frozenset()
         changed_at = max((rank.last_change_at for rank in self._ranks), default=-math.inf)
         setting = _setting(feed, observed)
         self._keeper.add(now_ns / 1e9, observed, setting, self._rivals, changed_at)
@@ -159,7 +159,7 @@ class Prescriber:
             main_network=states.get(Activity.NETWORK, 0) / samples,
             main_writes=(main.written_bytes or 0) > max(main.read_bytes or 0, min_bytes),
             main_reads=main.read_chars > min_bytes,
-            spread=self._spread(feed, now.at_ns) if plain.busy < HEALTHY else None,
+            spread=self._spread(feed, now.at_ns) if plain.busy < ADVICE.healthy else None,
             worker_starts=(now.starts - mark.starts) * 1e9 / elapsed,
             throttled=held.throttled_periods / held.periods if held.periods else 0.0,
             free_cores=self._shared(_free_cores(machines, feeding, cores)),
