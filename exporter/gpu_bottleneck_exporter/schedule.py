@@ -55,6 +55,10 @@ class Cadence:
     """Longest pause between attempts."""
     sparse_factor: int = 2
     """Multiple of the usual interval for less important samples."""
+    reading_intervals: int = 3
+    """Lifetime of a reading in intervals: one may fail and the next be late."""
+    rest_factor: int = 9
+    """Pause after a pass as a multiple of its CPU time: a tenth of a core."""
 
 
 CADENCE = Cadence()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.collectors.device import OTHERS
-from gpu_bottleneck_exporter.sampling import gpureader
 from gpu_bottleneck_exporter.schedule import CADENCE, SMALL_GROUP
 from gpu_bottleneck_exporter.settings import Settings
 
@@ -15,7 +14,7 @@ def table() -> str:
     many = CADENCE.sparse_factor * passes
     slow, rare = CADENCE.slow_ns / 1e9, CADENCE.rare_ns / 1e9
     tick, steady = Settings().interval_seconds, CADENCE.window_ns / 1e9
-    lazy = gpureader._MAX_MISSED_READINGS * gauges + steady / 2
+    lazy = CADENCE.reading_intervals * gauges + steady / 2
     rows = (
         (
             "the GPU: a tick",

@@ -46,8 +46,6 @@ EWMA_WEIGHT = 0.1
 _HELPERS = (Role.WORKER, Role.THREAD, Role.RELATED)
 _ACTIVE = (Activity.RUN, Activity.DISK, Activity.MEMORY, Activity.NETWORK)
 """Activities of helpers that delay a main."""
-_HIDES_A_WORKING_GPU = (Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN)
-"""Sleeps that chance moves from tick to tick."""
 _OWN_WAITS = frozenset(
     {HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK, VIDEO_ENGINE}
 )
@@ -205,7 +203,8 @@ def _subtract_busy(
             carried = carry.get(activity, 0.0) + taken * duration_ns
             carry[activity] = min(carried, max(STALLS.max_carry_ns, duration_ns / 2))
     for activity in carry:
-        for sleep in _HIDES_A_WORKING_GPU:
+        # Chance moves these from tick to tick.
+        for sleep in (Activity.SLEEP, Activity.QUEUE, Activity.UNKNOWN):
             moved = min(left[sleep], carry[activity] / duration_ns)
             left[sleep] -= moved
             left[activity] += moved

@@ -10,7 +10,6 @@ from gpu_bottleneck_exporter.collectors import (
     feeders,
     host,
     prescription,
-    stacks,
     usage,
     workload,
 )
@@ -18,18 +17,16 @@ from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.settings import Settings
 
 ALL: tuple[Collector, ...] = (
-    *(device.INFO, device.PROCESSES, workload.COLLECTOR),
-    *(
-        usage.VIDEO,
-        usage.UTILIZATION,
-        usage.STALL,
-        prescription.COLLECTOR,
-        feeders.COLLECTOR,
-        usage.ACTIVITY,
-    ),
+    *device.HOLDERS,
+    workload.COLLECTOR,
+    *usage.TIME,
+    prescription.COLLECTOR,
+    feeders.COLLECTOR,
+    usage.ACTIVITY,
     *device.OTHERS,
     host.COLLECTOR,
-    stacks.COLLECTOR,
+    # Lines of code that GPUs wait for: in pages and documents, never as labels of a metric.
+    Collector("stacks", (), lambda _: None, lambda _: [], on=False),
 )
 """All collectors, in the order of reading and of exposition.
 

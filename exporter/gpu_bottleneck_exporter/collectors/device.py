@@ -229,14 +229,17 @@ _LINK: Table[readings.Link] = {
     ): lambda link: link.width_max,
 }
 
-INFO = collector("info", _INFO, lambda gpu: (gpu.identity, gpu.system))
-PROCESSES = collector(
-    "processes",
-    _PROCESSES,
-    latest(readings.Processes),
-    lambda one: one.processes(),
-    CADENCE.slow_ns,
+HOLDERS = (
+    collector("info", _INFO, lambda gpu: (gpu.identity, gpu.system)),
+    collector(
+        "processes",
+        _PROCESSES,
+        latest(readings.Processes),
+        lambda one: one.processes(),
+        CADENCE.slow_ns,
+    ),
 )
+"""Collectors of the GPU's identity and processes, which come first."""
 _ON_DEMAND = (
     collector("power", _POWER, latest(readings.Power), lambda one: one.power(), CADENCE.gauge_ns),
     collector(
@@ -247,7 +250,11 @@ _ON_DEMAND = (
         CADENCE.gauge_ns,
     ),
     collector(
-        "clocks", _CLOCKS, latest(readings.Clocks), lambda one: one.clocks(), CADENCE.gauge_ns
+        "clocks",
+        _CLOCKS,
+        latest(readings.Clocks),
+        lambda one: one.clocks(),
+        CADENCE.gauge_ns,
     ),
     collector(
         "throttle",

@@ -22,13 +22,10 @@ def _if_observed(totals: GpuTotals, value: Values) -> Values:
     return None if totals.observed_ns is None else value
 
 
-_RARE = frozenset({REQUESTS, VIDEO_ENGINE})
-"""Values of `waiting_on` without a series before their first second: few GPUs ever have them."""
-
-
 def _stalls(totals: GpuTotals) -> dict[str, float]:
-    stalls = totals.stall_ns or {}
-    return seconds_by({wait: ns for wait, ns in stalls.items() if ns or wait not in _RARE})
+    stalls = (totals.stall_ns or {}).items()
+    # No series before their first second, as few GPUs ever have these.
+    return seconds_by({on: ns for on, ns in stalls if ns or on not in {REQUESTS, VIDEO_ENGINE}})
 
 
 _UTILIZATION: Table[GpuTotals] = {
@@ -144,13 +141,12 @@ _ACTIVITY: Table[GpuTotals] = {
 }
 
 
-UTILIZATION = collector(
-    "utilization", _UTILIZATION, lambda gpu: gpu.totals, lambda one: one.utilization()
+TIME = (
+    collector("video", _VIDEO, lambda gpu: gpu.totals, lambda one: one.video(), CADENCE.probe_ns),
+    collector("utilization", _UTILIZATION, lambda gpu: gpu.totals, lambda one: one.utilization()),
+    collector("stall", _STALL, lambda gpu: gpu.totals),
 )
-VIDEO = collector(
-    "video", _VIDEO, lambda gpu: gpu.totals, lambda one: one.video(), CADENCE.probe_ns
-)
-STALL = collector("stall", _STALL, lambda gpu: gpu.totals)
+"""Collectors of the GPU's time, in the order of reading."""
 ACTIVITY = collector(
     "activity",
     _ACTIVITY,

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import re
 
-OPENMETRICS = "application/openmetrics-text"
-_WEIGHT = re.compile(r";q=([^;]*)")
-_NUMBER = re.compile(r"[01](\.[0-9]*)?")
-
 
 def weights(header: str) -> dict[str, float]:
     """Parse a weighted list (RFC 9110, 12.4.2).
@@ -22,9 +18,9 @@ def weights(header: str) -> dict[str, float]:
     result: dict[str, float] = {}
     for item in "".join(header.lower().split()).split(","):
         name = item.partition(";")[0]
-        match = _WEIGHT.search(item)
+        match = re.search(r";q=([^;]*)", item)
         weight = match[1] if match else "1"
-        number = float(weight) if _NUMBER.fullmatch(weight) else 0.0
+        number = float(weight) if re.fullmatch(r"[01](\.[0-9]*)?", weight) else 0.0
         result[name] = max(number, result.get(name, 0.0))
     return result
 
@@ -35,5 +31,5 @@ def prefers_openmetrics(accept: str) -> bool:
     All others get plain text, also those that accept neither.
     """
     weighed = weights(accept)
-    openmetrics = weighed.get(OPENMETRICS, 0.0)
+    openmetrics = weighed.get("application/openmetrics-text", 0.0)
     return openmetrics > 0 and openmetrics >= weighed.get("text/plain", 0.0)

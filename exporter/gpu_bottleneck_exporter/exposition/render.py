@@ -36,9 +36,6 @@ _ENCODERS: dict[str, Encoder] = {
 }
 _number: Callable[[float], str] = floatToGoString
 _EOF = b"# EOF\n"
-_HEADERS = 2
-"""Lines of a family before its samples: HELP and TYPE."""
-_LABELS_LEFT_OUT_WHEN_EMPTY = frozenset({"gpu_info", "gpu_workload_info"})
 
 
 class Exposition:
@@ -173,7 +170,7 @@ def _text(family: Family, by_gpu: ByGpu, last: _Text | None, encode: Encoder) ->
     labels, values = _flat(by_gpu)
     if last is None or last.labels != labels:
         encoded = encode(_SingleMetric(_metric(family, by_gpu)))
-        replaceable = encoded.removesuffix(_EOF).count(b"\n") == _HEADERS + len(values)
+        replaceable = encoded.removesuffix(_EOF).count(b"\n") == len(values) + 2  # HELP and TYPE
         return _Text(by_gpu, labels if replaceable else None, values, encoded)
     first, second, *lines = last.text.decode().split("\n")
     changed = [
@@ -207,7 +204,7 @@ def _metric(family: Family, by_gpu: ByGpu) -> Metric:
     for of_gpu, shown in by_gpu:
         for labels, value in shown:
             pairs = dict(zip(names, (*of_gpu, *labels), strict=True))
-            if family.name in _LABELS_LEFT_OUT_WHEN_EMPTY:
+            if family.name in {"gpu_info", "gpu_workload_info"}:
                 pairs = {name: text for name, text in pairs.items() if text}
             if isinstance(value, Histogram):
                 _add_histogram(metric, pairs, value)

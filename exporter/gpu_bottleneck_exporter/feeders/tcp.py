@@ -19,7 +19,14 @@ from gpu_bottleneck_exporter.accounting.stall import EWMA_WEIGHT, MAJORITY, MIN_
 from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES, KeptFile
 from gpu_bottleneck_exporter.host.process import parse_schedstat
-from gpu_bottleneck_exporter.host.sockets import Connection, Endpoint, Ends, Sockets, TcpState
+from gpu_bottleneck_exporter.host.sockets import (
+    NO_ENDPOINT,
+    Connection,
+    Endpoint,
+    Ends,
+    Sockets,
+    TcpState,
+)
 from gpu_bottleneck_exporter.schedule import CADENCE
 
 
@@ -246,7 +253,6 @@ class AnswerTimeouts:
         return deliveries.fed
 
 
-_NO_ENDPOINT = Endpoint(b"", 0)
 _OPEN_STATES = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT1, TcpState.FIN_WAIT2})
 
 
@@ -337,7 +343,7 @@ def _is_unanswered(now: Connection) -> bool:
 
 
 def _ends(now: Connection) -> Ends:
-    return now.local, _NO_ENDPOINT if now.listens else now.remote
+    return now.local, NO_ENDPOINT if now.listens else now.remote
 
 
 def _moved_bytes(connections: Collection[Connection]) -> Mapping[int, int]:
@@ -347,11 +353,11 @@ def _moved_bytes(connections: Collection[Connection]) -> Mapping[int, int]:
 def _peer_ends(now: Connection) -> Iterator[Ends]:
     """Ends of the peer's socket; it only listens until the connection is accepted."""
     yield now.remote, now.local
-    yield now.remote, _NO_ENDPOINT
+    yield now.remote, NO_ENDPOINT
     if now.local.address == now.remote.address:
         wildcards = bytes(4), bytes(16)  # 0.0.0.0 and ::
         yield from (
-            (Endpoint(any_address, now.remote.port), _NO_ENDPOINT) for any_address in wildcards
+            (Endpoint(any_address, now.remote.port), NO_ENDPOINT) for any_address in wildcards
         )
 
 
@@ -499,7 +505,7 @@ class TcpTracker:
         self.refused: str | None = None
         """Error of the inspection, None if it succeeded."""
         self.ends: frozenset[Ends] = frozenset()
-        """Local and remote end by connection, `_NO_ENDPOINT` for listening sockets."""
+        """Local and remote end by connection, `NO_ENDPOINT` for listening sockets."""
         self.ports: frozenset[int] = frozenset()
         self.awaits_local_process = False
         """Whether it awaited a response from this machine."""

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
-from gpu_bottleneck_exporter.host.files import FileLimitError, read
+from gpu_bottleneck_exporter.host.files import FileLimitError, T, read
 
 CALL_TIMEOUT_SECONDS = 0.25
 """Timeout of a call; it takes microseconds unless it hangs. Two passes over the feeders are
@@ -32,7 +31,6 @@ _MIN_BUDGET_RATIO = 1 / 8
 """Minimum part of its timeout and maximum debt that a tenant retains while others block callers, by
 debts above this part."""
 _MAX_IDLE_SECONDS = 10.0
-T = TypeVar("T")
 _Reply = tuple[Exception | None, float]
 """Error and blocked seconds of a call."""
 _Call = tuple[Callable[[], object], SimpleQueue[_Reply]]

@@ -16,10 +16,9 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from gpu_bottleneck_exporter.host.aside import proc_reads, socket_queries
-from gpu_bottleneck_exporter.host.files import list_numbers, raise_if_file_limit
+from gpu_bottleneck_exporter.host.files import T, list_numbers, raise_if_file_limit
 
 MAX_DESCRIPTOR_LINKS = 1024
 """Descriptors whose links are read per sample of a process: 4 µs each."""
@@ -27,7 +26,6 @@ _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 """Numbers of the system calls on every architecture."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-T = TypeVar("T")
 SocketQuery = Callable[[int, socket.socket], T | None]
 """Query of a descriptor's number and our duplicate."""
 

@@ -14,25 +14,18 @@ import psutil
 
 from gpu_bottleneck_exporter.host.aside import device_reads
 from gpu_bottleneck_exporter.host.cgroup import stalled_by_resource
-from gpu_bottleneck_exporter.host.files import MAX_LISTED, KeptFiles, list_names, read
+from gpu_bottleneck_exporter.host.files import MAX_LISTED, KeptFiles, T, list_names, read
 from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory, hosts_shared_memory
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 M = TypeVar("M")
 
 MAX_DEVICES = 16
 """Devices with series per kind: disks, network interfaces, RDMA ports."""
-_SIZES_INTERVAL_NS = 5_000_000_000
-"""Interval between reads of sizes and RDMA."""
 VIRTUAL_INTERFACES = ("veth", "cali", "lxc", "cni", "flannel", "docker", "br-", "ifb")
 """Name prefixes of interfaces of containers, or that only forward traffic."""
-_INTERFACE_LINE = re.compile(r"^ *([^:\s]+): *([0-9]+)(?: +[0-9]+){7} +([0-9]+) ", re.MULTILINE)
-"""Name, bytes received and sent in /proc/net/dev."""
-_DISK_LINE = re.compile(r"^ *[0-9]+ +[0-9]+ (\S+)(?: [0-9]+){9} ([0-9]+)", re.MULTILINE)
-"""Name, and ms with I/O in progress, in /proc/diskstats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +72,7 @@ class MachineReader:
         """The machine at monotonic time `now_ns`."""
         psutil.PROCFS_PATH = str(self._proc)  # global in psutil
         if now_ns >= self._sizes_due_ns:
-            self._sizes_due_ns = now_ns + _SIZES_INTERVAL_NS
+            self._sizes_due_ns = now_ns + 5_000_000_000
             self._sizes = self._read_sizes()
         times = _part(psutil.cpu_times, None)
         busy = ("user", "nice", "system", "irq", "softirq", "steal")
@@ -99,7 +92,10 @@ class MachineReader:
 
     def _read_disks(self) -> Mapping[str, float]:
         """I/O time by disk. Without diskstats, psutil would read our own /sys/block."""
-        disks = dict(_DISK_LINE.findall(self._files.text(f"{self._proc}/diskstats")))
+        text = self._files.text(f"{self._proc}/diskstats")
+        # Name, and ms with I/O in progress.
+        line = r"^ *[0-9]+ +[0-9]+ (\S+)(?: [0-9]+){9} ([0-9]+)"
+        disks = dict(re.findall(line, text, re.MULTILINE))
         return {name: int(disks[name]) / 1000 for name in whole_disks(disks)}
 
     def _read_traffic(self) -> dict[str, tuple[int, int]]:
@@ -127,9 +123,10 @@ class MachineReader:
 
 def network_bytes(text: str) -> dict[str, tuple[int, int]]:
     """Bytes received and sent by physical interface in a /proc/PID/net/dev file."""
+    line = r"^ *([^:\s]+): *([0-9]+)(?: +[0-9]+){7} +([0-9]+) "  # name, bytes received and sent
     return {
         name: (int(received), int(sent))
-        for name, received, sent in _INTERFACE_LINE.findall(text)
+        for name, received, sent in re.findall(line, text, re.MULTILINE)
         if not (name == "lo" or name.startswith(VIRTUAL_INTERFACES))
     }
 

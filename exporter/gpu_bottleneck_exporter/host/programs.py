@@ -51,8 +51,6 @@ def is_no_worker(proc: Path, pid: int, mains: Collection[int], compilers: set[in
     )
 
 
-_VALUE_OPTION = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
-"""Python's short options with a value: the rest of the word, or the next."""
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 
 
@@ -112,7 +110,8 @@ def _python_runs(arguments: list[str]) -> str:
             return word
         if word == "--check-hash-based-pycs":
             next(words, "")
-        if option := _VALUE_OPTION.fullmatch(word):
+        # Short options with a value: the rest of the word, or the next.
+        if option := re.fullmatch(r"-[^-cmWX]*([cmWX])(.*)", word, re.DOTALL):
             value = option[2] or next(words, "")
             if option[1] in "cm":
                 return value if option[1] == "m" else ""

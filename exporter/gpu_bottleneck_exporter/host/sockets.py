@@ -66,7 +66,7 @@ class Endpoint(NamedTuple):
         return f"{text}:{self.port}"
 
 
-_UNKNOWN = Endpoint(b"", 0)
+NO_ENDPOINT = Endpoint(b"", 0)
 Ends = tuple[Endpoint, Endpoint]
 """Local and remote end."""
 
@@ -293,14 +293,14 @@ def _unix_peer(_number: int, duplicate: socket.socket) -> int:
 def ends_of(_number: int, duplicate: socket.socket) -> Ends:
     """Both ends of a TCP or UDP socket."""
     if duplicate.family not in _ADDRESS_LAYOUTS:
-        return _UNKNOWN, _UNKNOWN
+        return NO_ENDPOINT, NO_ENDPOINT
     address, port, *_ = duplicate.getsockname()
     local = _endpoint(socket.inet_pton(duplicate.family, address.partition("%")[0]), port)
     size, position = _ADDRESS_LAYOUTS[duplicate.family]
     try:  # SO_PEERNAME, as getpeername fails while the connection is being established
         raw = duplicate.getsockopt(socket.SOL_SOCKET, 28, size)
     except OSError:
-        return local, _UNKNOWN
+        return local, NO_ENDPOINT
     return local, _endpoint(raw[position], int.from_bytes(raw[2:4], "big"))
 
 

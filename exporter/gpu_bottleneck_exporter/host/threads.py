@@ -31,8 +31,6 @@ _SINGLE_THREADED_LINKS = 3
 """Link count of a single-threaded process's task folder."""
 MAX_PENDING_USAGE = 8 * MAX_WATCHED_THREADS
 """Usage records of eight scans, about 7 s."""
-_POLLERS = ("iou-sqp-",)
-"""Kernel threads that poll a process's rings (SQPOLL, Linux 5.12)."""
 
 
 class ThreadUsage(NamedTuple):
@@ -49,8 +47,12 @@ class ThreadUsage(NamedTuple):
 
     @property
     def polls(self) -> bool:
-        """Whether it is a kernel thread that polls rings."""
-        return self.name.startswith(_POLLERS)
+        """Whether it is a kernel thread that polls rings (SQPOLL, Linux 5.12)."""
+        return _polls(self.name)
+
+
+def _polls(name: str) -> bool:
+    return name.startswith("iou-sqp-")
 
 
 class Thread:
@@ -112,7 +114,7 @@ class Thread:
             return self.wait
         self.name, letter = state
         self.wait, self.descriptors, self.moves = wait_of(letter, None), (), True
-        if self.name.startswith(_POLLERS) and self.wait is not Wait.GONE:
+        if _polls(self.name) and self.wait is not Wait.GONE:
             self.wait = Wait.OTHER  # spins while idle
         if self.wait in (Wait.UNKNOWN, Wait.DISK):  # the state letter is not enough
             self.wait = wait_of(letter, self._channel.read(), self._call.read)

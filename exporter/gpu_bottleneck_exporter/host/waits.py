@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS, none_if_malformed
@@ -147,25 +148,43 @@ _BY_LETTER = {
 }
 
 
-_ONE_DESCRIPTOR_CALLS, _POLL_CALLS, _SELECT_CALLS = {
-    "x86_64": ({0, 19, 45, 47, 299, 43, 288, 42, 1, 44, 46}, {7, 271}, {23, 270}),
-    "aarch64": ({63, 65, 207, 212, 243, 202, 242, 203, 64, 206, 211}, {73}, {72}),
-}.get(platform.machine(), (set[int](), set[int](), set[int]()))
-"""System calls by architecture.
+class _SystemCalls(NamedTuple):
+    """Numbers of system calls on one architecture."""
 
-On the descriptor in their first argument: read, readv, recvfrom, recvmsg, recvmmsg, accept,
-accept4, connect, write, sendto, sendmsg; on an array of struct pollfd: poll, ppoll; on bit sets:
-select, pselect6.
-"""
-_IO_URING_ENTER = 426
-"""The same on every architecture."""
-_WAIT4, _WAITID = {"x86_64": (61, 247), "aarch64": (260, 95)}.get(platform.machine(), (None, None))
-_MEMORY_MAP_CALLS = {
-    "x86_64": {9, 10, 11, 12, 25, 27, 28, 56, 57, 58, 149, 150, 151, 329, 435},
-    "aarch64": {214, 215, 216, 220, 222, 226, 228, 229, 230, 232, 233, 288, 435},
-}.get(platform.machine(), set[int]())
-"""Calls that lock the memory map: mmap, mprotect, munmap, brk, mremap, mincore, madvise, mlock
-family, and fork, which copies it."""
+    on_descriptor: frozenset[int] = frozenset()
+    """Calls on the descriptor in their first argument: read, readv, recvfrom, recvmsg, recvmmsg,
+    accept, accept4, connect, write, sendto, sendmsg."""
+    poll: frozenset[int] = frozenset()
+    """Calls on an array of struct pollfd: poll, ppoll."""
+    select: frozenset[int] = frozenset()
+    """Calls on bit sets: select, pselect6."""
+    wait4: int | None = None
+    waitid: int | None = None
+    memory_map: frozenset[int] = frozenset()
+    """Calls that lock the memory map: mmap, mprotect, munmap, brk, mremap, mincore, madvise, mlock
+    family, and fork, which copies it."""
+    io_uring_enter: int = 426
+    """The same on every architecture."""
+
+
+_CALLS = {
+    "x86_64": _SystemCalls(
+        on_descriptor=frozenset({0, 19, 45, 47, 299, 43, 288, 42, 1, 44, 46}),
+        poll=frozenset({7, 271}),
+        select=frozenset({23, 270}),
+        wait4=61,
+        waitid=247,
+        memory_map=frozenset({9, 10, 11, 12, 25, 27, 28, 56, 57, 58, 149, 150, 151, 329, 435}),
+    ),
+    "aarch64": _SystemCalls(
+        on_descriptor=frozenset({63, 65, 207, 212, 243, 202, 242, 203, 64, 206, 211}),
+        poll=frozenset({73}),
+        select=frozenset({72}),
+        wait4=260,
+        waitid=95,
+        memory_map=frozenset({214, 215, 216, 220, 222, 226, 228, 229, 230, 232, 233, 288, 435}),
+    ),
+}.get(platform.machine(), _SystemCalls())
 _libc = ctypes.CDLL(None, use_errno=True)
 _iovec = ctypes.c_size_t * 2
 """Address and size."""
@@ -203,9 +222,9 @@ def _uninterruptible(channel: bytes, call: Callable[[], bytes | None]) -> Wait |
     # Some kernels name the lock in place of its user: of a memory map, or of a file.
     if name.startswith(("rwsem_", "call_rwsem_")):
         # -1: a page fault, which may wait for the memory map, or for a file.
-        return Wait.PROGRAM if _number(call()) in {*_MEMORY_MAP_CALLS, -1} else None
+        return Wait.PROGRAM if _number(call()) in {*_CALLS.memory_map, -1} else None
     if name == "0":  # hidden, or still on the run queue of a crowded CPU (since Linux 6.12)
-        return Wait.PROGRAM if _number(call()) in _MEMORY_MAP_CALLS else None
+        return Wait.PROGRAM if _number(call()) in _CALLS.memory_map else None
     waits = (wait for wait, names in _UNINTERRUPTIBLE if name.startswith(names))
     # The freezer of cgroup v1 leaves tasks in their channels since Linux 6.1, in state D.
     return next(waits, None) or _in_channel(channel)
@@ -229,24 +248,24 @@ def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     """
     # Fails for `running`, and for `-1 SP PC` outside of a call.
     number, first, second, third, fourth = (int(word, 0) for word in (call or b"").split()[:5])
-    if number == _IO_URING_ENTER:
+    if number == _CALLS.io_uring_enter:
         # With IORING_ENTER_REGISTERED_RING (Linux 5.18) `first` is not a descriptor.
         return None if fourth & 16 else (first,)
-    if number in _ONE_DESCRIPTOR_CALLS:
+    if number in _CALLS.on_descriptor:
         return (first,)
-    if number in _POLL_CALLS:
+    if number in _CALLS.poll:
         return _polled(pid, first, second)
-    return _selected(pid, first, (second, third)) if number in _SELECT_CALLS else None
+    return _selected(pid, first, (second, third)) if number in _CALLS.select else None
 
 
 @none_if_malformed
 def awaited_child(call: bytes | None) -> int:
     """Pid of the awaited child; 0: any, or unknown."""
     number, first, second = (int(word, 0) for word in (call or b"").split()[:3])
-    if number == _WAITID:
+    if number == _CALLS.waitid:
         return second if first == os.P_PID else 0
     # Below PID_MAX_LIMIT; a process group is negative.
-    return first if number == _WAIT4 and first < 2**22 else 0
+    return first if number == _CALLS.wait4 and first < 2**22 else 0
 
 
 def _polled(pid: int, address: int, count: int) -> tuple[int, ...] | None:

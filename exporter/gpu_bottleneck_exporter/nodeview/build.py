@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TypeVar
 
 from gpu_bottleneck_exporter import __version__, remedies
 from gpu_bottleneck_exporter.accounting.stall import NETWORK
+from gpu_bottleneck_exporter.accounting.tick import R
 from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_REPORTED
@@ -38,7 +38,6 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.signals import health, signals, substitutes
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 _throttle = LogThrottle(log)
 RECORD_INTERVAL_SECONDS = 5.0
@@ -240,7 +239,7 @@ def _caused(shown: model.GpuStatus, cause: str, outlook: Outlook) -> model.GpuSt
     )
 
 
-def _reading(gpu: GpuSnapshot, kind: type[T]) -> T:
+def _reading(gpu: GpuSnapshot, kind: type[R]) -> R:
 
     return gpu.reading(kind) or kind()
 

@@ -21,6 +21,8 @@ class AdviceThresholds:
     """Minimum share of idle time of a dominant cause (`gpu:threshold:evidence`)."""
     min_wait_share: float = 0.1
     """Judged: share of time below which a wait is not evaluated."""
+    saturated_share: float = 0.9
+    """Judged: busy share of a disk or interface above which requests only queue."""
     target_throughput: float = 0.95
     """Judged: share of the throughput with unlimited workers; the rest takes many of them."""
     min_count: float = 0.5

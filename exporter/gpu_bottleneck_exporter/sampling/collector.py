@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
 
+from gpu_bottleneck_exporter.accounting.bucket import K
+from gpu_bottleneck_exporter.accounting.tick import R
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import Reading
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
@@ -45,7 +47,6 @@ class Histogram:
 Series = tuple[tuple[str, ...], float | Histogram]
 """Label values in order, and the value."""
 
-K = TypeVar("K")
 S = TypeVar("S")
 _By = Mapping[K, float | None]
 Values = float | Histogram | _By[str] | _By[tuple[str, str]] | _By[tuple[str, ...]] | None
@@ -86,7 +87,7 @@ def collector(
     return Collector(name, tuple(table), source, partial(series, table), read, every_ns)
 
 
-def latest(kind: type[S]) -> Callable[[GpuSnapshot], S | None]:
+def latest(kind: type[R]) -> Callable[[GpuSnapshot], R | None]:
     """The source of readings of type `kind`."""
     return lambda gpu: gpu.reading(kind)
 

@@ -48,8 +48,6 @@ log = logging.getLogger(__name__)
 
 ERROR_EVENT_MESSAGES = "error events cannot be counted", "error events are reported again"
 """Log messages for a failure and for its end."""
-_MAX_MISSED_READINGS = 3
-"""Lifetime of a reading in intervals: one may fail and the next be late."""
 
 
 class Outcome(NamedTuple):
@@ -379,14 +377,14 @@ class GpuReader:
         last_success = time.time() if error is None else before and before.last_success
         opened.outcomes[name] = Outcome(seconds, last_success, error)
         if collector.on_demand and error is None:
-            wait_ns = min(self._before_request_ns(began), _MAX_MISSED_READINGS * every_ns)
+            wait_ns = min(self._before_request_ns(began), CADENCE.reading_intervals * every_ns)
             opened.due_ns[name] += max(wait_ns - every_ns, 0)
 
     def _read(self, collector: Collector, opened: OpenDevice) -> str | None:
         """Read; returns the error. Raises Unsupported and errors of the whole GPU."""
         assert collector.read is not None  # noqa: S101 - `__init__` selects those
         every_ns = collector.every_ns
-        fresh_ns = self._interval_ns + max(self._deadline_ns, _MAX_MISSED_READINGS * every_ns)
+        fresh_ns = self._interval_ns + max(self._deadline_ns, CADENCE.reading_intervals * every_ns)
         try:
             reading = collector.read(opened.device)
             if reading is None:  # a mean needs a second reading

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic
 
+from gpu_bottleneck_exporter.accounting.bucket import N
 from gpu_bottleneck_exporter.accounting.stall import FILE_SYSTEMS, REQUESTS, WAITING_ON
-from gpu_bottleneck_exporter.accounting.tick import Tick
+from gpu_bottleneck_exporter.accounting.tick import R, Tick
 from gpu_bottleneck_exporter.accounting.windows import (
     WINDOW_BUCKETS,
     Integrator,
@@ -29,8 +30,6 @@ from gpu_bottleneck_exporter.driver.readings import (
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.workload.join import UNASSIGNED, Assigned
 
-R = TypeVar("R")
-N = TypeVar("N", int, float)
 MIN_WORK_NS = 10_000_000_000
 """Minimum work of a productive start in ns: busy time, or a server's time without requests.
 

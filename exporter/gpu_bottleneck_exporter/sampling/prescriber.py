@@ -29,9 +29,6 @@ from gpu_bottleneck_exporter.sampling.discovery import Connections, ranks_beside
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
 from gpu_bottleneck_exporter.schedule import CADENCE
 
-_SATURATED_SHARE = 0.9
-"""Busy share of a disk or interface above which requests only queue."""
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -326,8 +323,9 @@ def _free_cores(machines: Machines | None, feeding: Feeding | None, used: float)
 
 def _saturated(machines: Machines, sysfs: Path) -> bool:
     disks, received = machines.rates("disk_io_seconds"), machines.rates("network_receive_bytes")
-    return any(share > _SATURATED_SHARE for share in disks.values()) or any(
-        rate > _SATURATED_SHARE * _speed(sysfs, name) for name, rate in received.items() if rate
+    most = ADVICE.saturated_share
+    return any(share > most for share in disks.values()) or any(
+        rate > most * _speed(sysfs, name) for name, rate in received.items() if rate
     )
 
 

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_REST_RATIO = 9
-"""Pause after a pass as a multiple of its CPU time: a tenth of a core."""
 _MAX_PASS_BLOCKED_SECONDS = 0.1
 """Blocked time of sampling one GPU's feeders, after which they pause as for CPU time."""
 
@@ -305,7 +303,7 @@ class HostSampler:
             self._stale |= self._pass(now, jitter, publishes=publishes)
             if publishes:
                 self._publish()
-        rest = _REST_RATIO * (_cpu_seconds() - began)
+        rest = CADENCE.rest_factor * (_cpu_seconds() - began)
         interval_ns = CADENCE.rare_ns if self._shortest_pause() > self._step else CADENCE.slow_ns
         self._stale |= self._discovering.is_due(time.monotonic(), interval_ns / 1e9)
         if self._changed or (self._stale and time.monotonic() >= self._discover_from):
@@ -313,7 +311,7 @@ class HostSampler:
             with self._isolated("looking for feeders"):
                 self._discover()
             used = _cpu_seconds() - began
-            self._discover_from = time.monotonic() + 2 * _REST_RATIO * used
+            self._discover_from = time.monotonic() + 2 * CADENCE.rest_factor * used
         self._next_pass = max(now + jitter * self._shortest_pause(), time.monotonic() + rest)
         return max(self._next_pass - time.monotonic(), 0.0)
 
@@ -397,7 +395,7 @@ class HostSampler:
         if seconds > _MAX_PASS_BLOCKED_SECONDS and (gpu := self._gpus.get(uuid)):
             now = time.monotonic()
             groups = 1 + sum(other.rests_until > now for other in list(self._gpus.values()))
-            gpu.rests_until = now + _REST_RATIO * groups * seconds
+            gpu.rests_until = now + CADENCE.rest_factor * groups * seconds
 
     def _is_count_due(self, feed: FeederGroup, now_ns: int, *, publishes: bool) -> bool:
         """Whether counters are due, at intervals of at least half a second."""
