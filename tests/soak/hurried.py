@@ -13,7 +13,7 @@ import itertools
 import pkgutil
 import re
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.driver.protocol import Device
 from gpu_bottleneck_exporter.driver.readings import Reading
 from gpu_bottleneck_exporter.sampling.collector import Collector
-from gpu_bottleneck_exporter.schedule import CADENCE, Cadence
 from gpu_bottleneck_exporter.web.listen import bind
 from gpu_bottleneck_exporter.web.reload import WebConfigFile
 from support.daemon import HOST
@@ -36,8 +35,7 @@ KEPT_JOBS = 100
 _PARTS = re.compile(
     r"gpu_bottleneck_exporter\.(feeders|accounting\.bucket|host|workload|nodeview|logthrottle|schedule|web\.reload|sampling\.(discovery|gpureader|hostreader|linewatch|peers|watching|worker))\b.*"
 )
-_TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|CADENCE")
-_INTERVALS = [one.name for one in fields(CADENCE) if one.name.endswith(("_ns", "_seconds"))]
+_TIMES = re.compile(r"_?[A-Z_]+_(SECONDS|NS)|CADENCE|JUDGED|STALLS")
 _NO_WAITS = frozenset({"TICK_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
 
 
@@ -52,9 +50,9 @@ def hurry(by: float) -> None:
 
 
 def _divided(value: Any, by: float) -> object:  # noqa: ANN401 - a number, or several
-    if isinstance(value, Cadence):
-        intervals: dict[str, Any] = {name: getattr(value, name) for name in _INTERVALS}
-        return replace(value, **{name: type(now)(now / by) for name, now in intervals.items()})
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [one.name for one in fields(value) if one.name.endswith(("_ns", "_seconds"))]
+        return replace(value, **{name: _divided(getattr(value, name), by) for name in names})
     if isinstance(value, dict):
         return {key: _divided(one, by) for key, one in value.items()}
     if isinstance(value, tuple):

@@ -40,6 +40,8 @@ from gpu_bottleneck_exporter.host.sockets import Endpoint, ends_of, unix_peers
 _MAX_SEARCH_SECONDS = 2.0
 """Duration of a search: a process may use up its tenant's time."""
 _EPOLL_TARGETS = re.compile(r"^tfd:\s*([0-9]+)\s", re.MULTILINE)
+_ADDRESS_INTERVAL_NS = 60_000_000_000
+"""Interval between reads of addresses, by when a new pod has its own."""
 _CONNECTED = re.compile(r"^ *[0-9]+: (\S+) (\S+) (?:\S+ +){6}([1-9][0-9]*) ", re.MULTILINE)
 """Ends and inode in net/tcp; an ended connection has inode 0."""
 _SOCK_DIAG_BY_FAMILY = 20
@@ -205,7 +207,7 @@ class TcpNetworks:
         """Drop the connections, and each minute the addresses."""
         self._connected.clear()
         if now_ns >= self._due_ns:
-            self._due_ns = now_ns + 60_000_000_000  # a new pod has its address by then
+            self._due_ns = now_ns + _ADDRESS_INTERVAL_NS
             self._addresses = _addresses(self._proc)
 
     def peer_inode(self, pid: int, local: Endpoint, remote: Endpoint) -> int:

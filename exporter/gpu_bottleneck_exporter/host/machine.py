@@ -24,6 +24,8 @@ M = TypeVar("M")
 
 MAX_DEVICES = 16
 """Devices with series per kind: disks, network interfaces, RDMA ports."""
+_SIZES_INTERVAL_NS = 5_000_000_000
+"""Interval between reads of sizes and RDMA."""
 VIRTUAL_INTERFACES = ("veth", "cali", "lxc", "cni", "flannel", "docker", "br-", "ifb")
 """Name prefixes of interfaces of containers, or that only forward traffic."""
 
@@ -72,7 +74,7 @@ class MachineReader:
         """The machine at monotonic time `now_ns`."""
         psutil.PROCFS_PATH = str(self._proc)  # global in psutil
         if now_ns >= self._sizes_due_ns:
-            self._sizes_due_ns = now_ns + 5_000_000_000
+            self._sizes_due_ns = now_ns + _SIZES_INTERVAL_NS
             self._sizes = self._read_sizes()
         times = _part(psutil.cpu_times, None)
         busy = ("user", "nice", "system", "irq", "softirq", "steal")

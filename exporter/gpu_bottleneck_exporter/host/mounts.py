@@ -37,6 +37,8 @@ _MOUNT_LINE = re.compile(
     re.MULTILINE,
 )
 """A line of mountinfo (proc_pid_mountinfo(5)); `-` ends optional fields."""
+_TTL_NS = 10_000_000_000
+"""Lifetime of cached mounts, which seldom change."""
 EPOLL = "anon_inode:[eventpoll]"
 """Link of an epoll instance."""
 
@@ -176,7 +178,7 @@ class Places:
 
     def _renew(self, now_ns: int) -> None:
         if now_ns >= self._due_ns or len(self._types) >= MAX_CACHE_ENTRIES:
-            self._due_ns = now_ns + 10_000_000_000  # mounts seldom change
+            self._due_ns = now_ns + _TTL_NS
             self._types.clear()
 
     def _wait_of(self, pid: int, tid: int) -> tuple[str | None, str] | None:
