@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TypeVar
 
-J = TypeVar("J")
+from gpu_bottleneck_exporter.generics import T
+
 Document = Mapping[str, object]
 """A mapping of text, numbers, booleans, None (unknown), and lists and mappings of these."""
 
@@ -30,7 +30,7 @@ def parsed(text: bytes) -> dict[str, object]:
         raise ValueError(f"{error}") from error
 
 
-def checked(kind: type[J], value: object) -> J:
+def checked(kind: type[T], value: object) -> T:
     """`value`, if its type is `kind` and no subclass. Raises ValueError otherwise."""
     if not isinstance(value, kind) or type(value) is not kind:
         raise ValueError(f"{type(value).__name__} in place of {kind.__name__}")

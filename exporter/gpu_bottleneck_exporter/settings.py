@@ -6,9 +6,9 @@ import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from gpu_bottleneck_exporter.errors import SettingsError
+from gpu_bottleneck_exporter.generics import T
 from gpu_bottleneck_exporter.remedies import SIGNAL_REMEDIES
 
 RUNBOOK_BASE = (
@@ -26,7 +26,6 @@ CDI = Path("/var/run/cdi")
 JOB_MAPPING_DIR = Path("/run/gpustat")
 MAX_JOBS = 100_000
 _MAX_CLAIMED_VARIABLES = 16
-T = TypeVar("T")
 
 
 def option(default: T, flag: str, text: str) -> T:

@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.commands.watch import sampled
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.about import NO_GPU as NO_GPU_REMEDY
-from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, OF_DOWN, OF_ERRORS
+from gpu_bottleneck_exporter.driver.nvml.remedies import NVIDIA, OF_ERRORS
 from gpu_bottleneck_exporter.driver.readings import UnitActivity
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.sampling.signals import _HOST_SIGNALS
@@ -145,7 +145,7 @@ def test_a_driver_without_gpus_is_not_to_be_installed_either(on: On) -> None:
     [
         (pynvml.NVML_ERROR_NO_PERMISSION, OF_ERRORS["no_permission"]),
         (pynvml.NVML_ERROR_RESET_REQUIRED, OF_ERRORS["reset_required"]),
-        (pynvml.NVML_ERROR_GPU_IS_LOST, OF_DOWN),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, NVIDIA.down),
     ],
 )
 def test_a_gpu_that_is_down_gets_the_remedy_of_its_error_and_hides_no_other_gap(

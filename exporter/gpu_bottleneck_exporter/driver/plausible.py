@@ -37,7 +37,7 @@ _RATIO_RANGE = Range(0, 1, slack=0.05)
 """NaN, which DCGM drops; means between two GPM samples overshoot slightly."""
 _BYTE_RANGE = Range(0, 1e15)
 """NaN of links; the maximum is that of a job's document."""
-_NUMBER = (int, float)
+_NUMBERS = (int, float)
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT_RANGE, "memory_percent": _PERCENT_RANGE},
     readings.Video: {"percents": _PERCENT_RANGE},
@@ -93,12 +93,12 @@ def _ranges(kind: type[readings.Reading]) -> tuple[tuple[str, Range], ...]:
 
 def _fits(value: object, possible: Range) -> bool:
     """Whether a part is within the range: cheaper than `_fitted`."""
-    if isinstance(value, _NUMBER):
+    if isinstance(value, _NUMBERS):
         return possible.low <= value <= possible.high
     if value is None or not isinstance(value, Mapping):
         return True
     low, high = possible.low, possible.high
-    return not any(isinstance(v, _NUMBER) and not low <= v <= high for v in value.values())
+    return not any(isinstance(v, _NUMBERS) and not low <= v <= high for v in value.values())
 
 
 def _rings(reading: readings.Reading) -> Iterable[readings.Ring]:
@@ -112,7 +112,7 @@ def _fitted(name: str, part: object, possible: Range, drop: Drop) -> object:
     if isinstance(part, Mapping):
         fitted = {key: _fitted(f"{name} {key}", item, possible, drop) for key, item in part.items()}
         return {key: item for key, item in fitted.items() if item is not None}
-    if not isinstance(part, _NUMBER):
+    if not isinstance(part, _NUMBERS):
         return part
     if (value := possible.fit(part)) is None:
         drop(name, part)

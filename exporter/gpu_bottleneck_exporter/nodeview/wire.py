@@ -9,15 +9,15 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import islice
 from types import MappingProxyType
-from typing import Annotated, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Union, get_args, get_origin, get_type_hints
 
 from gpu_bottleneck_exporter.errors import printable
+from gpu_bottleneck_exporter.generics import T
 from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.prescription.model import REFUSALS, Prescription, Refusal, Score
 
-M = TypeVar("M")
 NODE_PATH = "/api/v1/node"
 JOBS_PATH = "/api/v1/jobs"
 STACKS_PATH = "/api/v1/stacks"
@@ -78,7 +78,7 @@ def node_in(text: bytes) -> Node:
     return read(Node, parsed(text))
 
 
-def read(model: type[M], value: object) -> M:
+def read(model: type[T], value: object) -> T:
     """Decode JSON into a dataclass of a model, with printable strings; skips unknown fields.
 
     Raises ValueError for a malformed document, or a value of another type or out of range.
@@ -106,7 +106,7 @@ def _read(kind: type[object], value: object) -> object:
     return _number(kind, value) if issubclass(kind, int | float) else _object(kind, value)
 
 
-def _object(model: Callable[..., M], value: object) -> M:
+def _object(model: Callable[..., T], value: object) -> T:
     members = checked(dict, value)
     hints = _hints(model).items()
     return model(**{name: _read(hint, members[name]) for name, hint in hints if name in members})

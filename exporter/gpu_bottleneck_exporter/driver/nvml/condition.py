@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
-from gpu_bottleneck_exporter.driver.nvml.remedies import OF_FABRIC, RECOVERY, RECOVERY_UNKNOWN
+from gpu_bottleneck_exporter.driver.nvml.remedies import RECOVERY
 from gpu_bottleneck_exporter.driver.readings import Condition
 
-_RECOVERY_ACTION = 230
-"""Field id without a name in older bindings."""
 _ACTIONS = (
     *("none", "gpu_reset", "node_reboot", "drain_p2p"),
     *("drain_and_reset", "recover_imex_domain", "bus_reset", "system_reboot"),
 )
 """Values of nvmlDeviceGpuRecoveryAction_t."""
-_FABRIC = ((struct.Struct("=I16xIIB3xIB3x"), 0x3000028), (struct.Struct("=I16xIIB3xI"), 0x2000024))
-"""nvmlGpuFabricInfo_v3_t and _v2_t, with versions, newest first."""
 _STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
 """NVML_GPU_FABRIC_STATE_*; 0: no fabric."""
-_COMPLETED = 3
-_REPAIR = struct.Struct("=III"), 0x100000C
-"""nvmlRepairStatus_v1_t: version, pending repairs of memory channels and of TPCs."""
-_UNREPAIRABLE = struct.Struct("=I4x")
-"""nvmlUnrepairableMemoryStatus_v1_t: one member, no version as in the binding; with room."""
-_ERRORS = {
+_LINK_ERRORS = {
     "replay": pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
     "recovery": pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
 }
-_MAX_LINKS = 36
+MAX_LINKS = 36
 """NVML_NVLINK_MAX_LINKS of the newest binding."""
 
 
 def read(queries: Queries) -> Condition:
     """The condition of the queried GPU. Raises Unsupported if nothing is known."""
     queries.begin()
-    action = queries.field(_RECOVERY_ACTION)
+    action = queries.field(230)  # without a name in older bindings
     fabric = _fabric_state(queries)
     active, errors = _nvlinks(queries)
-    repair = queries.structure("nvmlDeviceGetRepairStatus", *_REPAIR)
-    memory = queries.structure("nvmlDeviceGetUnrepairableMemoryFlag_v1", _UNREPAIRABLE)
+    # nvmlRepairStatus_v1_t: version, pending repairs of memory channels and of TPCs.
+    repair = queries.structure("nvmlDeviceGetRepairStatus", "=III", 0x100000C)
+    # nvmlUnrepairableMemoryStatus_v1_t: one member, no version as in the binding; with room.
+    memory = queries.structure("nvmlDeviceGetUnrepairableMemoryFlag_v1", "=I4x")
     queries.require(action, fabric, active, repair or None, memory or None)
     condition = Condition(
         recovery_action=None if action is None else _name(int(action)),
@@ -59,9 +51,11 @@ def read(queries: Queries) -> Condition:
 def _problems(condition: Condition) -> Iterator[tuple[str, str]]:
     action, fabric = condition.recovery_action, condition.fabric_state
     if action is not None and action != _ACTIONS[0]:
-        yield f"the driver asks for {action}", RECOVERY.get(action, RECOVERY_UNKNOWN)
-    if fabric is not None and fabric != _STATES[_COMPLETED]:
-        yield f"NVLink fabric {fabric.replace('_', ' ')}: CUDA cannot start", OF_FABRIC
+        unknown = "look for this action in the notes of the driver's release"
+        yield f"the driver asks for {action}", RECOVERY.get(action, unknown)
+    if fabric is not None and fabric != _STATES[pynvml.NVML_GPU_FABRIC_STATE_COMPLETED]:
+        remedy = "check nvidia-fabricmanager (nvidia-imex on GB200), its log and its version"
+        yield f"NVLink fabric {fabric.replace('_', ' ')}: CUDA cannot start", remedy
     if condition.memory_unrepairable:
         yield "memory that cannot be repaired", "replace the GPU"
     if condition.repair_pending:
@@ -73,10 +67,13 @@ def _name(action: int) -> str:
 
 
 def _fabric_state(queries: Queries) -> str | None:
-    for layout, version in _FABRIC:
+    # nvmlGpuFabricInfo_v3_t and _v2_t, with versions, newest first.
+    for layout, version in (("=I16xIIB3xIB3x", 0x3000028), ("=I16xIIB3xI", 0x2000024)):
         if info := queries.structure("nvmlDeviceGetGpuFabricInfoV", layout, version):
             _, status, _, state, *_ = info
-            failed = state == _COMPLETED and status != pynvml.NVML_SUCCESS
+            failed = (
+                state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and status != pynvml.NVML_SUCCESS
+            )
             return "failed" if failed else _STATES.get(state)
     return None
 
@@ -84,14 +81,14 @@ def _fabric_state(queries: Queries) -> str | None:
 def _nvlinks(queries: Queries) -> tuple[int | None, dict[str, int]]:
     """Active links, and errors by kind over all links."""
     # Calls for links beyond the count fail on some boards.
-    count = min(int(queries.field(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT) or 0), _MAX_LINKS)
+    count = min(int(queries.field(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT) or 0), MAX_LINKS)
     states = [queries.ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(count)]
     if not any(state is not None for state in states):
         return None, {}
-    answers = [queries.fields(*_ERRORS.values(), scope=link) for link in range(count)]
+    answers = [queries.fields(*_LINK_ERRORS.values(), scope=link) for link in range(count)]
     errors = {
         kind: sum(int(answer[number]) for answer in answers)
-        for kind, number in _ERRORS.items()
+        for kind, number in _LINK_ERRORS.items()
         if all(number in answer for answer in answers)
     }
     return sum(bool(state) for state in states), errors

@@ -20,7 +20,7 @@ _ENGINES = {
     "ofa": (pynvml.NVML_OFA_UTILIZATION_SAMPLES, pynvml.nvmlDeviceGetOfaUtilization),
 }
 """Ring and single reading of each video engine."""
-_CLOCKS = {
+_CLOCK_KINDS = {
     "graphics": pynvml.NVML_CLOCK_GRAPHICS,
     "sm": pynvml.NVML_CLOCK_SM,
     "memory": pynvml.NVML_CLOCK_MEM,
@@ -32,23 +32,13 @@ _LIMITS = {
     "max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
     "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
 }
-_POWER = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
-"""Fields with the GPU's power, the preferred one first."""
 _MODULE = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT)
-_MODULE_SCOPE = pynvml.NVML_POWER_SCOPE_MODULE
-"""Scope of a superchip's GPU and CPU (GH200, GB200)."""
+"""Power fields of a superchip's GPU and CPU (GH200, GB200)."""
 _ECC = {
     "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
     "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
 }
-_HOTTEST = 1
-"""NVML_TEMPERATURE_GPU_MAX, the hottest part of the die (driver 615)."""
-_TEMPERATURE = (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature)
-_EVENT_REASONS = (
-    pynvml.nvmlDeviceGetCurrentClocksEventReasons,
-    pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,
-)
-_LINK = (
+_LINK_CALLS = (
     pynvml.nvmlDeviceGetPcieReplayCounter,
     pynvml.nvmlDeviceGetCurrPcieLinkGeneration,
     pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
@@ -56,7 +46,6 @@ _LINK = (
     pynvml.nvmlDeviceGetMaxPcieLinkWidth,
 )
 """Calls in the order of `Link`; nvmlDeviceGetPcieThroughput would block for 20 ms."""
-_MHZ = 1_000_000
 
 
 class NvmlDevice(NvmlInstance):
@@ -116,7 +105,9 @@ class NvmlDevice(NvmlInstance):
     def power(self) -> readings.Power:
         """Watts, mean of the last second, with limits; joules since the driver was loaded."""
         queries = self._queries.begin()
-        milliwatts = queries.field(*_POWER)
+        milliwatts = queries.field(
+            pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT
+        )
         if milliwatts is None:  # on Turing and GA100
             milliwatts = queries.ask(pynvml.nvmlDeviceGetPowerUsage)
         limit = queries.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
@@ -125,7 +116,8 @@ class NvmlDevice(NvmlInstance):
         if self._default_limit is None:
             self._default_limit = queries.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
         # Only with a CPU in the module: drivers may ignore the scope elsewhere.
-        module = queries.fields(*_MODULE, scope=_MODULE_SCOPE) if self._coherent else {}
+        scope = pynvml.NVML_POWER_SCOPE_MODULE
+        module = queries.fields(*_MODULE, scope=scope) if self._coherent else {}
         values = (milliwatts, limit, energy, self._default_limit, *map(module.get, _MODULE))
         return readings.Power(*(None if value is None else value / 1000 for value in values))
 
@@ -135,7 +127,8 @@ class NvmlDevice(NvmlInstance):
         A margin gives no limit: it is that of any sensor's nearest threshold.
         """
         queries = self._queries.begin()
-        gpu = queries.ask_any(_TEMPERATURE, pynvml.NVML_TEMPERATURE_GPU)
+        versions = (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature)
+        gpu = queries.ask_any(versions, pynvml.NVML_TEMPERATURE_GPU)
         memory = queries.field(pynvml.NVML_FI_DEV_MEMORY_TEMP)
         margin = queries.ask(pynvml.nvmlDeviceGetMarginTemperature)
         queries.require(gpu, memory, margin)
@@ -145,7 +138,8 @@ class NvmlDevice(NvmlInstance):
             limits = {name: float(degrees) for name, degrees in thresholds.items() if degrees}
             if limits or (margin is not None and not queries.last_error):
                 self._temperature_limits = limits  # most GPUs with a margin have no limits
-        hottest = queries.ask(pynvml.nvmlDeviceGetTemperatureV, _HOTTEST)
+        # NVML_TEMPERATURE_GPU_MAX, the hottest part of the die (driver 615).
+        hottest = queries.ask(pynvml.nvmlDeviceGetTemperatureV, 1)
         sensors = {"gpu": gpu, "memory": memory, "hottest": hottest}
         temperatures = {name: degrees for name, degrees in sensors.items() if degrees is not None}
         return readings.Thermal(temperatures, limits, margin)
@@ -153,8 +147,9 @@ class NvmlDevice(NvmlInstance):
     def clocks(self) -> readings.Clocks:
         """Hertz (nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo)."""
         queries = self._queries.begin()
-        now = queries.ask_each(pynvml.nvmlDeviceGetClockInfo, _CLOCKS)
-        missing = {name: kind for name, kind in _CLOCKS.items() if name not in self._clock_maximum}
+        now = queries.ask_each(pynvml.nvmlDeviceGetClockInfo, _CLOCK_KINDS)
+        known = self._clock_maximum
+        missing = {name: kind for name, kind in _CLOCK_KINDS.items() if name not in known}
         self._clock_maximum |= queries.ask_each(pynvml.nvmlDeviceGetMaxClockInfo, missing)
         queries.require(now, self._clock_maximum)
         return readings.Clocks(_hertz(now), _hertz(self._clock_maximum))
@@ -163,7 +158,12 @@ class NvmlDevice(NvmlInstance):
         """Nanoseconds from field values, and event-reason bits."""
         queries = self._queries.begin()
         spent = self._throttle.read()
-        bits = queries.ask_any(_EVENT_REASONS)
+        bits = queries.ask_any(
+            (
+                pynvml.nvmlDeviceGetCurrentClocksEventReasons,
+                pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,
+            )
+        )
         queries.require(spent, bits)
         if self._supported_reasons is None:
             self._supported_reasons = queries.ask(pynvml.nvmlDeviceGetSupportedClocksEventReasons)
@@ -193,7 +193,7 @@ class NvmlDevice(NvmlInstance):
     def link(self) -> readings.Link:
         """PCIe link and replays; no link if the GPU is not on PCIe."""
         queries = self._queries.begin()
-        values = [queries.ask(getter) for getter in _LINK]
+        values = [queries.ask(getter) for getter in _LINK_CALLS]
         queries.require(*values)
         replays, *speed = values
         link = readings.Link(replays, *(number or None for number in speed))  # 0: unknown
@@ -204,4 +204,4 @@ class NvmlDevice(NvmlInstance):
 
 
 def _hertz(megahertz: Mapping[str, int]) -> dict[str, float]:
-    return {name: value * _MHZ for name, value in megahertz.items()}
+    return {name: value * 1_000_000 for name, value in megahertz.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pynvml
 
@@ -25,13 +24,13 @@ from gpu_bottleneck_exporter.driver.protocol import (
     Unsupported,
 )
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent, Identity, System
+from gpu_bottleneck_exporter.generics import T
 
 _ARCHITECTURES = {
     value: name.removeprefix("NVML_DEVICE_ARCH_").lower()
     for name, value in vars(pynvml).items()
     if name.startswith("NVML_DEVICE_ARCH_") and not name.endswith("_UNKNOWN")
 }
-T = TypeVar("T")
 
 
 class NvmlDriver(Driver):

@@ -16,8 +16,6 @@ from gpu_bottleneck_exporter.driver.nvml.library import Calls, address, driver_e
 from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import ErrorEvent
 
-_XID = pynvml.nvmlEventTypeXidCriticalError
-
 
 @dataclass(slots=True)
 class _Set:
@@ -51,7 +49,8 @@ class XidEvents:
             chosen.users += 1
         try:
             if _has_xids(calls, handle):
-                calls.ask(pynvml.nvmlDeviceRegisterEvents, handle, _XID, chosen.handle)
+                xid = pynvml.nvmlEventTypeXidCriticalError
+                calls.ask(pynvml.nvmlDeviceRegisterEvents, handle, xid, chosen.handle)
             chosen.registered.add(index)
         finally:
             with self._lock:
@@ -78,7 +77,7 @@ class XidEvents:
             self._give_up(chosen)
             raise driver_error(error.value, "nvmlEventSetWait_v2") from error
         index = self._gpus.get(address(data.device))
-        if index is None or data.eventType != _XID:
+        if index is None or data.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
         return ErrorEvent(index, int(data.eventData))
 
@@ -96,5 +95,6 @@ class XidEvents:
 
 def _has_xids(calls: Calls, handle: object) -> bool:
     with contextlib.suppress(Unsupported):
-        return bool(calls.ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle) & _XID)
+        kinds = calls.ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
+        return bool(kinds & pynvml.nvmlEventTypeXidCriticalError)
     return False

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-_TABLE = Path(__file__).with_name("findings.csv")
-
 
 class Finding(NamedTuple):
     """A peculiarity of a model."""
@@ -22,7 +20,8 @@ def findings() -> list[Finding]:
     """All rows."""
     import csv  # noqa: PLC0415 - a server never reads the table
 
-    with _TABLE.open(encoding="utf-8", newline="") as file:
+    table = Path(__file__).with_name("findings.csv")
+    with table.open(encoding="utf-8", newline="") as file:
         return [Finding(**row) for row in csv.DictReader(file)]
 
 

@@ -53,7 +53,6 @@ C2C_RATES = {
 """Metrics without names in older bindings."""
 IDS = (*_RATIOS, *_PIPES, *_RATES)
 """Metrics read in one call into our own array; the binding's has room for all, 19 kB."""
-_MIB = 1024 * 1024
 _HEAD = struct.Struct("=II2Q")
 """nvmlGpmMetricsGet_t: version, number of metrics, two samples; the metrics follow."""
 _METRIC = struct.Struct("=IId24x")
@@ -134,7 +133,7 @@ def _unanswered(ids: tuple[int, ...]) -> bytes:
 
 def _activity(values: dict[int, float], interval_ns: int) -> UnitActivity:
     ratios = {metric: value / 100 for metric, value in values.items()}
-    amounts = {metric: value * _MIB * interval_ns / 1e9 for metric, value in values.items()}
+    amounts = {metric: value * 2**20 * interval_ns / 1e9 for metric, value in values.items()}
     return UnitActivity(
         interval_ns=interval_ns,
         pipes=_named(_PIPES, ratios),

@@ -9,7 +9,7 @@ import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.gpm import GpmReader
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
-from gpu_bottleneck_exporter.driver.nvml.processes import COMPUTE, GRAPHICS, MPS
+from gpu_bottleneck_exporter.driver.nvml.processes import VERSIONED_LISTS
 from gpu_bottleneck_exporter.driver.nvml.queries import Queries
 from gpu_bottleneck_exporter.driver.protocol import (
     GPU_WIDE_ERRORS,
@@ -29,7 +29,6 @@ from gpu_bottleneck_exporter.driver.readings import (
     UnitActivity,
 )
 
-_LISTS = (COMPUTE, GRAPHICS, MPS)
 _BASICS = (
     (pynvml.nvmlDeviceGetMemoryInfo,),
     (pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
@@ -39,7 +38,6 @@ _BASICS = (
 )
 """Calls of nearly every GPU that take its response."""
 
-LINK_NOW = (pynvml.nvmlDeviceGetCurrPcieLinkGeneration, pynvml.nvmlDeviceGetCurrPcieLinkWidth)
 PLACEHOLDER = (1, 1)
 """Generation and width of a GPU that is not on PCIe."""
 
@@ -136,8 +134,8 @@ class NvmlInstance(Device):
 
     def _pcie_link(self) -> tuple[int | None, int | None]:
         queries = Queries(self._calls, self._whole)
-        generation, width = map(queries.ask, LINK_NOW)
-        return generation, width
+        generation = queries.ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration)
+        return generation, queries.ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth)
 
     def _lacks_memory(self) -> bool:
         """Whether memory is refused, other than for a missing permission."""
@@ -150,11 +148,11 @@ class NvmlInstance(Device):
     def processes(self) -> Processes:
         """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
         queries = self._queries.begin()
-        lists = [queries.ask_version(versions) for versions in _LISTS]
+        lists = [queries.ask_version(versions) for versions in VERSIONED_LISTS]
         queries.require(*lists)
         hidden = False
         for further in self._further:
-            more = [further.begin().ask_version(versions) for versions in _LISTS]
+            more = [further.begin().ask_version(versions) for versions in VERSIONED_LISTS]
             hidden |= all(entries is None for entries in more)
             lists = [[*(a or ()), *(b or ())] for a, b in zip(lists, more, strict=True)]
         compute, graphics, shared = (entries or () for entries in lists)

@@ -6,7 +6,6 @@ import ctypes
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import TypeVar
 
 import pynvml
 
@@ -22,8 +21,8 @@ from gpu_bottleneck_exporter.driver.protocol import (
     NothingFound,
     Unsupported,
 )
+from gpu_bottleneck_exporter.generics import T
 
-T = TypeVar("T")
 _ERRORS: dict[int, tuple[type[DriverError], str | None]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: (AccessLost, "access_lost"),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: (Unsupported, None),

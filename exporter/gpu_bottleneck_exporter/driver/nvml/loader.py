@@ -13,12 +13,7 @@ import struct
 from pathlib import Path
 
 LIBRARY = "libnvidia-ml.so.1"
-_ELF64 = b"\x7fELF\x02"
-_SEGMENT = struct.Struct("=IIQQQQ")
-"""Elf64_Phdr (elf.h): type, flags, file offset, two addresses, file size."""
-_LOADED = 1
-"""PT_LOAD."""
-_MOST_BYTES = 2**20
+_MAX_SEGMENT_TABLE_BYTES = 2**20
 """Bytes read of the segment table: a kilobyte is usual."""
 
 
@@ -54,18 +49,18 @@ def _lengths(file: Path) -> tuple[int, int]:
     try:
         with file.open("rb") as content:
             length, head = os.fstat(content.fileno()).st_size, content.read(64)
-            if not head.startswith(_ELF64):
+            if not head.startswith(b"\x7fELF\x02"):
                 return length, 0
             # e_phoff, e_phentsize and e_phnum of Elf64_Ehdr: the table of segments.
             table, size, count = struct.unpack_from("=Q14xHH", head, 32)
             content.seek(table)
-            rows = content.read(min(size * count, _MOST_BYTES))
-        segments = [_SEGMENT.unpack_from(rows, size * at) for at in range(count)]
+            rows = content.read(min(size * count, _MAX_SEGMENT_TABLE_BYTES))
+        # Elf64_Phdr (elf.h): type, flags, file offset, two addresses, file size.
+        segments = [struct.unpack_from("=IIQQQQ", rows, size * at) for at in range(count)]
     except (OSError, ValueError, struct.error):  # the loader reports the fault
         return 0, 0
-    return length, max(
-        (offset + size for kind, _, offset, _, _, size in segments if kind == _LOADED), default=0
-    )
+    loaded = (row for row in segments if row[0] == 1)  # PT_LOAD
+    return length, max((offset + size for _, _, offset, _, _, size in loaded), default=0)
 
 
 def _skipped(path: Path) -> str | None:

@@ -10,9 +10,6 @@ from gpu_bottleneck_exporter.host.files import read
 
 OLDEST_BINDING = "12.570.86"
 """Oldest nvidia-ml-py with all names in use, also in pyproject.toml."""
-_LATEST_NAME = "nvmlDeviceGetTemperatureV"
-_NVIDIA = "0x10de"
-_DISPLAY_CLASS = "0x03"
 
 
 def open_nvml(sysfs: Path, *, wake_suspended: bool) -> Driver:
@@ -41,7 +38,7 @@ def _check(sysfs: Path, *, wake_suspended: bool) -> None:
     # Imported late: another package's pynvml may lack names.
     import pynvml  # noqa: PLC0415
 
-    if not hasattr(pynvml, _LATEST_NAME):
+    if not hasattr(pynvml, "nvmlDeviceGetTemperatureV"):
         raise DriverMissing(
             f"{pynvml.__file__} is not of nvidia-ml-py {OLDEST_BINDING} or later",
             remedy("binding"),
@@ -54,8 +51,9 @@ def all_suspended(sysfs: Path) -> bool:
     To open the driver keeps them awake: 5 to 25 W of a laptop.
     """
     devices = (sysfs / "bus/pci/devices").glob("*")
-    of_nvidia = (device for device in devices if _text(device / "vendor") == _NVIDIA)
-    gpus = [one for one in of_nvidia if _text(one / "class").startswith(_DISPLAY_CLASS)]
+    of_nvidia = (device for device in devices if _text(device / "vendor") == "0x10de")
+    # The class of displays.
+    gpus = [one for one in of_nvidia if _text(one / "class").startswith("0x03")]
     return bool(gpus) and all(_text(gpu / "power/runtime_status") == "suspended" for gpu in gpus)
 
 

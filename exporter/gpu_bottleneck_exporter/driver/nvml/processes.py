@@ -20,8 +20,6 @@ _LAYOUTS = {
 Version 3 is second, as drivers 530 to 535.98 write longer entries; version 1, without a suffix, is
 for drivers before 450.
 """
-_UNKNOWN_BYTES = 2**64 - 1
-"""NVML_VALUE_NOT_AVAILABLE."""
 
 
 class Holder(NamedTuple):
@@ -44,7 +42,8 @@ def _read(name: str, layout: struct.Struct, handle: object) -> list[Holder]:
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
     rows = layout.iter_unpack(memoryview(entries)[: count.value * layout.size])
-    return [Holder(pid, None if used == _UNKNOWN_BYTES else used) for pid, used, *_ in rows]
+    unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
+    return [Holder(pid, None if used == unknown else used) for pid, used, *_ in rows]
 
 
 def _versions(name: str) -> Sequence[Callable[[object], list[Holder]]]:
@@ -54,6 +53,8 @@ def _versions(name: str) -> Sequence[Callable[[object], list[Holder]]]:
     return versions
 
 
-COMPUTE = _versions("nvmlDeviceGetComputeRunningProcesses")
-GRAPHICS = _versions("nvmlDeviceGetGraphicsRunningProcesses")
-MPS = _versions("nvmlDeviceGetMPSComputeRunningProcesses")
+VERSIONED_LISTS = tuple(
+    _versions(f"nvmlDeviceGet{kind}RunningProcesses")
+    for kind in ("Compute", "Graphics", "MPSCompute")
+)
+"""Versions of the list of each kind, in this order."""

@@ -10,15 +10,15 @@ import ctypes
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import pynvml
 
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, driver_error
 from gpu_bottleneck_exporter.driver.protocol import GPU_WIDE_ERRORS, DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.refusals import Refusals
+from gpu_bottleneck_exporter.generics import T
 
-T = TypeVar("T")
 FIELD = struct.Struct("=IIqqII8s")
 """nvmlFieldValue_t: field id, scope id, timestamp, latency, value type, return code, value."""
 UNTOUCHED = 998
@@ -92,17 +92,17 @@ class Queries:
         values = (self.fields(number).get(number) for number in ids)
         return next((value for value in values if value is not None), None)
 
-    def structure(self, name: str, layout: struct.Struct, version: int = 0) -> tuple[int, ...]:
+    def structure(self, name: str, layout: str, version: int = 0) -> tuple[int, ...]:
         """Members filled in by the C function `name`, which older bindings lack; else empty.
 
-        `version`: preset first member.
+        `layout`: its format; `version`: preset first member.
         """
 
         def read() -> tuple[int, ...]:
-            buffer = ctypes.create_string_buffer(layout.size)
+            buffer = ctypes.create_string_buffer(struct.calcsize(layout))
             struct.pack_into("=I", buffer, 0, version)
             self.calls.call(name, self.handle, buffer)
-            return layout.unpack(buffer)
+            return struct.unpack(layout, buffer)
 
         return self.attempt((name, version), read) or ()
 

@@ -18,47 +18,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, product
 from pathlib import Path
-from typing import TypeVar
 
 import pynvml
 
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.driver.nvml import gpm, signatures
+from gpu_bottleneck_exporter.driver.nvml.condition import MAX_LINKS
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, address, c_function, load
 from gpu_bottleneck_exporter.driver.nvml.queries import FIELD, VALUES, unanswered
-from gpu_bottleneck_exporter.driver.nvml.rings import CAPACITY
+from gpu_bottleneck_exporter.driver.nvml.rings import MAX_RING_SAMPLES
 from gpu_bottleneck_exporter.driver.nvml.signatures import TEXT, Signature
 from gpu_bottleneck_exporter.driver.protocol import Recording
+from gpu_bottleneck_exporter.generics import T
 from gpu_bottleneck_exporter.jsontext import Document
 
-FORMAT = 1
-"""Version of the file's format."""
-HOLDS = (
-    "versions, symbols and checksum of the driver's library; model and firmware of each GPU; the "
-    "answer, error code and time of each call for utilization, power, temperature, clocks, "
-    "throttling, memory, errors, links and MIG; number, kind and memory of the processes on each "
-    "GPU"
-)
-MASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are masked."
-UNMASKED = "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are real."
 _POLL_SECONDS = 0.5
 """Interval between readings of rings, which hold 10 s."""
 _REPEAT_SECONDS = 10.0
 """Interval between the two readings of all fields, or the capture's length: it distinguishes
 counters from settings."""
-_GPM_SECONDS = (0.2, 1.0, 5.0)
-"""Intervals of all GPM metrics."""
 _HANG_SECONDS = 20.0
 """Time after the capture until a call counts as hung."""
-_CHUNK = 32
+_MAX_CALL_IDS = 32
 """Fields and metrics per call, which one unknown id may fail."""
-_SLACK_BYTES = 64
-"""Spare bytes after outputs, for longer structures."""
 _MAX_PROCESSES = 256
-_LONG_PROCESS_BRANCHES = ((530, 0), (535, 99))
-"""Driver versions with eight more bytes in v3 process entries, first and last."""
 
-T = TypeVar("T")
 Value = object
 Write = Callable[[Document], bool]
 """Writes one line; returns whether there is room."""
@@ -67,11 +51,19 @@ Write = Callable[[Document], bool]
 class NvmlRecording(Recording):
     """A capture of all GPUs."""
 
-    holds = HOLDS
+    holds = (
+        "versions, symbols and checksum of the driver's library; model and firmware of each GPU; "
+        "the answer, error code and time of each call for utilization, power, temperature, clocks, "
+        "throttling, memory, errors, links and MIG; number, kind and memory of the processes on "
+        "each GPU"
+    )
 
     def __init__(self, *, masked: bool) -> None:
         """Load the library. Raises DriverError."""
-        self.identities = MASKED if masked else UNMASKED
+        self.identities = (
+            "No names or ids of processes, and no serial numbers. UUIDs and bus addresses are "
+            f"{'masked' if masked else 'real'}."
+        )
         self._masked = masked
         load()
         Calls().ask(pynvml.nvmlInit)
@@ -79,7 +71,7 @@ class NvmlRecording(Recording):
     def write(self, write: Write, seconds: float) -> None:
         """Capture for `seconds`."""
         facts = {"exporter": __version__, "machine": os.uname().machine}
-        write({"capture": FORMAT, **facts, **_library_facts()})
+        write({"capture": 1, **facts, **_library_facts()})
         log = _Log(write)
         try:
             hung = self._capture(log, seconds)
@@ -210,7 +202,8 @@ class _Reader:
     ) -> None:
         """Record one call; `preset`: first members of its output."""
         sizes = [struct.calcsize(f"={output}") for output in function.outputs]
-        buffers = [ctypes.create_string_buffer(size + _SLACK_BYTES) for size in sizes]
+        # Spare bytes, for longer structures.
+        buffers = [ctypes.create_string_buffer(size + 64) for size in sizes]
         struct.pack_into(f"={len(preset)}I", buffers[0], 0, *preset)
         passed = [*self._target(), *map(ctypes.c_uint, arguments), *buffers]
         if function.outputs == (TEXT,):
@@ -232,20 +225,23 @@ class _Reader:
 
     def fields(self, ids: Sequence[int]) -> None:
         """Record fields of the GPU, and some of its module."""
-        scopes = [(i, scope) for i, scope in signatures.SCOPES.items() if i in ids]
-        self._record_fields([*((i, 0) for i in ids), *scopes])
+        of_module = [(i, pynvml.NVML_POWER_SCOPE_MODULE) for i in (185, 186, 190) if i in ids]
+        self._record_fields([*((i, 0) for i in ids), *of_module])
 
     def links(self) -> None:
         """Record state and fields of NVLinks, after all fields."""
-        for link in range(min(self._links, signatures.MAX_LINKS)):
+        for link in range(min(self._links, MAX_LINKS)):
             self.call(signatures.LINK_STATE, (link,))
-            self._record_fields([(i, link) for i in signatures.LINK_FIELDS])
+            # Bytes and errors.
+            self._record_fields([(i, link) for i in (*range(138, 142), *range(161, 163))])
 
     def _record_fields(self, scoped: Sequence[tuple[int, int]]) -> None:
         """Record id, scope, code, type and value."""
         rows = [row for some in _chunks(scoped) for row in self._fields(some)]
         self.log.add(self.label, signatures.FIELDS, (), pynvml.NVML_SUCCESS, rows)
-        counts = [row[-1] for row in rows if row[:3] == [signatures.LINK_COUNT, 0, 0]]
+        counts = [
+            row[-1] for row in rows if row[:3] == [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0, 0]
+        ]
         self._links = next((count for count in counts if isinstance(count, int)), self._links)
 
     def _fields(self, ids: Sequence[tuple[int, int]]) -> Iterator[list[Value]]:
@@ -261,12 +257,12 @@ class _Reader:
 
     def rings(self) -> None:
         """Record new samples."""
-        for kind in range(signatures.RING_KINDS):
+        for kind in range(10):  # NVML_SAMPLINGTYPE_COUNT of driver 615
             self._ring(kind)
 
     def _ring(self, kind: int) -> None:
-        value_type, count = ctypes.c_uint(), ctypes.c_uint(CAPACITY)
-        buffer = ctypes.create_string_buffer(CAPACITY * 16)
+        value_type, count = ctypes.c_uint(), ctypes.c_uint(MAX_RING_SAMPLES)
+        buffer = ctypes.create_string_buffer(MAX_RING_SAMPLES * 16)
         code = self.log.invoke(
             self.label,
             signatures.SAMPLES,
@@ -308,8 +304,8 @@ class _Reader:
         if not name.endswith(("_v2", "_v3")):
             return struct.Struct("=8xQ")
         version = tuple(map(int, re.findall(r"\d+", f"{self._driver_version()}")[:2]))
-        first, last = _LONG_PROCESS_BRANCHES
-        longer = name.endswith("_v3") and first <= version < last
+        # Drivers 530 to 535.98 write eight more bytes.
+        longer = name.endswith("_v3") and (530, 0) <= version < (535, 99)
         return struct.Struct("=8xQII8x" if longer else "=8xQII")
 
     def _driver_version(self) -> Value:
@@ -318,7 +314,7 @@ class _Reader:
     def events(self) -> None:
         """Record support for error events."""
         handle = ctypes.c_void_p()
-        created, registered = signatures.EVENTS
+        created, registered = "nvmlEventSetCreate", "nvmlDeviceRegisterEvents"
         code = self.log.invoke(self.label, created, ctypes.byref(handle))
         self.log.add(self.label, created, (), code)
         if code == pynvml.NVML_SUCCESS:
@@ -341,7 +337,8 @@ class _GpmCapture:
         self._samples = [ctypes.c_void_p() for _ in range(3)]
         """First, last and new sample."""
         self._times = [0.0, 0.0, 0.0]
-        self._intervals = [*_GPM_SECONDS]
+        self._intervals = [0.2, 1.0, 5.0]
+        """Remaining intervals of all metrics, in seconds."""
         self._works = all(self._allocated(s) for s in self._samples) and self._take(0)
         self._works = self._works and self._take(1)
 
@@ -357,7 +354,8 @@ class _GpmCapture:
         first, last, new = self._times
         if self._intervals and new - first >= self._intervals[0]:
             interval = self._intervals.pop(0)
-            self._compare(0, interval, _chunks(range(1, signatures.LAST_METRIC + 1)))
+            # Driver 615 has 476 metrics.
+            self._compare(0, interval, _chunks(range(1, 513)))
         if new - last >= 1.0:
             self._compare(1, 1.0, [gpm.IDS, tuple(gpm.C2C_RATES)])
             self._samples[1:] = reversed(self._samples[1:])
@@ -369,18 +367,19 @@ class _GpmCapture:
                 self._reader.log.invoke(self._reader.label, "nvmlGpmSampleFree", sample)
 
     def _take(self, position: int) -> bool:
-        of_gpu, of_instance = signatures.GPM_SAMPLES
         instance = self._reader.last("nvmlDeviceGetGpuInstanceId")
         whole, log = self._whole, self._reader.log
         sample = self._samples[position]
         self._times[position] = time.monotonic()
         if self._reader is whole:
-            code = log.invoke(whole.label, of_gpu, whole.handle, sample)
-            log.add(whole.label, of_gpu, (), code)
+            name = "nvmlGpmSampleGet"
+            code = log.invoke(whole.label, name, whole.handle, sample)
+            log.add(whole.label, name, (), code)
         elif isinstance(instance, int):
+            name = "nvmlGpmMigSampleGet"
             number = ctypes.c_uint(instance)
-            code = log.invoke(whole.label, of_instance, whole.handle, number, sample)
-            log.add(whole.label, of_instance, (instance,), code)
+            code = log.invoke(whole.label, name, whole.handle, number, sample)
+            log.add(whole.label, name, (instance,), code)
         else:
             return False
         return bool(code == pynvml.NVML_SUCCESS)
@@ -409,7 +408,7 @@ class _GpuCapture:
 
     def run(self) -> None:
         """Capture until the end or a full file."""
-        whole = self._reader(self.label, signatures.GPU_HANDLE, self.label, self._index)
+        whole = self._reader(self.label, "nvmlDeviceGetHandleByIndex_v2", self.label, self._index)
         if whole is None:
             return
         readers = [whole, *self._instances(whole)]
@@ -459,7 +458,7 @@ class _GpuCapture:
             return
         for position in range(count):
             label = f"{self.label}:{position}"
-            name = signatures.INSTANCE_HANDLE
+            name = "nvmlDeviceGetMigDeviceHandleByIndex"
             reader = self._reader(label, name, whole.label, position, whole.handle)
             if reader:
                 yield reader
@@ -478,7 +477,7 @@ class _GpuCapture:
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK))
+    return (items[at : at + _MAX_CALL_IDS] for at in range(0, len(items), _MAX_CALL_IDS))
 
 
 def _text(member: Value) -> Value:

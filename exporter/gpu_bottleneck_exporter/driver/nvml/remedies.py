@@ -9,7 +9,6 @@ from gpu_bottleneck_exporter.driver.nvml.findings import seen
 from gpu_bottleneck_exporter.driver.readings import Identity
 from gpu_bottleneck_exporter.pod import in_a_pod
 
-OF_DOWN = "look for XIDs in the kernel log; reset the GPU or reboot the node"
 OF_ERRORS: dict[str, str] = {
     "no_library": "install NVIDIA's driver; in a container, use the NVIDIA runtime with the "
     "capability 'utility'. To try the exporter without a GPU: gpu-bottleneck-exporter demo",
@@ -39,7 +38,7 @@ OF_ERRORS: dict[str, str] = {
     "hung": "look for XIDs in the kernel log (119 and 120 above all); if it persists, reboot the "
     "node: nothing else frees a call that hangs in the driver",
 }
-"""Remedies by cause; else OF_DOWN."""
+"""Remedies by cause; else that of `NVIDIA.down`."""
 RECOVERY = {
     "gpu_reset": "end the jobs on it, then reset it (nvidia-smi --gpu-reset)",
     "node_reboot": "drain and reboot the node",
@@ -50,8 +49,6 @@ RECOVERY = {
     "recover_imex_domain": "restart nvidia-imex on the nodes of the NVLink domain",
 }
 """Remedies by recovery action."""
-RECOVERY_UNKNOWN = "look for this action in the notes of the driver's release"
-OF_FABRIC = "check nvidia-fabricmanager (nvidia-imex on GB200), its log and its version"
 _BY_THE_CHART = (
     "give the pod access to the GPUs with the chart's values gpu.access and gpu.runtimeClassName, "
     "which its README lists for each platform; "
@@ -85,7 +82,7 @@ NVIDIA = About(
     daemons=frozenset({"nvidia-cuda-mps"}),  # nvidia-cuda-mps-control and nvidia-cuda-mps-server
     device_nodes=_device_nodes,
     error_event="XID",
-    down=OF_DOWN,
+    down="look for XIDs in the kernel log; reset the GPU or reboot the node",
     hung=OF_ERRORS["hung"],
     forbidden=OF_ERRORS["no_permission"],
     seen=seen,

@@ -13,10 +13,10 @@ from gpu_bottleneck_exporter.driver.nvml.queries import VALUES, Queries
 from gpu_bottleneck_exporter.driver.protocol import DriverError, NothingFound
 from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
 
-CAPACITY = 256
+MAX_RING_SAMPLES = 256
 """Samples read at once; drivers have 72 to 120."""
 
-_FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
+_SAMPLE_FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
 """nvmlSample_t (µs, value) by the answer's value type, contrary to nvml.h."""
 _SAMPLE_BYTES = 16
 _SILENCE_BEFORE_PROBE_NS = 3_000_000_000
@@ -36,7 +36,7 @@ class RingReader:
         self._type = ctypes.c_uint()
         self._count = ctypes.c_uint()
         self._since = ctypes.c_ulonglong()
-        self._buffer = ctypes.create_string_buffer(CAPACITY * _SAMPLE_BYTES)
+        self._buffer = ctypes.create_string_buffer(MAX_RING_SAMPLES * _SAMPLE_BYTES)
         self._arguments = (
             queries.handle,
             ctypes.c_uint(kind),
@@ -74,12 +74,12 @@ class RingReader:
         return self._queries.attempt(self._key, lambda: self._read(mark))
 
     def _read(self, mark: int) -> Ring:
-        self._count.value, self._since.value = CAPACITY, mark
+        self._count.value, self._since.value = MAX_RING_SAMPLES, mark
         try:
             self._queries.calls.call("nvmlDeviceGetSamples", *self._arguments)
         except NothingFound:
             return ()
-        layout = _FORMATS.get(self._type.value)
+        layout = _SAMPLE_FORMATS.get(self._type.value)
         if layout is None:
             raise DriverError(f"nvmlDeviceGetSamples: values of unknown type {self._type.value}")
         words = self._words[: 2 * self._count.value]

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import pynvml
 
-NO_ARGUMENTS: tuple[tuple[int, ...], ...] = ((),)
 TEXT = "96s"
 """Output followed by its size as an argument."""
 
@@ -21,9 +20,9 @@ class Signature(NamedTuple):
     name: str
     outputs: tuple[str, ...] = ("I",)
     """`struct` format of each output."""
-    arguments: tuple[tuple[int, ...], ...] = NO_ARGUMENTS
+    arguments: tuple[tuple[int, ...], ...] = ((),)
     """Numbers, one tuple per call."""
-    presets: tuple[tuple[int, ...], ...] = NO_ARGUMENTS
+    presets: tuple[tuple[int, ...], ...] = ((),)
     """First members of the output preset by the caller, such as a version."""
     polled: bool = False
     """Whether to call it every second, not only at begin and end."""
@@ -34,8 +33,6 @@ def _each(count: int) -> tuple[tuple[int, ...], ...]:
     return tuple((number,) for number in range(count))
 
 
-_ONE, _TWO = ("I",), ("I", "I")
-_LONG = ("Q",)
 _VERSION_1 = 1 << 24
 """Version in the upper 8 bits, size in the others."""
 
@@ -66,24 +63,24 @@ OF_DEVICES = (
             "nvmlDeviceGetVirtualizationMode",
         ),
     ),
-    Signature("nvmlDeviceGetMigMode", _TWO),
-    Signature("nvmlDeviceGetSupportedEventTypes", _LONG),
+    Signature("nvmlDeviceGetMigMode", ("I", "I")),
+    Signature("nvmlDeviceGetSupportedEventTypes", ("Q",)),
     Signature("nvmlGpmQueryDeviceSupport", ("II",), presets=((1,),)),
     Signature("nvmlDeviceGetGpuFabricInfoV", ("I4IiIB3xIB3x",), presets=((3 * _VERSION_1 + 40,),)),
     Signature("nvmlDeviceGetGpuFabricInfoV", ("I4IiIB3xI",), presets=((2 * _VERSION_1 + 36,),)),
     # Utilization
     Signature("nvmlDeviceGetUtilizationRates", ("II",), polled=True),
-    Signature("nvmlDeviceGetEncoderUtilization", _TWO, polled=True),
-    Signature("nvmlDeviceGetDecoderUtilization", _TWO, polled=True),
-    Signature("nvmlDeviceGetJpgUtilization", _TWO, polled=True),
-    Signature("nvmlDeviceGetOfaUtilization", _TWO, polled=True),
+    Signature("nvmlDeviceGetEncoderUtilization", ("I", "I"), polled=True),
+    Signature("nvmlDeviceGetDecoderUtilization", ("I", "I"), polled=True),
+    Signature("nvmlDeviceGetJpgUtilization", ("I", "I"), polled=True),
+    Signature("nvmlDeviceGetOfaUtilization", ("I", "I"), polled=True),
     # Power
     Signature("nvmlDeviceGetPowerUsage", polled=True),
     Signature("nvmlDeviceGetEnforcedPowerLimit", polled=True),
     Signature("nvmlDeviceGetPowerManagementDefaultLimit"),
-    Signature("nvmlDeviceGetTotalEnergyConsumption", _LONG, polled=True),
+    Signature("nvmlDeviceGetTotalEnergyConsumption", ("Q",), polled=True),
     # Temperature
-    Signature("nvmlDeviceGetTemperature", _ONE, ((0,),), polled=True),
+    Signature("nvmlDeviceGetTemperature", ("I",), ((0,),), polled=True),
     Signature(
         "nvmlDeviceGetTemperatureV",
         ("IIi",),
@@ -91,20 +88,20 @@ OF_DEVICES = (
         polled=True,
     ),
     Signature("nvmlDeviceGetMarginTemperature", ("Ii",), presets=((_VERSION_1 + 8,),), polled=True),
-    Signature("nvmlDeviceGetTemperatureThreshold", _ONE, _each(8), polled=True),
+    Signature("nvmlDeviceGetTemperatureThreshold", ("I",), _each(8), polled=True),
     # Clocks and throttling
-    Signature("nvmlDeviceGetClockInfo", _ONE, _each(4), polled=True),
-    Signature("nvmlDeviceGetMaxClockInfo", _ONE, _each(4)),
-    Signature("nvmlDeviceGetCurrentClocksEventReasons", _LONG, polled=True),
-    Signature("nvmlDeviceGetCurrentClocksThrottleReasons", _LONG, polled=True),
-    Signature("nvmlDeviceGetSupportedClocksEventReasons", _LONG),
+    Signature("nvmlDeviceGetClockInfo", ("I",), _each(4), polled=True),
+    Signature("nvmlDeviceGetMaxClockInfo", ("I",), _each(4)),
+    Signature("nvmlDeviceGetCurrentClocksEventReasons", ("Q",), polled=True),
+    Signature("nvmlDeviceGetCurrentClocksThrottleReasons", ("Q",), polled=True),
+    Signature("nvmlDeviceGetSupportedClocksEventReasons", ("Q",)),
     Signature("nvmlDeviceGetViolationStatus", ("QQ",), _each(12), polled=True),
     # Memory and health
     Signature("nvmlDeviceGetMemoryInfo", ("3Q",), polled=True),
     Signature(
         "nvmlDeviceGetMemoryInfo_v2", ("I4x4Q",), presets=((2 * _VERSION_1 + 40,),), polled=True
     ),
-    Signature("nvmlDeviceGetTotalEccErrors", _LONG, tuple(product((0, 1), (0, 1)))),
+    Signature("nvmlDeviceGetTotalEccErrors", ("Q",), tuple(product((0, 1), (0, 1)))),
     Signature("nvmlDeviceGetRemappedRows", ("I", "I", "I", "I")),
     Signature("nvmlDeviceGetRepairStatus", ("III",), presets=((_VERSION_1 + 12,),)),
     Signature("nvmlDeviceGetUnrepairableMemoryFlag_v1"),
@@ -117,35 +114,20 @@ OF_DEVICES = (
 )
 """Functions of a GPU or a MIG instance."""
 
-LINK_STATE = Signature("nvmlDeviceGetNvLinkState", _ONE, ((0,),))
+LINK_STATE = Signature("nvmlDeviceGetNvLinkState", ("I",), ((0,),))
 """State of one NVLink by number."""
-LINK_COUNT = pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT
-"""Number of NVLinks: a call for more may read out of bounds."""
-MAX_LINKS = 36
-LINK_FIELDS = (*range(138, 142), *range(161, 163))
-"""Bytes and errors; the scope is the link."""
 FIELDS = "nvmlDeviceGetFieldValues"
 SAMPLES = "nvmlDeviceGetSamples"
 GPM_METRICS = "nvmlGpmMetricsGet"
-GPU_HANDLE = "nvmlDeviceGetHandleByIndex_v2"
-INSTANCE_HANDLE = "nvmlDeviceGetMigDeviceHandleByIndex"
 PROCESS_LISTS = tuple(
     f"nvmlDeviceGet{kind}RunningProcesses{version}"
     for kind in ("Compute", "Graphics", "MPSCompute")
     for version in ("", "_v2", "_v3")
 )
-GPM_SAMPLES = ("nvmlGpmSampleGet", "nvmlGpmMigSampleGet")
-EVENTS = ("nvmlEventSetCreate", "nvmlDeviceRegisterEvents")
 POLLED_FIELDS = (
     *(pynvml.NVML_FI_DEV_MEMORY_TEMP, pynvml.NVML_FI_DEV_C2C_LINK_COUNT),
     *(*range(74, 82), *range(185, 197), *range(251, 254), *range(269, 272)),
 )
 """Throttle times, memory temperature, power, temperature limits."""
-SCOPES = {185: 1, 186: 1, 190: 1}
-"""Scopes of a superchip's module by power field."""
 LAST_FIELD = 320
 """Id beyond the 307 fields of driver 615."""
-LAST_METRIC = 512
-"""Id beyond the 476 GPM metrics of driver 615."""
-RING_KINDS = 10
-"""Kinds of sample rings (NVML_SAMPLINGTYPE_COUNT of driver 615)."""

@@ -31,8 +31,6 @@ GPU idle (1) and display clocks (0x100) do not throttle.
 """
 HW_SLOWDOWN = "hw_slowdown"
 """Hardware slowdown without a stated cause."""
-_HW_SLOWDOWN = 0x8
-"""Both hardware causes, and the fast trigger against current peaks, which has no bit."""
 _HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
 _LATER = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
 """Bits since driver 615."""
@@ -44,17 +42,10 @@ _EVERY_VERSION = {
     pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY: "reliability",
     pynvml.NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS: "app_clocks",
 }
-_THERMAL = pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL
-_COARSE = {_THERMAL: "sw_thermal"}
+_COARSE = {pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL: "sw_thermal"}
 """All thermal throttling in one counter; see the family's help."""
 _FINE_FIRST = {251: "sw_thermal", 252: "hw_thermal", 253: "hw_power_brake"}
 _FINE_MOVED = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
-# The headers of 575.51 to 580.65 have the first ids, those from 580.82 on the moved ones. Those
-# of 580.66 to 580.81 are not published.
-_FIRST, _UNPUBLISHED, _MOVED = (575, 0), (580, 66), (580, 82)
-_VERSION = re.compile(r"[^\d\ufffd]*(\d{3,4})(?:\.(\d+))?")
-"""Branch and minor version."""
-
 _POLICIES = {
     "power_cap": pynvml.NVML_PERF_POLICY_POWER,
     "sw_thermal": pynvml.NVML_PERF_POLICY_THERMAL,
@@ -63,17 +54,20 @@ _POLICIES = {
     "reliability": pynvml.NVML_PERF_POLICY_RELIABILITY,
     "app_clocks": pynvml.NVML_PERF_POLICY_TOTAL_APP_CLOCKS,
 }
-_DISTRUSTED = 3
-"""Backward steps after which a value is no counter."""
+_MAX_BACKWARD_STEPS = 2
+"""Backward steps beyond which a value is no counter (judged)."""
 
 
 def field_ids(driver_version: str | None) -> Mapping[int, str]:
     """Throttle reason by field id for driver `driver_version`, such as 580.95.05."""
-    found = _VERSION.match(driver_version or "")
-    version = (int(found[1]), int(found[2] or _UNPUBLISHED[1])) if found else (0, 0)
-    if version >= _MOVED:
+    # The headers of 575.51 to 580.65 have the first ids, those from 580.82 on the moved ones. Those
+    # of 580.66 to 580.81 are not published.
+    branch_and_minor = r"[^\d\ufffd]*(\d{3,4})(?:\.(\d+))?"
+    found = re.match(branch_and_minor, driver_version or "")
+    version = (int(found[1]), int(found[2] or 66)) if found else (0, 0)
+    if version >= (580, 82):
         return _EVERY_VERSION | _FINE_MOVED
-    if _FIRST <= version < _UNPUBLISHED:
+    if (575, 0) <= version < (580, 66):
         return _EVERY_VERSION | _FINE_FIRST
     return _EVERY_VERSION | _COARSE
 
@@ -86,7 +80,8 @@ def active_reasons(bits: int, supported: int = 0, growing: Collection[str] = ())
     unsupported `_LATER` bits.
     """
     unknown = _LATER & ~(bits | supported)
-    slowed = bool(bits & _HW_SLOWDOWN)
+    # Both hardware causes, and the fast trigger against current peaks, which has no bit.
+    slowed = bool(bits & pynvml.nvmlClocksThrottleReasonHwSlowdown)
     if slowed and not bits & _HW_CAUSES:
         bits |= _HW_CAUSES & sum(EVENT_REASONS[reason] for reason in growing)
     alone = slowed and not bits & _HW_CAUSES
@@ -119,12 +114,12 @@ class ThrottleCounters:
         last = self._last
         self.growing = frozenset(r for r, value in spent.items() if value > last.get(r, value))
         self._last |= spent
-        return {r: value for r, value in spent.items() if self._backwards[r] < _DISTRUSTED}
+        return {r: value for r, value in spent.items() if self._backwards[r] <= _MAX_BACKWARD_STEPS}
 
     def _from_fields(self) -> dict[str, int]:
         values = self._queries.fields(*self._reasons)
         if not values.keys().isdisjoint(_FINE_FIRST | _FINE_MOVED):
-            self._reasons.pop(_THERMAL, None)
+            self._reasons.pop(pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, None)
         reasons = self._reasons
         return {reasons[field]: int(n) for field, n in values.items() if field in reasons}
 
