@@ -33,17 +33,17 @@ class Range(NamedTuple):
 
 _PERCENT_RANGE = Range(0, 100)
 """808334905 and 4294967295 % on H100 (NVIDIA/dcgm-exporter#418, NVIDIA/DCGM#199)."""
-_RATIO_RANGE = Range(0, 1, slack=0.05)
-"""NaN, which DCGM drops; means between two GPM samples overshoot slightly."""
 _BYTE_RANGE = Range(0, 1e15)
 """NaN of links; the maximum is that of a job's document."""
 _NUMBERS = (int, float)
 _RANGES: Mapping[type[object], Mapping[str, Range]] = {
     readings.Utilization: {"gpu_percent": _PERCENT_RANGE, "memory_percent": _PERCENT_RANGE},
     readings.Video: {"percents": _PERCENT_RANGE},
+    # NaN, which DCGM drops; means between two GPM samples overshoot slightly.
     readings.UnitActivity: {
         **dict.fromkeys(
-            ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes"), _RATIO_RANGE
+            ("graphics", "sm_active", "sm_occupancy", "dram_active", "pipes"),
+            Range(0, 1, slack=0.05),
         ),
         "traffic_bytes": _BYTE_RANGE,
     },

@@ -34,10 +34,6 @@ _LIMITS = {
 }
 _MODULE = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT)
 """Power fields of a superchip's GPU and CPU (GH200, GB200)."""
-_ECC = {
-    "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
-    "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-}
 _LINK_CALLS = (
     pynvml.nvmlDeviceGetPcieReplayCounter,
     pynvml.nvmlDeviceGetCurrPcieLinkGeneration,
@@ -175,8 +171,12 @@ class NvmlDevice(NvmlInstance):
     def health(self) -> readings.Health:
         """Volatile ECC counters and row remapping."""
         queries = self._queries.begin()
+        kinds = {
+            "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+            "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        }
         errors = queries.ask_each(
-            pynvml.nvmlDeviceGetTotalEccErrors, _ECC, pynvml.NVML_VOLATILE_ECC
+            pynvml.nvmlDeviceGetTotalEccErrors, kinds, pynvml.NVML_VOLATILE_ECC
         )
         rows = queries.ask(pynvml.nvmlDeviceGetRemappedRows)
         queries.require(errors, rows)

@@ -430,13 +430,18 @@ class _GpuCapture:
 
     def _poll(self, readers: Sequence[_Reader], gpm_captures: Sequence[_GpmCapture]) -> None:
         polls, repeated = 0, False
+        # Throttle times, memory temperature, power, temperature limits.
+        polled_fields = (
+            *(pynvml.NVML_FI_DEV_MEMORY_TEMP, pynvml.NVML_FI_DEV_C2C_LINK_COUNT),
+            *(*range(74, 82), *range(185, 197), *range(251, 254), *range(269, 272)),
+        )
         while (now := self._log.seconds()) < self._seconds and not self._log.full:
             for reader, capture in zip(readers, gpm_captures, strict=True):
                 reader.rings()
                 capture.poll()
                 if polls % 2 == 0:
                     reader.call_all(signatures.OF_DEVICES, polled=True)
-                    reader.fields(signatures.POLLED_FIELDS)
+                    reader.fields(polled_fields)
             if now >= _REPEAT_SECONDS and not repeated:
                 repeated = True
                 self._all_fields(readers)

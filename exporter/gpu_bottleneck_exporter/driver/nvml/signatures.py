@@ -8,8 +8,6 @@ from __future__ import annotations
 from itertools import product
 from typing import NamedTuple
 
-import pynvml
-
 TEXT = "96s"
 """Output followed by its size as an argument."""
 
@@ -124,10 +122,5 @@ PROCESS_LISTS = tuple(
     for kind in ("Compute", "Graphics", "MPSCompute")
     for version in ("", "_v2", "_v3")
 )
-POLLED_FIELDS = (
-    *(pynvml.NVML_FI_DEV_MEMORY_TEMP, pynvml.NVML_FI_DEV_C2C_LINK_COUNT),
-    *(*range(74, 82), *range(185, 197), *range(251, 254), *range(269, 272)),
-)
-"""Throttle times, memory temperature, power, temperature limits."""
 LAST_FIELD = 320
 """Id beyond the 307 fields of driver 615."""

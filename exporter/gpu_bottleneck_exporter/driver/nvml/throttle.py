@@ -32,8 +32,6 @@ GPU idle (1) and display clocks (0x100) do not throttle.
 HW_SLOWDOWN = "hw_slowdown"
 """Hardware slowdown without a stated cause."""
 _HW_CAUSES = EVENT_REASONS["hw_thermal"] | EVENT_REASONS["hw_power_brake"]
-_LATER = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
-"""Bits since driver 615."""
 
 _EVERY_VERSION = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "power_cap",
@@ -77,9 +75,10 @@ def active_reasons(bits: int, supported: int = 0, growing: Collection[str] = ())
 
     `growing`: reasons with growing counters, which name the cause if only bit 8 (hardware slowdown)
     is set; else it is `HW_SLOWDOWN`, and both hardware causes are left out, as are unset,
-    unsupported `_LATER` bits.
+    unsupported bits of driver 615.
     """
-    unknown = _LATER & ~(bits | supported)
+    later = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
+    unknown = later & ~(bits | supported)
     # Both hardware causes, and the fast trigger against current peaks, which has no bit.
     slowed = bool(bits & pynvml.nvmlClocksThrottleReasonHwSlowdown)
     if slowed and not bits & _HW_CAUSES:
