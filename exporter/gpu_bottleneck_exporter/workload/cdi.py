@@ -11,15 +11,14 @@ from pathlib import Path
 
 from gpu_bottleneck_exporter.host.files import MAX_TABLE_BYTES, read_owned
 
-_CDI_NAME = re.compile(r"([a-z0-9.-]+)/([a-z]+)=([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+")
-
 
 def device_nodes(folder: Path, name: str) -> tuple[str, ...]:
     """Paths of the device nodes of CDI device `name`, or empty.
 
     Only files of root are read; their form is not trusted.
     """
-    match = _CDI_NAME.fullmatch(name)
+    claimed = r"([a-z0-9.-]+)/([a-z]+)=([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+"
+    match = re.fullmatch(claimed, name)
     if match is None:
         return ()
     stem = f"{match[1]}-{match[2]}_{match[3]}"

@@ -26,8 +26,6 @@ _SLURM_JOB = re.compile(
 
 Since 26.05 v2 names a job by its SLUID, unless CgroupJobIdPaths is set: Crockford's base 32
 (src/common/sluid.c)."""
-_USER_FOLDER = re.compile(r"user-[0-9]+\.slice|user@[0-9]+\.service")
-"""Folder below which users name groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,8 @@ def _owner(path: str, around: Sequence[str]) -> Owner:
     pods = [depth for depth, folder in enumerate(folders) if _POD.search(folder)]
     pod = container = None
     for depth, folder in enumerate(folders):
-        if _USER_FOLDER.fullmatch(folder):
+        # Below this folder, users name groups.
+        if re.fullmatch(r"user-[0-9]+\.slice|user@[0-9]+\.service", folder):
             end = depth
             break
         if depth < begin:

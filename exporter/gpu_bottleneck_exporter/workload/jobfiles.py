@@ -20,8 +20,6 @@ from gpu_bottleneck_exporter.workload.identity import Owner
 
 log = logging.getLogger(__name__)
 
-_JOB_LINE = re.compile(r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$", re.MULTILINE)
-
 
 class JobFiles(Loop):
     """Reads the folder every 10 s; an allocation ends with its file."""
@@ -59,9 +57,11 @@ class JobFiles(Loop):
 
     def _read(self, name: str) -> Sequence[Owner]:
         text = read_owned(self._folder / name, 4096) or ""
+        line = r"^[ \t]*([1-9][0-9]{0,9})(?:[ \t]+([0-9]{1,10}))?[ \t\r]*$"
+        matches = islice(re.finditer(line, text, re.MULTILINE), 32)
         return tuple(
             Owner(slurm_job_id=job, user=uid and self._user(int(uid)), source="prolog")
-            for job, uid in (line.groups() for line in islice(_JOB_LINE.finditer(text), 32))
+            for job, uid in (match.groups() for match in matches)
         )
 
 

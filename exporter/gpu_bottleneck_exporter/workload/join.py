@@ -10,8 +10,6 @@ from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.podresources import Allocation, ContainerName
 
 MAX_HOLDERS_PER_GPU = 32
-PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
-"""Namespaces of pods that reserve a GPU for fractions by KAI and Run:ai."""
 DeviceResolver = Callable[[str, str, Sequence[Identity]], Sequence[Identity]]
 
 
@@ -63,7 +61,9 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     if any(owner.pod_uid and owner.pod is None for owner in using):
         return using
     names = {(owner.namespace, owner.pod, owner.container) for owner in using}
-    tenants = tuple(name for name in assigned.holders if name.namespace not in PLACEHOLDERS)
+    # Namespaces of pods that reserve a GPU for fractions by KAI and Run:ai.
+    placeholders = ("kai-resource-reservation", "runai-reservation")
+    tenants = tuple(name for name in assigned.holders if name.namespace not in placeholders)
     holders = tenants if using or tenants else assigned.holders
     return (*using, *(_holding(holder, using) for holder in holders if holder not in names))
 

@@ -35,14 +35,6 @@ _SOCKET_REMEDY = (
     "mount the host's folder /var/lib/kubelet/pod-resources (the folder, because a kubelet that "
     "restarts creates a new socket) and name the socket with --kubelet.socket"
 )
-_LOGS_REMEDY = (
-    "mount the host's folder /var/log/containers, whose links carry the names of containers (no "
-    "log is opened), and name it with --kubelet.container-logs"
-)
-_LOG_LINK = re.compile(
-    r"([-.A-Za-z0-9]{1,253})_" * 2 + r"([-.A-Za-z0-9]{1,253})-([0-9a-f]{64})\.log"
-)
-"""`<pod>_<namespace>_<container>-<id>.log`; Kubernetes allows no `_` in these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +235,10 @@ class KubeletWatch(Loop):
 
 def container_names(folder: Path, ids: Collection[str]) -> Mapping[str, ContainerName]:
     """Names of the containers `ids`, from log links in `folder`. Raises OSError."""
-    links = [_LOG_LINK.fullmatch(link.name) for link in folder.iterdir()]
+    # `<pod>_<namespace>_<container>-<id>.log`; Kubernetes allows no `_` in these names.
+    name = r"([-.A-Za-z0-9]{1,253})"
+    link = re.compile(rf"{name}_{name}_{name}-([0-9a-f]{{64}})\.log")
+    links = [link.fullmatch(file.name) for file in folder.iterdir()]
     return {m[4]: ContainerName(m[2], m[1], m[3]) for m in links if m and m[4] in ids}
 
 
@@ -253,7 +248,11 @@ def names_trouble(folder: Path) -> KubeletTrouble | None:
         os.scandir(folder).close()
     except OSError as error:
         sentence = f"pods have uids only, no names: {folder}: {error.strerror}"
-        return KubeletTrouble(sentence, _LOGS_REMEDY)
+        remedy = (
+            "mount the host's folder /var/log/containers, whose links carry the names of "
+            "containers (no log is opened), and name it with --kubelet.container-logs"
+        )
+        return KubeletTrouble(sentence, remedy)
     return None
 
 

@@ -33,13 +33,6 @@ MAX_OWNERS_PER_GPU = 8
 """Bound exceeded only by runaway forks."""
 _MAX_CACHED_GROUPS = 1024
 """Bound above the pods and jobs of a node."""
-_SLURMSTEPD_TITLE = re.compile(r"slurmstepd: \[([0-9]{1,10})[.+]")
-"""`[7.0]`, `[7.batch]`, `[7.extern]`, `[7.interactive]`, `[7.0+1]` in a heterogeneous job."""
-_NAME_AND_PARENT = re.compile(r"Name:\t(.*)\n(?:.*\n)*?PPid:\t([0-9]+)\n")
-_NESTED_NAMESPACE = re.compile(r"^NSpid:\t[0-9]+\t", re.MULTILINE)
-"""Status of a process outside of the host's PID namespace."""
-_LOGIN_USER = re.compile(r":/user\.slice/user-([0-9]+)\.slice(?:/|$)", re.MULTILINE)
-"""Group of a login: its processes may have 65 536 other uids (subuid(5))."""
 
 
 class OwnerReader:
@@ -188,7 +181,9 @@ def job_number(proc: Path, cgroups: Path, text: str, job: str) -> str | None:
     leaf = find_group(cgroups, f"{step[1]}/slurm") if step else None
     pids = (read(leaf / "cgroup.procs") or "").split() if leaf else []
     titles = (_title(proc, int(pid)) for pid in pids[:8])  # slurmstepd and its forks
-    return next((match[1] for title in titles if (match := _SLURMSTEPD_TITLE.match(title))), job)
+    # `[7.0]`, `[7.batch]`, `[7.extern]`, `[7.interactive]`, `[7.0+1]` in a heterogeneous job.
+    matches = (re.match(r"slurmstepd: \[([0-9]{1,10})[.+]", title) for title in titles)
+    return next((match[1] for match in matches if match), job)
 
 
 def _title(proc: Path, pid: int) -> str:
@@ -228,11 +223,12 @@ def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = 
     counts only if privileged, as in NVIDIA's MPS daemon set.
     """
     status = (read(f"{proc}/{pid}/status") or "") if names else ""
-    match = _NAME_AND_PARENT.match(status)
+    match = re.match(r"Name:\t(.*)\n(?:.*\n)*?PPid:\t([0-9]+)\n", status)
     if match is None or match[1] not in names:
         return False
     is_root = real_uid(status) == "0"
-    nested = _NESTED_NAMESPACE.search(status)
+    # Outside of the host's PID namespace.
+    nested = re.search(r"^NSpid:\t[0-9]+\t", status, re.MULTILINE)
     if is_root and (not nested or _administers(proc, pid, status)):
         return True
     return started and _is_daemon(proc, int(match[2]), names, started=False)
@@ -261,7 +257,9 @@ def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
     def tenant(pid: int, _period: int) -> str:
         with suppress(FileLimitError):
             text = control_groups(proc, pid) or ""
-            owner, login = owner_in_cgroup(text, made_by_root=by_root), _LOGIN_USER.search(text)
+            owner = owner_in_cgroup(text, made_by_root=by_root)
+            # A login's processes may have 65 536 other uids (subuid(5)).
+            login = re.search(r":/user\.slice/user-([0-9]+)\.slice(?:/|$)", text, re.MULTILINE)
             unit = owner.pod_uid or owner.container_id or owner.slurm_job_id or owner.job
             uid = real_uid(read(f"{proc}/{pid}/status") or "")
             return unit or (login[1] if login else uid)

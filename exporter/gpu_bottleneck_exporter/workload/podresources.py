@@ -18,12 +18,6 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.errors import printable
 
 METHOD = "/v1.PodResourcesLister/List"
-_REQUEST_HEADERS = (
-    *((":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "localhost")),
-    *(("content-type", "application/grpc"), ("te", "trailers")),
-)
-_FIRST_STREAM = 1
-"""Id of a client's first stream (RFC 9113, 5.1.1)."""
 _PREFIX_BYTES = 5
 """Prefix of a gRPC message: compression flag, length in four bytes."""
 _MAX_RESPONSE_BYTES = 16 * 2**20
@@ -37,8 +31,6 @@ MessageFields = defaultdict[int, list[bytes]]
 UNWELL = "it is retried with growing pauses; if this lasts, see the kubelet's log"
 ROOT_ONLY = "root owns the socket: run the exporter as user 0; no capability is needed"
 UPGRADE = "check that it is the kubelet's socket; the API exists since Kubernetes 1.20"
-_REMEDIES = {b"7": ROOT_ONLY, b"12": UPGRADE, b"16": ROOT_ONLY}
-"""Remedies by gRPC status: permission denied, unimplemented, unauthenticated."""
 
 
 class KubeletTrouble(Exception):  # noqa: N818 - usually a restart, no error
@@ -82,8 +74,13 @@ def _exchange(channel: socket.socket, deadline: float) -> tuple[dict[bytes, byte
 
     http = connection.H2Connection(config.H2Configuration(client_side=True, header_encoding=None))
     http.initiate_connection()
-    http.send_headers(_FIRST_STREAM, _REQUEST_HEADERS)
-    http.send_data(_FIRST_STREAM, bytes(_PREFIX_BYTES), end_stream=True)
+    stream = 1  # a client's first (RFC 9113, 5.1.1)
+    request = (
+        *((":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "localhost")),
+        *(("content-type", "application/grpc"), ("te", "trailers")),
+    )
+    http.send_headers(stream, request)
+    http.send_data(stream, bytes(_PREFIX_BYTES), end_stream=True)
     headers: dict[bytes, bytes] = {}
     body = bytearray()
     while True:
@@ -118,7 +115,9 @@ def _message(path: Path, headers: Mapping[bytes, bytes], body: bytearray) -> byt
         message = headers.get(b"grpc-message", b"")
         reason = b"gRPC status %b: %b" % (status[:200], message[:200])
         sentence = f"{path} refuses ({printable(reason.decode('ascii', 'replace'))})"
-        raise KubeletTrouble(sentence, _REMEDIES.get(status, UNWELL))
+        # Permission denied, unimplemented, unauthenticated.
+        remedies = {b"7": ROOT_ONLY, b"12": UPGRADE, b"16": ROOT_ONLY}
+        raise KubeletTrouble(sentence, remedies.get(status, UNWELL))
     prefix, message = body[:_PREFIX_BYTES], bytes(body[_PREFIX_BYTES:])
     if prefix != b"\0" + len(message).to_bytes(4, "big"):
         raise KubeletTrouble(f"{path} answered with no gRPC message", UPGRADE)

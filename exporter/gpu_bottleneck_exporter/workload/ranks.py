@@ -21,9 +21,6 @@ from gpu_bottleneck_exporter.host.sockets import is_here
 
 Rendezvous = tuple[str, ...]
 """Meeting point of a job's ranks, also across pods."""
-_LOCAL_NAME = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?", re.IGNORECASE)
-_GCS_ADDRESS = re.compile(r"\0--gcs[-_]address=([^\0]+)")
-"""Option of a raylet (python/ray/_private/services.py)."""
 
 
 class Launcher(NamedTuple):
@@ -179,14 +176,17 @@ def rendezvous(
 def _ray_address(proc: Path, pid: int, variables: Mapping[str, str]) -> Mapping[str, str]:
     """A Ray worker's cluster address, by its raylet: RAY_ADDRESS may be missing or loopback."""
     raylet = parent_of(proc, pid) if "RAY_JOB_ID" in variables else 0
-    match = _GCS_ADDRESS.search(command_line(proc, raylet).text) if raylet else None
+    # A raylet's option (python/ray/_private/services.py).
+    line = command_line(proc, raylet).text if raylet else ""
+    match = re.search(r"\0--gcs[-_]address=([^\0]+)", line)
     return {"RAY_ADDRESS": match[1]} if match else {}
 
 
 def _is_local(address: str) -> bool:
     """Whether `address` (scheme, port and more addresses allowed) is this machine."""
     host = _host(address.partition(",")[0].rpartition("//")[2])
-    if _LOCAL_NAME.fullmatch(host):
+    name = r"(ip6-)?(localhost|loopback)[46]?(\.localdomain[46]?)?\.?"
+    if re.fullmatch(name, host, re.IGNORECASE):
         return True
     with suppress(OSError, ValueError):  # accepts short forms such as `127.1`
         return is_here(IPv4Address(socket.inet_aton(host)))
