@@ -17,8 +17,6 @@ MAX_CACHED_CHARACTERS = 2**18
 _CHARACTER_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _BYTES_OFFSET = 16
 """Offset from the header of a bytes object's content, and of a string's flags."""
-_LINE_STEP = struct.Struct("=Bb")
-_LOCATION_ENTRY = re.compile(rb"[\x80-\xff][\x00-\x7f]*")
 _NO_LINE = -128
 
 
@@ -81,11 +79,11 @@ class Codes:
         try:
             timely = self._memory.timely
             if self._has_columns:
-                line = _with_columns(
-                    timely(_LOCATION_ENTRY.finditer(table)), code.first_line, offset
-                )
+                entries = re.finditer(rb"[\x80-\xff][\x00-\x7f]*", table)
+                line = _with_columns(timely(entries), code.first_line, offset)
             else:
-                line = _with_ranges(timely(_LINE_STEP.iter_unpack(table)), code.first_line, offset)
+                steps = struct.iter_unpack("=Bb", table)
+                line = _with_ranges(timely(steps), code.first_line, offset)
         except (IndexError, struct.error):
             raise UnreadableError from None
         line = line or code.first_line

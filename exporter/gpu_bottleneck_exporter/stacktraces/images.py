@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import re
 import struct
+from enum import IntEnum
 
 from gpu_bottleneck_exporter.stacktraces.memory import ProcessMemory, UnreadableError, word
 
-_MAPPED_FILE = re.compile(r"^([0-9a-f]+)-\S+ \S+ 0+ \S+ \d+ +(/\S.*)$", re.MULTILINE)
 _ELF_HEADER = struct.Struct("=6s10xH14xQ16xH")
 """Fields: magic number, type, offset and number of the program headers."""
 _PROGRAM_HEADER = struct.Struct("=I12xQ32x")
 """Fields: type, address."""
-_DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH = 5, 6, 0x6FFFFEF5
+
+
+class _Tag(IntEnum):
+    """Kinds of the entries of the dynamic section, DT_* of elf.h."""
+
+    STRTAB = 5
+    SYMTAB = 6
+    GNU_HASH = 0x6FFFFEF5
 
 
 def mapped(maps: str) -> list[tuple[int, str]]:
     """Address and path of each file mapped from its start, in /proc/PID/maps."""
-    return [(int(address, 16), path) for address, path in _MAPPED_FILE.findall(maps)]
+    line = r"^([0-9a-f]+)-\S+ \S+ 0+ \S+ \d+ +(/\S.*)$"
+    return [(int(address, 16), path) for address, path in re.findall(line, maps, re.MULTILINE)]
 
 
 class Image:
@@ -40,7 +48,7 @@ class Image:
             raise UnreadableError
         self._bias: int = base - loaded[0] // 4096 * 4096
         self._entries = self._dynamic(self._bias + dynamic[0])
-        if not {_DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH} <= self._entries.keys():
+        if not set(_Tag) <= self._entries.keys():
             raise UnreadableError
 
     def _dynamic(self, address: int) -> dict[int, int]:
@@ -56,7 +64,7 @@ class Image:
 
     def address(self, name: str) -> int | None:
         """The address of exported symbol `name`, or None."""
-        table = self._entries[_DT_GNU_HASH]
+        table = self._entries[_Tag.GNU_HASH]
         raw = self._memory.read(table, 16)
         buckets, skipped, filters = (word(raw, at, 4) for at in (0, 4, 8))
         target = _gnu_hash(name)
@@ -76,9 +84,9 @@ class Image:
         return word(self._memory.read(at + number * 4, 4), 0)
 
     def _symbol_address(self, number: int, name: str) -> int | None:
-        raw = self._memory.read(self._entries[_DT_SYMTAB] + number * 24, 24)
+        raw = self._memory.read(self._entries[_Tag.SYMTAB] + number * 24, 24)
         text = name.encode() + b"\0"
-        if self._memory.read(self._entries[_DT_STRTAB] + word(raw, 0, 4), len(text)) != text:
+        if self._memory.read(self._entries[_Tag.STRTAB] + word(raw, 0, 4), len(text)) != text:
             return None
         return self._bias + word(raw, 8)
 

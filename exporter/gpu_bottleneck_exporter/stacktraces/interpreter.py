@@ -23,8 +23,6 @@ from gpu_bottleneck_exporter.stacktraces.memory import (
 MAX_FRAMES = 64
 """Bound on the innermost calls read of a thread."""
 MAX_PYTHON_THREADS = 64
-_PYTHON_FILE = re.compile(r"(?:^|/)(?:lib)?python[^/]*$")
-_PYTHON_VERSION = re.compile(r"/(?:lib)?python3\.([0-9]{1,2})(?![0-9])")
 _DEBUG_OFFSETS = struct.Struct("=8s9Q")
 """The start of _PyRuntime since 3.13: mark, version, free-threaded, a size,
 `finalizing`, interpreters, a size, `id`, next interpreter, threads."""
@@ -131,7 +129,7 @@ class Interpreter:
 
 def _runtime(memory: ProcessMemory, maps: str) -> tuple[Image, int, str]:
     for base, path in mapped(maps):
-        if not _PYTHON_FILE.search(path):
+        if not re.search(r"(?:^|/)(?:lib)?python[^/]*$", path):
             continue
         try:
             image = Image(memory, base)
@@ -146,5 +144,5 @@ def _minor(memory: ProcessMemory, image: Image, paths: str) -> int:
     """The minor version of Python 3; before 3.11, from file names."""
     if address := image.address("Py_Version"):
         return memory.pointer(address) >> 16 & 255
-    match = _PYTHON_VERSION.search(paths)
+    match = re.search(r"/(?:lib)?python3\.([0-9]{1,2})(?![0-9])", paths)
     return int(match[1]) if match else 0

@@ -32,31 +32,42 @@ _PLUMBING = re.compile(
     r"(?:multiprocessing|concurrent|asyncio)/|(?:threading|socket|socketserver|selectors|queue)\.py)"
 )
 """Standard modules that pass on requests."""
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _MAX_CODE_LINES = 1000
 """Bound per GPU: a job can make up lines."""
 _RUNNING = frozenset(a for a in Activity if a.runs)
 _FILE_IO = frozenset(a for a in Activity if a.on_files)
-_MAINS, _NOT_MAINS = frozenset({True}), frozenset({False})
-_EITHER = _MAINS | _NOT_MAINS
+
+
+class _Culprits(NamedTuple):
+    """The threads to blame for a wait."""
+
+    activities: frozenset[Activity]
+    mains: bool | None = None
+    """Whether only mains count, or only others; None: all."""
+
+    def has(self, key: _LineKey) -> bool:
+        """Whether the thread of `key` is one of them."""
+        is_main = key.role == Role.MAIN
+        return key.activity in self.activities and self.mains in (None, is_main)
+
+
 _RESTING_MAINS = (
-    (_MAINS, frozenset(a for a in Activity if a.rests)),
-    (_MAINS, frozenset(Activity)),
+    _Culprits(frozenset(a for a in Activity if a.rests), mains=True),
+    _Culprits(frozenset(Activity), mains=True),
 )
-_CULPRITS: Mapping[str, Sequence[tuple[frozenset[bool], frozenset[Activity]]]] = {
-    stall.HOST_CODE: ((_MAINS, _RUNNING), (_NOT_MAINS, _RUNNING)),
-    stall.WORKER_CPU: ((_NOT_MAINS, _RUNNING),),
-    stall.CPU_QUEUE: ((_EITHER, _RUNNING),),
-    stall.CPU_QUOTA: ((_EITHER, _RUNNING),),
-    stall.STORAGE: ((_EITHER, _FILE_IO), (_EITHER, _RUNNING)),
-    stall.MEMORY: ((_EITHER, _FILE_IO), (_EITHER, _RUNNING)),
-    stall.NETWORK: ((_EITHER, frozenset({Activity.NETWORK})), *_RESTING_MAINS),
+CULPRITS: Mapping[str, Sequence[_Culprits]] = {
+    stall.HOST_CODE: (_Culprits(_RUNNING, mains=True), _Culprits(_RUNNING, mains=False)),
+    stall.WORKER_CPU: (_Culprits(_RUNNING, mains=False),),
+    stall.CPU_QUEUE: (_Culprits(_RUNNING),),
+    stall.CPU_QUOTA: (_Culprits(_RUNNING),),
+    stall.STORAGE: (_Culprits(_FILE_IO), _Culprits(_RUNNING)),
+    stall.MEMORY: (_Culprits(_FILE_IO), _Culprits(_RUNNING)),
+    stall.NETWORK: (_Culprits(frozenset({Activity.NETWORK})), *_RESTING_MAINS),
     stall.PEER: _RESTING_MAINS,
     stall.REQUESTS: _RESTING_MAINS,
     stall.ASLEEP: _RESTING_MAINS,
 }
-"""Roles and activities to blame by `waiting_on`; the first sampled pair counts."""
-EXPLAINED_BY_LINES = frozenset(_CULPRITS)
+"""Threads to blame by `waiting_on`; the first sampled ones count."""
 
 
 class ThreadSample(NamedTuple):
@@ -93,7 +104,8 @@ def line_of(frames: Sequence[Frame]) -> Line | None:
     if not frames:
         return None
     # Before Python 3.12 a comprehension is a function of its own.
-    names = (f.function for f in frames[inner:] if not f.function.endswith(_COMPREHENSIONS))
+    comprehensions = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+    names = (f.function for f in frames[inner:] if not f.function.endswith(comprehensions))
     function = next(names, frames[inner].function)
     called = _qualified_name(frames[0]) if inner else ""
     return Line(frames[inner].file, frames[inner].line, function, called)
@@ -263,11 +275,9 @@ def _attribute(idle_ns: int, wait: str, weights: Mapping[_LineKey, float]) -> li
 
 
 def _culprits(wait: str, weights: Mapping[_LineKey, float]) -> dict[_LineKey, float]:
-    for mains, activities in _CULPRITS.get(wait, ()):
+    for culprits in CULPRITS.get(wait, ()):
         selected = {
-            key: weight
-            for key, weight in weights.items()
-            if weight > 0 and (key.role == Role.MAIN) in mains and key.activity in activities
+            key: weight for key, weight in weights.items() if weight > 0 and culprits.has(key)
         }
         if selected:
             return selected

@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.host.files import raise_if_file_limit
 
 MAX_READ_BYTES = 262_144
 """Bound on a read: a very long function's line table."""
-T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class UnreadableError(Exception):
@@ -42,7 +42,7 @@ class ProcessMemory:
         with suppress(AttributeError):
             os.close(self._file)
 
-    def timely(self, items: Iterable[T]) -> Iterator[T]:
+    def timely(self, items: Iterable[Item]) -> Iterator[Item]:
         """`items` up to the deadline. Raises UnreadableError then."""
         for number, item in enumerate(items):
             # 1024 items take less than a millisecond.

@@ -33,8 +33,6 @@ _MAX_CACHED_PROCESSES = 64
 _MAX_PROCESSES_PER_ROLE = 2
 """Bound on the mains of a sample, and on the helpers."""
 _UNKNOWN_OWNER = "it is not known to be of the owner of all that hold the GPU"
-_NESTED_PID = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
-_SINGLE_USER = re.compile(r"^Uid:\t(\d+)\t\1\t\1\t\1$", re.MULTILINE)
 stack_reads = GuardedExecutor(1.0)
 """Runs all reads here: a hung one delays no others."""
 
@@ -133,7 +131,8 @@ class StackReader(AbstractContextManager["StackReader"]):
 
         A process with several user ids, such as a setuid program, holds data of several users.
         """
-        if not _SINGLE_USER.search(read(f"{self._proc}/{pid}/status") or ""):
+        status = read(f"{self._proc}/{pid}/status") or ""
+        if not re.search(r"^Uid:\t(\d+)\t\1\t\1\t\1$", status, re.MULTILINE):
             return None
         return user_id(self._proc, pid), *self._tenant(pid)
 
@@ -233,5 +232,5 @@ def _stack(
 
 def _nested_pid(folder: str) -> int:
     """Id of a process or thread in its own PID namespace; 0 if ended."""
-    match = _NESTED_PID.search(read(f"{folder}/status") or "")
+    match = re.search(r"^NSpid:.*\s(\d+)$", read(f"{folder}/status") or "", re.MULTILINE)
     return int(match[1]) if match else 0

@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.loop import Loop
 from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.stacktraces.lines import (
-    EXPLAINED_BY_LINES,
+    CULPRITS,
     LineCount,
     StackSample,
     ThreadSample,
@@ -33,7 +33,7 @@ from gpu_bottleneck_exporter.stacktraces.reader import StackReader, ThreadStack,
 log = logging.getLogger(__name__)
 
 MIN_WAIT_NS = 2 * CADENCE.cache_ttl_ns
-"""Length of a wait that starts sampling without a request."""
+"""Length of a wait that starts sampling without a request. Judged."""
 SESSION_SECONDS = CADENCE.cache_ttl_ns / 1e9
 _SESSION_INTERVAL_NS = 10 * CADENCE.cache_ttl_ns
 """Pause between unrequested sessions, and lifetime of lines."""
@@ -41,7 +41,7 @@ _MIN_SAMPLE_INTERVAL_SECONDS = 0.2
 _MAX_PENDING = 64
 """Bound on samples that await the driver's windows (9 s), and on unpopped findings (eight GPUs)."""
 MIN_WAIT_SHARE = 0.1
-"""Minimum share of time in one wait: less is not worth a sample."""
+"""Minimum share of time in one wait: less is not worth a sample. Judged."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class _WatchedGpu:
             self.recent_ns[wait] = self.recent_ns.get(wait, 0.0) * decay + stalls.get(wait, 0)
         most = max(self.recent_ns, key=lambda wait: self.recent_ns[wait], default="")
         idles = self.recent_ns.get(most, 0.0) > MIN_WAIT_SHARE * CADENCE.recent_ns
-        dominant = most if idles and most in EXPLAINED_BY_LINES else None
+        dominant = most if idles and most in CULPRITS else None
         end_ns = windows[-1].end_ns
         if dominant != self.waiting_on:
             self.waiting_on, self.since_ns = dominant, end_ns
