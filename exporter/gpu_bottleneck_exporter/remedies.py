@@ -44,10 +44,6 @@ MEANINGS: dict[str, str] = {
     stall.UNKNOWN: "the signals could not be read, or the GPU's driver holds the job up",
 }
 """Explanation by `waiting_on`."""
-MIN_WORKING_RATIO = 0.05
-"""Busy share from which a sleeping job is one that sleeps between steps."""
-MEANINGS_AT_WORK = {stall.ASLEEP: "the loop sleeps between its steps"}
-"""Overrides for a GPU of at least `MIN_WORKING_RATIO`."""
 LIMITS = WAITS_FOR | {stall.ASLEEP: "its own sleep", stall.PEER: "the wait for other GPUs"}
 """Next bottleneck of a job by `waiting_on`."""
 SETTINGS = {
@@ -79,11 +75,6 @@ REMEDIES: dict[str, str] = {
     stall.UNKNOWN: "run `check`: it names the missing permission",
 }
 """First remedy to try, by `waiting_on`."""
-REMEDIES_AT_WORK = {
-    stall.ASLEEP: "find the line with `diagnose --stacks`, and do its work in the background or "
-    "less often",
-}
-"""Overrides for a GPU of at least `MIN_WORKING_RATIO`."""
 REMEDIES_OF_MAIN = {
     stall.NETWORK: "the main process waits for its own requests: make them in the background (a "
     "thread, loader workers) or less often, or prefetch the data",
@@ -111,10 +102,18 @@ RUNBOOKS: dict[str, str] = {
     stall.UNKNOWN: "GpuUnexplainedLowUtilization",
 }
 """Runbook by `waiting_on`; an unallocated GPU needs none."""
-RUNBOOKS_AT_WORK = {stall.ASLEEP: "GpuUnexplainedLowUtilization"}
-"""Overrides for a GPU of at least `MIN_WORKING_RATIO`."""
 RUNBOOKS_BY_REFUSAL = {"churn": "GpuStarved-worker_churn"}
 RUNBOOK_OF_DOWN = "GpuTelemetryLost"
+MIN_WORKING_RATIO = 0.05
+"""Busy share from which a sleeping job is one that sleeps between steps (judged)."""
+AT_WORK = {
+    stall.ASLEEP: (
+        "the loop sleeps between its steps",
+        "find the line with `diagnose --stacks`, and do its work in the background or less often",
+        "GpuUnexplainedLowUtilization",
+    )
+}
+"""Meaning, remedy and runbook for a GPU of at least `MIN_WORKING_RATIO`, if different."""
 
 SIGNAL_REMEDIES: dict[str, str] = {
     "kubelet": "GPUs assigned to a pod that has not opened them look free: "

@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.accounting.tick import R
 from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_REPORTED
+from gpu_bottleneck_exporter.generics import T
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop
@@ -26,6 +27,7 @@ from gpu_bottleneck_exporter.nodeview.history import (
     RecentShares,
 )
 from gpu_bottleneck_exporter.nodeview.processes import ProcessLister
+from gpu_bottleneck_exporter.nodeview.thresholds import MIN_OBSERVED_SECONDS
 from gpu_bottleneck_exporter.prescription.model import (
     NOTHING_KNOWN,
     NUM_WORKERS,
@@ -42,8 +44,6 @@ log = logging.getLogger(__name__)
 _throttle = LogThrottle(log)
 RECORD_INTERVAL_SECONDS = 5.0
 """Step of a trend in seconds."""
-MIN_OBSERVED_SECONDS = 10.0
-"""Observed time before a verdict: a single second may be chance."""
 
 
 class LocalNode:
@@ -222,20 +222,19 @@ def _explained(
 def _caused(shown: model.GpuStatus, cause: str, outlook: Outlook) -> model.GpuStatus:
 
     reason = outlook.advice.reason if isinstance(outlook.advice, Refusal) else ""
-    meanings, by_cause, runbooks = remedies.MEANINGS, remedies.REMEDIES, remedies.RUNBOOKS
+    advice = remedies.MEANINGS[cause], remedies.REMEDIES[cause], remedies.RUNBOOKS.get(cause)
     if (shown.busy_ratio or 0.0) >= remedies.MIN_WORKING_RATIO:
-        meanings = meanings | remedies.MEANINGS_AT_WORK
-        by_cause = by_cause | remedies.REMEDIES_AT_WORK
-        runbooks = runbooks | remedies.RUNBOOKS_AT_WORK
+        advice = remedies.AT_WORK.get(cause, advice)
+    meaning, remedy, runbook = advice
     observation = outlook.seen
     if observation and observation.main_network > observation.waits(NETWORK) / 2:
-        by_cause = by_cause | remedies.REMEDIES_OF_MAIN
+        remedy = remedies.REMEDIES_OF_MAIN.get(cause, remedy)
     return replace(
         shown,
         cause=cause,
-        meaning=meanings[cause],
-        remedy=remedies.REMEDIES_BY_REFUSAL.get(reason, by_cause[cause]),
-        runbook=remedies.RUNBOOKS_BY_REFUSAL.get(reason, runbooks.get(cause)),
+        meaning=meaning,
+        remedy=remedies.REMEDIES_BY_REFUSAL.get(reason, remedy),
+        runbook=remedies.RUNBOOKS_BY_REFUSAL.get(reason, runbook),
     )
 
 

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts, named, parts_of
+from gpu_bottleneck_exporter.nodeview.thresholds import KEPT_BUSY_RATIO
 
-KEPT_BUSY_RATIO = 0.9
-"""Busy share from which a GPU has no bottleneck."""
 TREND_STEPS = 60
 """Steps of a trend: 60 columns of a pixel or more."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 from gpu_bottleneck_exporter.feeders.serving import Serving
+from gpu_bottleneck_exporter.nodeview.thresholds import MIN_SHOWN_RATIO
 from gpu_bottleneck_exporter.prescription.model import Prescription, Refusal, Score
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
@@ -20,8 +21,6 @@ KEPT_BUSY = "busy"
 """Verdict on a GPU without a bottleneck."""
 MEASURING = "measuring"
 """Verdict before enough was observed; all others are the `waiting_on` value of a wait."""
-MIN_SHOWN_RATIO = 0.005
-"""Smallest share that lists show."""
 Ratio = Annotated[float, (-1.0, 1.0)]
 """A share of 0 to 1, or a difference of two; `wire` rejects others."""
 Parts = Mapping[str, float]

@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, VIDEO_ENGINE
-from gpu_bottleneck_exporter.nodeview.history import KEPT_BUSY_RATIO
 from gpu_bottleneck_exporter.nodeview.model import (
     DASH,
     MEASURING,
-    MIN_SHOWN_RATIO,
     GpuStatus,
     Node,
     named,
+)
+from gpu_bottleneck_exporter.nodeview.thresholds import (
+    KEPT_BUSY_RATIO,
+    MIN_LINE_RATIO,
+    MIN_SHOWN_RATIO,
+    MIN_STARVED_RATIO,
 )
 from gpu_bottleneck_exporter.prescription.model import (
     CPU_CORES,
@@ -30,16 +34,12 @@ from gpu_bottleneck_exporter.remedies import LIMITS, SETTINGS, WAITS_FOR
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 
 _UNITS_SECONDS = {"d": 86_400, "h": 3600, "min": 60}
-_MIN_STARVED_RATIO = 0.15
-"""Idle share above which a GPU counts as starved: a busier one is well tuned."""
 _MIN_INTEGER_AMOUNT = 10
 """Smallest amount that is rounded to an integer."""
 _MIN_MEMORY_BYTES = 0.05 * 2**30
 """Less would read 0.0 GiB."""
 _MIN_CORES = 0.05
 _MIN_BYTES_PER_SECOND = 1e6
-_MIN_LINE_RATIO = 0.1
-"""Smallest share of a line's time that is named."""
 _CORE_KNOBS = {
     CPU_LIMIT: ("CPU limit of {} cores", "set by resources.limits.cpu, --cpus or CPUQuota="),
     CPU_CORES: ("{} CPU cores", "from CPU sets, fewer neighbours, or fewer threads and workers"),
@@ -238,7 +238,7 @@ def summary(node: Node) -> str:
     if not gpus:
         return "No GPU"
     lost = [idle(gpu) for gpu in gpus if gpu.up]
-    starved = sum(share > _MIN_STARVED_RATIO for share in lost)
+    starved = sum(share > MIN_STARVED_RATIO for share in lost)
     counts = {
         UNALLOCATED: sum(gpu.cause == UNALLOCATED for gpu in gpus),
         "down": sum(not gpu.up for gpu in gpus),
@@ -368,7 +368,7 @@ def short(name: str, limit: int = 60) -> str:
 
 def _within(line: CodeLine) -> str:
     shares = {"waiting for a lock": line.lock_ratio, "in native code": line.native_ratio}
-    clauses = (f"{percent(v)} of that {k}" for k, v in shares.items() if v >= _MIN_LINE_RATIO)
+    clauses = (f"{percent(v)} of that {k}" for k, v in shares.items() if v >= MIN_LINE_RATIO)
     return "".join(f", {clause}" for clause in clauses)
 
 
