@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.top import spans
 from gpu_bottleneck_exporter.top.columns import BAR, Column, columns
 from gpu_bottleneck_exporter.top.keys import HELP, Choice, ordered, place
 from gpu_bottleneck_exporter.top.source import Feed
-from gpu_bottleneck_exporter.top.spans import Glyphs, Line, StyledText, clipped, fitted
+from gpu_bottleneck_exporter.top.spans import Glyphs, Line, Style, StyledText, clipped, fitted
 
 _SORTED = {"idle": "BUSY", "gpu": "GPU", "watts": "WATTS", "temperature": "°C", "memory": "GiB"}
 _NAME_CELLS = 15
@@ -38,7 +38,7 @@ def frame(feed: Feed, choice: Choice, width: int, height: int, glyphs: Glyphs) -
     lines = lines[:body] + [[] for _ in range(body - len(lines))]
     keys = "q quit   ? help   up/down select   Enter details"
     footer = f" {keys}   s sort: {choice.order}   r reverse"
-    return [*lines, [StyledText(fitted(footer, width), spans.HEADING)]][-height:]
+    return [*lines, [StyledText(fitted(footer, width), Style.HEADING)]][-height:]
 
 
 def page(node: Node | None, choice: Choice, height: int) -> int:
@@ -50,14 +50,14 @@ def _top(feed: Feed, node: Node | None, width: int) -> Iterator[Line]:
     summary = words.summary(node) if node else "no reading yet"
     simulated = "  SIMULATED" if node and node.simulated else ""
     left = clipped(f"{feed.source.name}  {summary}{simulated}", width - 9)
-    yield [StyledText(fitted(left, width - 8), spans.STRONG), StyledText(time.strftime("%H:%M:%S"))]
-    yield [StyledText(clipped(words.host(node) if node else "", width), spans.SOFT)]
+    yield [StyledText(fitted(left, width - 8), Style.STRONG), StyledText(time.strftime("%H:%M:%S"))]
+    yield [StyledText(clipped(words.host(node) if node else "", width), Style.SOFT)]
     if error := feed.error:
         since = words.duration(time.monotonic() - feed.error_since)
-        yield [StyledText(clipped(f"{error}; for {since}, trying again", width), spans.BAD)]
+        yield [StyledText(clipped(f"{error}; for {since}, trying again", width), Style.BAD)]
     else:
         covered = f"Shares cover the last {node.window_seconds:.0f} s." if node else ""
-        yield [StyledText(clipped(covered, width), spans.SOFT)]
+        yield [StyledText(clipped(covered, width), Style.SOFT)]
 
 
 def _nothing(node: Node, width: int) -> Iterator[Line]:
@@ -66,7 +66,7 @@ def _nothing(node: Node, width: int) -> Iterator[Line]:
         yield [StyledText(f"Measuring: {OPENING}.")]
         return
     message = f"No GPU to show: {node.driver_status or 'none found'}."
-    yield [StyledText(clipped(message, width), spans.BAD)]
+    yield [StyledText(clipped(message, width), Style.BAD)]
     advice = words.missing_gpu_remedy(node)
     for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
         yield [StyledText(line)]
@@ -78,13 +78,13 @@ def _gpus(node: Node, choice: Choice, width: int, height: int, glyphs: Glyphs) -
     room = _room(choice, height)
     window = _window(len(rows), at, room)
     shown = columns(rows, width)
-    yield [StyledText(" ".join(_title(column, choice) for column in shown), spans.HEADING)]
+    yield [StyledText(" ".join(_title(column, choice) for column in shown), Style.HEADING)]
     for number in window:
         yield _row(rows[number], shown, glyphs, selected=number == at)
     if len(window) < min(len(rows), room):
         counts = {"above": window.start, "below": len(rows) - window.stop}
         beyond = ", ".join(f"{count} more {where}" for where, count in counts.items() if count)
-        yield [StyledText(clipped(f"… {beyond}", width), spans.SOFT)]
+        yield [StyledText(clipped(f"… {beyond}", width), Style.SOFT)]
     if choice.details:
         yield []
         yield from _details(rows[at], width, glyphs)
@@ -109,7 +109,7 @@ def _title(column: Column, choice: Choice) -> str:
 
 
 def _row(gpu: GpuStatus, shown: Sequence[Column], glyphs: Glyphs, *, selected: bool) -> Line:
-    style = spans.SELECTED if selected else "" if gpu.up else spans.BAD
+    style = Style.SELECTED if selected else "" if gpu.up else Style.BAD
     line: Line = []
     for column in shown:
         line += [StyledText(" ", style)] if line else []
@@ -124,14 +124,14 @@ def _row(gpu: GpuStatus, shown: Sequence[Column], glyphs: Glyphs, *, selected: b
 def _details(gpu: GpuStatus, width: int, glyphs: Glyphs) -> Iterator[Line]:
     """A GPU in full, most important first: the screen may cut off the rest."""
     name = f"GPU {words.label(gpu)}  {gpu.name or ''}  {gpu.uuid}"
-    yield [StyledText(clipped(name, width), spans.STRONG)]
+    yield [StyledText(clipped(name, width), Style.STRONG)]
     facts = words.explained(gpu)
     for label, text in islice(facts, 2):
         yield from _wrapped(label, text, width)
     if any(gpu.trend):
         steps = gpu.trend[-max(width - _NAME_CELLS, 1) :]
         yield [
-            StyledText(fitted("  history", _NAME_CELLS), spans.SOFT),
+            StyledText(fitted("  history", _NAME_CELLS), Style.SOFT),
             *spans.strip(steps, glyphs),
         ]
     for number, process in enumerate(gpu.process_list):
@@ -139,7 +139,7 @@ def _details(gpu: GpuStatus, width: int, glyphs: Glyphs) -> Iterator[Line]:
         text = f"{process.pid:<8} {user} {program} {process.role}, {process.state or DASH}"
         yield from _wrapped("" if number else "processes", text, width)
     for text in words.notices(gpu):
-        yield [StyledText(clipped(f"  {text}", width), spans.BAD)]
+        yield [StyledText(clipped(f"  {text}", width), Style.BAD)]
     for label, text in facts:
         yield from _wrapped(label, text, width)
     if gpu.up:
@@ -151,12 +151,12 @@ def _wrapped(name: str, text: str, width: int) -> Iterator[Line]:
     lines = textwrap.wrap(printable(text), max(width - _NAME_CELLS, 20)) or [""]
     for number, line in enumerate(lines):
         first = "" if number else f"  {name}"
-        yield [StyledText(fitted(first, _NAME_CELLS), spans.SOFT), StyledText(line)]
+        yield [StyledText(fitted(first, _NAME_CELLS), Style.SOFT), StyledText(line)]
 
 
 def _help(width: int, glyphs: Glyphs) -> Iterator[Line]:
     for keys, effect in HELP:
-        yield [StyledText(f"  {keys:16}", spans.STRONG), StyledText(clipped(effect, width - 18))]
+        yield [StyledText(f"  {keys:16}", Style.STRONG), StyledText(clipped(effect, width - 18))]
     yield [StyledText("  "), StyledText(2 * glyphs.busy, "busy"), StyledText(" busy: a kernel ran")]
     for name, meaning in MEANINGS.items():
         text = clipped(f"{name}: {meaning}", width - 5)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections.abc import Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Parts
 
-HEADING, SELECTED, STRONG, SOFT, BAD = "head", "selected", "strong", "soft", "bad"
-"""Styles, besides the names of waits and `busy`."""
+
+class Style(str, Enum):
+    """The styles of text, besides the names of waits and `busy`."""
+
+    HEADING = "head"
+    SELECTED = "selected"
+    STRONG = "strong"
+    SOFT = "soft"
+    BAD = "bad"
 
 
 class StyledText(NamedTuple):

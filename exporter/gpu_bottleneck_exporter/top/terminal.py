@@ -16,12 +16,10 @@ from gpu_bottleneck_exporter.top import spans
 from gpu_bottleneck_exporter.top.keys import Choice, pressed
 from gpu_bottleneck_exporter.top.screen import frame, page
 from gpu_bottleneck_exporter.top.source import Feed
-from gpu_bottleneck_exporter.top.spans import Glyphs, Line
+from gpu_bottleneck_exporter.top.spans import Glyphs, Line, Style
 
 _COLOURS = 256
 """Number of colours of nearly all terminals; with fewer, waits look alike."""
-_CUBE_LEVELS = (0, 95, 135, 175, 215, 255)
-"""Levels of red, green and blue in the standard cube of 256 colours."""
 
 
 def show(feed: Feed, choice: Choice) -> None:
@@ -80,19 +78,19 @@ def _glyphs(*, coloured: bool) -> Glyphs:
 
 def _styles() -> dict[str, int]:
     """Attributes by style; waits have none with fewer than 256 colours."""
-    styles = {
-        spans.HEADING: curses.A_REVERSE,
-        spans.SELECTED: curses.A_REVERSE,
-        spans.STRONG: curses.A_BOLD,
-        spans.SOFT: curses.A_DIM,
-        spans.BAD: curses.A_BOLD,
+    styles: dict[str, int] = {
+        Style.HEADING: curses.A_REVERSE,
+        Style.SELECTED: curses.A_REVERSE,
+        Style.STRONG: curses.A_BOLD,
+        Style.SOFT: curses.A_DIM,
+        Style.BAD: curses.A_BOLD,
     }
     if not curses.has_colors():
         return styles
     curses.use_default_colors()  # respects the terminal's background
     if os.environ.get("NO_COLOR") or curses.COLORS < _COLOURS:
         return styles
-    colours = {"busy": BUSY_COLOUR, **WAIT_COLOURS, spans.BAD: "#C94A53"}
+    colours = {"busy": BUSY_COLOUR, **WAIT_COLOURS, Style.BAD: "#C94A53"}
     pairs = {name: (nearest(colour), -1) for name, colour in colours.items()}
     pairs |= {
         f"busy on {name}": (nearest(BUSY_COLOUR), nearest(c)) for name, c in WAIT_COLOURS.items()
@@ -105,8 +103,8 @@ def _styles() -> dict[str, int]:
 
 def nearest(colour: str) -> int:
     """The number of the colour nearest to #RRGGBB among 256."""
+    levels = (0, 95, 135, 175, 215, 255)  # of each part in the standard cube of 256 colours
     red, green, blue = (
-        min(range(6), key=lambda n: abs(_CUBE_LEVELS[n] - level))
-        for level in bytes.fromhex(colour[1:])
+        min(range(6), key=lambda n: abs(levels[n] - level)) for level in bytes.fromhex(colour[1:])
     )
     return 16 + 36 * red + 6 * green + blue
