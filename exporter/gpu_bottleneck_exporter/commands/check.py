@@ -30,8 +30,6 @@ from gpu_bottleneck_exporter.settings import Settings
 
 COMPLETE, WITH_GAPS = 0, 1
 """Exit statuses; no usable GPU is a gap."""
-_MAIN_CAUSES = frozenset({HOST_CODE, REQUESTS, PEER, ASLEEP, UNKNOWN})
-"""Causes in the processes that hold the GPU."""
 
 
 class Gap(NamedTuple):
@@ -254,7 +252,9 @@ def _blamed(gpu: GpuStatus, state: SamplerState, proc: Path) -> Iterator[Blamed]
     mains, others = next(
         (feeding.busiest for feeding in feedings if feeding and gpu.cause), ((), ())
     )
-    for pid, _ in (mains if gpu.cause in _MAIN_CAUSES else others or mains)[:2]:
+    # Causes in the processes that hold the GPU.
+    of_mains = gpu.cause in (HOST_CODE, REQUESTS, PEER, ASLEEP, UNKNOWN)
+    for pid, _ in (mains if of_mains else others or mains)[:2]:
         words = command_line(proc, pid).text.rstrip("\0").replace("\0", " ")
         yield Blamed(pid, printable(words, 100).rstrip())
 

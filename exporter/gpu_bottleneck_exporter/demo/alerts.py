@@ -18,9 +18,8 @@ from gpu_bottleneck_exporter.fetch import Server
 from gpu_bottleneck_exporter.jsontext import checked, parsed
 from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 
-_SPEED_UP = 20
+_SPEED_UP_FACTOR = 20
 """Factor by which rule durations shrink: ten minutes become half a minute."""
-_LOCALHOST = "127.0.0.1"
 _MIN_HEARTBEATS = 15
 """Polls after the rules' first heartbeat before alerts are printed: at first, windows are empty."""
 _MIN_PENDING_POLLS = 3
@@ -44,11 +43,11 @@ def alerting(exporter: str, tell: Print) -> Iterator[None]:
         return
     with ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(TemporaryDirectory(prefix="gpu-demo-")))
-        address, router = (f"{_LOCALHOST}:{_free_port()}" for _ in range(2))
+        address, router = (f"127.0.0.1:{_free_port()}" for _ in range(2))
         _configure(folder, exporter, router)
         storage = f"--storage.tsdb.path={folder}/prometheus"
         _run(cleanup, prometheus, folder / "prometheus.json", address, storage)
-        tell(f"alerts, {_SPEED_UP} times as fast as usual: http://{address}/alerts")
+        tell(f"alerts, {_SPEED_UP_FACTOR} times as fast as usual: http://{address}/alerts")
         # No cluster, hence no port for peers.
         flags = f"--storage.path={folder}/alertmanager", "--cluster.listen-address="
         _run(cleanup, alertmanager, folder / "alertmanager.json", router, *flags)
@@ -60,12 +59,12 @@ def alerting(exporter: str, tell: Print) -> Iterator[None]:
 
 
 def _free_port() -> int:
-    with socket.create_server((_LOCALHOST, 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
-    for name, text in adapted(files(), Changes(scale=_SPEED_UP)).items():
+    for name, text in adapted(files(), Changes(scale=_SPEED_UP_FACTOR)).items():
         (folder / name).write_text(text)
     prometheus = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},

@@ -12,9 +12,6 @@ from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.workload.owners import claims_of
 from gpu_bottleneck_exporter.workload.schedulers import job_in
 
-_JOB_GROUP = re.compile(r".*?/(?:job_[0-9]+|s[0-9A-HJKMNP-TV-Z]{13})(?=/|$)")
-"""Path of a control group, up to the folder of the job."""
-
 
 def run_of(proc: Path, sysfs: Path, pid: int) -> dict[str, str]:
     """Identifiers of a job's run, as far as known.
@@ -39,7 +36,7 @@ def run_of(proc: Path, sysfs: Path, pid: int) -> dict[str, str]:
 
 def _job_folder(path: str) -> str:
     """`path` up to the folder of the job; empty without one."""
-    if slurm := _JOB_GROUP.match(path):
+    if slurm := re.match(r".*?/(?:job_[0-9]+|s[0-9A-HJKMNP-TV-Z]{13})(?=/|$)", path):
         return slurm[0]
     job = job_in(path)
     return path[: job.end] if job else ""

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
+from gpu_bottleneck_exporter.generics import T
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 MAX_ROW_BYTES = 512 * 1024
 """Size limit of a document: a job on 112 MIG instances has 300 kB."""
@@ -30,22 +30,6 @@ _LAST_ID = chr(0x10FFFF)
 """Upper bound of ids."""
 _LOCK_TIMEOUT_SECONDS = 2.0
 """Timeout for another process's file lock, and for a disk that hangs."""
-# A version with other columns must take another table name.
-_CREATE_TABLE = """CREATE TABLE IF NOT EXISTS kept_jobs (
-    id TEXT PRIMARY KEY, who TEXT, until REAL, body BLOB)"""
-# A gap of twice the retention time indicates a wrong clock: the age of earlier jobs is unknown.
-# Jobs that end in the future, also from a wrong clock, do not end such a gap.
-_EXPIRE = """DELETE FROM kept_jobs WHERE until < :now - :seconds AND until > (
-    SELECT ifnull(max(until), -9e999) FROM (
-        SELECT until, lead(until, 1, :now) OVER (ORDER BY until) - until AS gap FROM kept_jobs
-        WHERE until <= :now
-    ) WHERE gap > 2 * :seconds)"""
-# Evicts the oldest job of the owner with the most jobs.
-_EVICT = """DELETE FROM kept_jobs WHERE id IN (
-    SELECT id FROM (
-        SELECT id, until, ROW_NUMBER() OVER (PARTITION BY who ORDER BY until DESC) AS turn
-        FROM kept_jobs
-    ) ORDER BY turn, until DESC LIMIT -1 OFFSET ?)"""
 
 
 class Row(NamedTuple):
@@ -153,8 +137,25 @@ class Store:
         def write(file: sqlite3.Connection) -> bool:
             file.execute("CREATE INDEX IF NOT EXISTS kept_jobs_by_end ON kept_jobs (until, id)")
             file.executemany("INSERT OR REPLACE INTO kept_jobs VALUES (?, ?, ?, ?)", rows)
-            file.execute(_EXPIRE, {"now": now, "seconds": self._max_age_seconds})
-            file.execute(_EVICT, (self._max_jobs,))
+            # A gap of twice the retention time indicates a wrong clock: the age of earlier jobs is
+            # unknown. Jobs that end in the future, also from a wrong clock, do not end such a gap.
+            file.execute(
+                """DELETE FROM kept_jobs WHERE until < :now - :seconds AND until > (
+                SELECT ifnull(max(until), -9e999) FROM (
+                    SELECT until, lead(until, 1, :now) OVER (ORDER BY until) - until AS gap
+                    FROM kept_jobs WHERE until <= :now
+                ) WHERE gap > 2 * :seconds)""",
+                {"now": now, "seconds": self._max_age_seconds},
+            )
+            # Evicts the oldest job of the owner with the most jobs.
+            file.execute(
+                """DELETE FROM kept_jobs WHERE id IN (
+                SELECT id FROM (
+                    SELECT id, until, ROW_NUMBER() OVER (PARTITION BY who ORDER BY until DESC)
+                    AS turn FROM kept_jobs
+                ) ORDER BY turn, until DESC LIMIT -1 OFFSET ?)""",
+                (self._max_jobs,),
+            )
             return True
 
         return self._call("write", write) or False
@@ -227,7 +228,11 @@ class Store:
             # Sorts need no temporary file, which may be impossible to create.
             self._file.execute("PRAGMA temp_store = MEMORY")
             self._file.text_factory = partial(str, encoding="utf-8", errors="replace")
-        self._file.execute(_CREATE_TABLE)
+        # A version with other columns must take another table name.
+        self._file.execute(
+            "CREATE TABLE IF NOT EXISTS kept_jobs "
+            "(id TEXT PRIMARY KEY, who TEXT, until REAL, body BLOB)"
+        )
         return self._file
 
     def _set_aside(self) -> str:

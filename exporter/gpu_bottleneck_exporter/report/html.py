@@ -19,19 +19,18 @@ from gpu_bottleneck_exporter.remedies import MEANINGS
 from gpu_bottleneck_exporter.report import text as words
 from gpu_bottleneck_exporter.report.bill import JobReport, utc
 
-_TEMPLATE = (files(__package__) / "report.html").read_text(encoding="utf-8")
-_STYLESHEET = Html(STYLE + (files(__package__) / "report.css").read_text(encoding="utf-8"))
-
 
 def html(report: JobReport) -> str:
     """`report` as a page."""
     sections = [words.Section("What could not be read", report.missing)] if report.missing else []
     sections += [] if report.single else words.totals(report)
     sections += [words.section(report, job) for job in report.listed]
+    folder = files(__package__)
+    style = Html(STYLE + (folder / "report.css").read_text(encoding="utf-8"))
     return filled(
-        _TEMPLATE,
-        policy=f"default-src 'none'; style-src {digest(_STYLESHEET)}",
-        style=_STYLESHEET,
+        (folder / "report.html").read_text(encoding="utf-8"),
+        policy=f"default-src 'none'; style-src {digest(style)}",
+        style=style,
         title=words.title(report),
         summary=words.summary(report),
         span=f"since {report.since}, reported {utc(report.time_seconds)}",

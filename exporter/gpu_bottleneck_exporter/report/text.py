@@ -20,8 +20,6 @@ _SERVED = ("Prompt tokens", "Generated tokens", "Tokens per GPU-hour", "GPU-hour
 Row = tuple[str, ...]
 BEFORE = "before it opened the GPU"
 """Label of a job's unallocated time."""
-_MARKUP = re.compile(r"[\\`*<>|~&@#$\[\]]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.")
-"""Characters that Markdown requires to be escaped."""
 
 
 class Section(NamedTuple):
@@ -61,7 +59,8 @@ def markdown(report: JobReport) -> str:
 
 def marked(name: str) -> str:
     """`name` with markup, HTML and links escaped for Markdown."""
-    return _MARKUP.sub(r"\\\g<0>", name)
+    markup = r"[\\`*<>|~&@#$\[\]]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\."
+    return re.sub(markup, r"\\\g<0>", name)
 
 
 def json(report: JobReport) -> str:

@@ -37,8 +37,6 @@ CIPHER_SUITES = {
 TLS13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 """Suites of TLS 1.3, which neither Go nor Python can disable."""
 _REQUIRE_CLIENT_CERT = "RequireAndVerifyClientCert"
-_BCRYPT = re.compile(r"\$2[aby]\$(?:0[4-9]|1[0-8])\$[./A-Za-z0-9]{53}")
-"""A bcrypt hash of cost 4 to 18; at 18, a login takes half a minute on a slow CPU."""
 _EMPTY_VALUES = (None, "", "~", "null")
 
 
@@ -240,9 +238,11 @@ def _users(content: object) -> dict[bytes, bytes]:
     users = _mapping("basic_auth_users", content)
     if users:
         import bcrypt  # noqa: F401, PLC0415 - comes with an extra, and is used later
+    # Cost 4 to 18; at 18, a login takes half a minute on a slow CPU.
+    bcrypt_hash = r"\$2[aby]\$(?:0[4-9]|1[0-8])\$[./A-Za-z0-9]{53}"
     hashes = {}
     for user, hashed in users.items():
-        if ":" in user or not isinstance(hashed, str) or not _BCRYPT.fullmatch(hashed):
+        if ":" in user or not isinstance(hashed, str) or not re.fullmatch(bcrypt_hash, hashed):
             raise SettingsError(
                 f"basic_auth_users: {shown(user)} must be a name without a colon, and its value a "
                 "bcrypt hash of cost 4 to 18"

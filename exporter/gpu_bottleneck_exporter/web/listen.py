@@ -13,7 +13,6 @@ import socket
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError
 
 MAX_PORT = 65535
-_ADDRESS = re.compile(r"(?:\[([^][/@\s]+)\]|([^][:/@\s]*)):([0-9]{1,5})")
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -29,7 +28,7 @@ def parse_address(text: str) -> tuple[str, int]:
     Raises:
         SettingsError: If the address is malformed.
     """
-    match = _ADDRESS.fullmatch(text)
+    match = re.fullmatch(r"(?:\[([^][/@\s]+)\]|([^][:/@\s]*)):([0-9]{1,5})", text)
     if match is None or int(match[3]) > MAX_PORT:
         raise SettingsError(
             f"The address {text!r} is not of the form host:port, [IPv6 address]:port or :port, "

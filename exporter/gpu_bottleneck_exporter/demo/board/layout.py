@@ -19,8 +19,9 @@ SHARES = (
     *("memory", "sm_active", "sm_occupancy", "tensor", "fp64", "fp32", "fp16", "int", "dram"),
     *ENGINES,
 )
-_LINKS = ("pcie", "nvlink", "c2c")
-TRAFFIC = tuple(f"{link}_{way}" for link in _LINKS for way in ("receive", "transmit"))
+TRAFFIC = tuple(
+    f"{link}_{way}" for link in ("pcie", "nvlink", "c2c") for way in ("receive", "transmit")
+)
 LANES = (
     "index",
     "busy_ns",
