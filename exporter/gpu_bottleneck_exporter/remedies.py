@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from gpu_bottleneck_exporter.accounting import stall
-from gpu_bottleneck_exporter.prescription.model import (
-    CHECKPOINTS,
-    CPU_CORES,
-    CPU_LIMIT,
-    HOST_CODE,
-    NUM_WORKERS,
-)
+from gpu_bottleneck_exporter.prescription.model import CPU_CORES, CPU_LIMIT, NUM_WORKERS
 
 WAITS_FOR: dict[str, str] = {
     stall.UNALLOCATED: "a job",
@@ -30,14 +24,14 @@ WAITS_FOR: dict[str, str] = {
 MEANINGS: dict[str, str] = {
     stall.UNALLOCATED: "no process holds the GPU",
     stall.HOST_CODE: "the main process computes while the GPU has no work",
-    stall.WORKER_CPU: "decoding, augmentation or tokenising takes too long",
+    stall.WORKER_CPU: "they take too long to decode, augment or tokenise",
     stall.CPU_QUEUE: "processes of the job are ready to run but get no CPU",
     stall.CPU_QUOTA: "the container's CPU limit throttles the job",
     stall.STORAGE: "the job reads or writes files",
-    stall.MEMORY: "data is evicted from the page cache and read again, or the job is throttled at "
-    "its memory limit",
+    stall.MEMORY: "data is evicted from the page cache and read again, or the job hits its "
+    "memory limit",
     stall.NETWORK: "data that the job asked for has not arrived yet",
-    stall.REQUESTS: "a server without a request in flight",
+    stall.REQUESTS: "the server has no request in flight",
     stall.PEER: "another GPU of the same job is still at work",
     stall.VIDEO_ENGINE: "the encoder, decoder, JPEG or OFA engine works, and no kernel does",
     stall.ASLEEP: "nothing runs: a notebook left open, a pause between phases, or a deadlock",
@@ -47,42 +41,40 @@ MEANINGS: dict[str, str] = {
 LIMITS = WAITS_FOR | {stall.ASLEEP: "its own sleep", stall.PEER: "the wait for other GPUs"}
 """Next bottleneck of a job by `waiting_on`."""
 SETTINGS = {
-    NUM_WORKERS: "loader workers",
-    CPU_LIMIT: "CPU limit",
+    NUM_WORKERS: "Loader workers",
+    CPU_LIMIT: "The CPU limit",
     CPU_CORES: "CPU cores",
-    HOST_CODE: "Python code",
-    CHECKPOINTS: "checkpoint time",
 }
-"""Name of the recommended setting by knob."""
+"""Setting that changed, by knob; begins a sentence."""
 REMEDIES: dict[str, str] = {
     stall.UNALLOCATED: "allocate it to a job, or report it to the scheduler as free",
     stall.HOST_CODE: "find the line with `diagnose --stacks`; load data in workers, call .item() "
-    "less often, use torch.compile",
-    stall.WORKER_CPU: "more workers if cores are free; else preprocess offline or on the GPU "
-    "(DALI)",
-    stall.CPU_QUEUE: "fewer workers or other load on these cores, or more cores for the job",
-    stall.CPU_QUOTA: "raise or remove the CPU limit (keep the request)",
-    stall.STORAGE: "larger sequential reads, local NVMe or a cache near the GPU; asynchronous "
-    "checkpoints",
+    "less often, or use torch.compile",
+    stall.WORKER_CPU: "add loader workers if cores are free; otherwise preprocess offline or on "
+    "the GPU (DALI)",
+    stall.CPU_QUEUE: "give the job more cores, use fewer workers, or move other load off its cores",
+    stall.CPU_QUOTA: "raise or remove the CPU limit, and keep the request",
+    stall.STORAGE: "read larger blocks in sequence, use local NVMe or a cache near the GPU, and "
+    "write checkpoints asynchronously",
     stall.MEMORY: "raise the memory limit, or shrink the working set (shards, smaller cache)",
-    stall.NETWORK: "more parallel requests and prefetching, or a cache near the GPU",
-    stall.REQUESTS: "scale it down when there is no traffic, or share the GPU (MIG, several "
-    "models)",
-    stall.PEER: "check that GPU: straggler or uneven work",
-    stall.VIDEO_ENGINE: "nothing for a GPU that transcodes; else decode on CPUs as well, or decode "
-    "fewer, smaller frames",
+    stall.NETWORK: "make more requests in parallel, prefetch, or put a cache near the GPU",
+    stall.REQUESTS: "scale the server down while there is no traffic, or share the GPU (MIG, "
+    "several models)",
+    stall.PEER: "look at the GPU that it waits for: it is a straggler or has more work",
+    stall.VIDEO_ENGINE: "leave a GPU that transcodes as it is; otherwise decode on CPUs as well, "
+    "or decode fewer or smaller frames",
     stall.ASLEEP: "ask the owner; `diagnose --stacks` names the line in which it sleeps",
-    stall.UNKNOWN: "run `check`: it names the missing permission",
+    stall.UNKNOWN: "run `check`, which names the missing permission",
 }
-"""First remedy to try, by `waiting_on`."""
+"""First remedy to try, by `waiting_on`; follows "Do first:", or begins a sentence."""
 REMEDIES_OF_MAIN = {
-    stall.NETWORK: "the main process waits for its own requests: make them in the background (a "
-    "thread, loader workers) or less often, or prefetch the data",
+    stall.NETWORK: "make the requests of the main process in the background (a thread, loader "
+    "workers) or less often, or prefetch the data",
 }
 """Overrides if the main itself waits, and no worker."""
 REMEDIES_BY_REFUSAL = {
-    "churn": "keep the workers between epochs: persistent_workers=True, or longer epochs",
-    "pinned": "let the workers run on all CPUs of the job: find what sets their affinity "
+    "churn": "keep the workers between epochs with persistent_workers=True, or make epochs longer",
+    "pinned": "let the workers run on all CPUs of the job: remove what sets their affinity "
     "(OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY, sched_setaffinity, taskset), or undo it in "
     "worker_init_fn",
 }

@@ -199,9 +199,9 @@ def test_what_to_try_and_evidence_can_be_read(
     now = replace(now, gpus=(replace(now.gpus[0], evidence=("/data is on NFS",)), *now.gpus[1:]))
     with showing(browser, now, viewport, color_scheme=scheme) as (page, said):
         card, refused = page.get_by_role("article").nth(1), page.get_by_role("article").nth(2)
-        expect(card).to_contain_text("loader workers: 6: 93 % busy")
-        expect(card).to_contain_text("loader workers from 1 to 2: predicted 46 %")
-        expect(refused).to_contain_text("no prediction: several causes share the idle time")
+        expect(card).to_contain_text("Use 6 loader workers (now 2): the GPU would be 93 % busy")
+        expect(card).to_contain_text("Loader workers changed from 1 to 2. The GPU is")
+        expect(refused).to_contain_text("no prediction, because several causes share the idle time")
         evidence = card.get_by_label("Evidence").get_by_role("listitem")
         assert evidence.evaluate(FONT_SIZE) < card.locator(".verdict").evaluate(FONT_SIZE)
         assert_accessible(page)

@@ -34,8 +34,8 @@ def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> 
     assert busy.split() == ["busy", "0.0%"]
     assert share.split() == ["worker_cpu", "█" * 30, "99.6%"]
     assert cause.startswith("  likely cause  Waiting for loader workers (worker_cpu) for 4 min: ")
-    assert first.startswith("  try           loader workers: 6: 93 % busy")
-    assert last.startswith("  last change   loader workers from 1 to 2: predicted 46 %")
+    assert first.startswith("  try           Use 6 loader workers (now 2): the GPU would be 93 %")
+    assert last.startswith("  last change   Loader workers changed from 1 to 2. The GPU is")
     assert (runbook, end) == (
         "  runbook       gpu-bottleneck-exporter runbook GpuStarved-cpu_preprocessing_bound",
         "",

@@ -58,7 +58,7 @@ def test_what_a_change_returns_is_no_more_than_its_cause_took() -> None:
     (found,) = jobs(*example())
     # By the prediction 0.43 of the time of seven GPUs, and 0.63 of one; they waited 0.36 and 0.52.
     hours = f"{(7 * 0.36 + 0.52) * 3.2:.3g}"
-    told = f"num_workers 2 → 6 on all ranks (would return about {hours} GPU-hours)"
+    told = f"Use 6 loader workers (now 2) on all ranks. This would return about {hours} GPU-hours."
     assert change(found) == told
     assert do_first(found) == f"Do first: {told}"
 
@@ -67,14 +67,16 @@ def test_what_a_change_returns_is_what_the_same_work_leaves_over() -> None:
     rank = gpu(0, hours=1, worker_cpu=0.6)
     rank["recommendation"] = advised(1, 2, 0.5, at_most=True)
     # One hour, of which the same work at 0.5 rather than 0.4 takes four fifths.
-    assert change(one(rank)) == "num_workers 1 → 2 (would return at most 0.2 GPU-hours)"
+    assert change(one(rank)) == (
+        "Use 2 loader workers (now 1). This would return at most 0.2 GPU-hours."
+    )
 
 
 def test_a_main_process_that_waits_for_its_own_requests_is_told_so() -> None:
     rank = gpu(0, hours=1, network=0.6)
     rank["recommendation"] = advised(0, 3, 0.5, cause="network", at_most=True)
-    told = "3 threads or loader workers for its own requests"
-    assert change(one(rank)) == f"{told} (would return at most 0.2 GPU-hours)"
+    told = "Let 3 threads or loader workers make the main process's requests (now 0)"
+    assert change(one(rank)) == f"{told}. This would return at most 0.2 GPU-hours."
 
 
 def test_one_slow_rank_returns_what_the_others_wait_for() -> None:
@@ -86,7 +88,7 @@ def test_one_slow_rank_returns_what_the_others_wait_for() -> None:
     told = slowest(found)
     assert told == "GPU 2 on node7 was the slowest: worker_cpu 40 % (the others 0 %)"
     # Four GPU-hours, of which the same work at 0.8 rather than 0.6 takes three.
-    told = "num_workers 1 → 4 on GPU 2 on node7 (would return about 1 GPU-hours)"
+    told = "Use 4 loader workers (now 1) on GPU 2 on node7. This would return about 1 GPU-hours."
     assert change(found) == told
 
 
@@ -115,9 +117,11 @@ def test_of_several_changes_the_one_that_returns_most_is_first() -> None:
     ranks[3]["recommendation"] = advised(0.3, 0, 0.9, knob="host_code")
     for rank, then in zip(ranks, (3, 6, 6), strict=False):
         rank["recommendation"] = advised(2, then, 0.625)
-    told = "num_workers 2 → 6 on 3 of 5 ranks (would return about 0.6 GPU-hours)"
+    told = "Use 6 loader workers (now 2) on 3 of 5 ranks. This would return about 0.6 GPU-hours."
     assert change(one(*ranks)) == told
-    told = "less Python code on GPU 3 on node7 (would return about 0.444 GPU-hours)"
+    told = (
+        "Cut the wait for Python code on GPU 3 on node7. This would return about 0.444 GPU-hours."
+    )
     assert change(one(*ranks[2:])) == told
 
 

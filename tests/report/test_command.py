@@ -62,7 +62,10 @@ def test_a_job_on_two_nodes(tmp_path: Path) -> None:
     assert " ".join(third.split()) == "worker_cpu 38 %, asleep 14 %, host_code 5 %, unknown 2 %"
     text = "\n".join(rest)
     assert "GPU 3 on node7 was the slowest: worker_cpu 52 % (the others 36 %)" in text
-    assert "Do first: num_workers 2 → 6 on all ranks (would return about 9.73 GPU-hours)" in text
+    assert (
+        "Do first: Use 6 loader workers (now 2) on all ranks. "
+        "This would return about 9.73 GPU-hours." in text
+    )
 
 
 def test_what_is_missing_is_a_line_each_and_the_rest_is_reported(tmp_path: Path) -> None:

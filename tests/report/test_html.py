@@ -26,7 +26,7 @@ def test_a_job_has_its_figures_its_gpus_and_a_timeline_that_can_be_heard() -> No
     whole = text(found, "body")
     for told in (
         "15.1 GPU-hours",
-        "num_workers 2 → 6",
+        "Use 6 loader workers (now 2)",
         "GPU 3 on node7 was the slowest",
         "1 kWh",
         "52 of 80 GiB",

@@ -121,8 +121,8 @@ def test_one_job_with_its_gpus(tmp_path: Path, server: Prometheus) -> None:
     assert found["slowest"].startswith("GPU 0 on node8 was the slowest: worker_cpu 60 %")
     # Of the first, what the prediction leaves over; of the other, what it waited for workers.
     returned = f"{(3240 + 6480) / 3600:.3g}"
-    told = f"num_workers 2 → 6 on all ranks (would return about {returned} GPU-hours)"
-    assert found["do_first"] == f"Do first: {told}"
+    gain = f"This would return about {returned} GPU-hours."
+    assert found["do_first"] == f"Do first: Use 6 loader workers (now 2) on all ranks. {gain}"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_a_line_has_what_to_try_below_its_title() -> None:
     (having,) = table(idle, heading=False)
     at, end = titles.index("TRY"), titles.index("WAITS")
     assert without[at:end].strip() == DASH
-    assert having[at:end].strip() == "loader workers: 6: 93 %"
+    assert having[at:end].strip() == "Use 6 loader workers: 93 %"
     assert having[end:].startswith("unknown 7 %, asleep 6 %")
 
 

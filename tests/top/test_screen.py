@@ -110,10 +110,10 @@ def test_the_selected_gpu_is_told_in_full() -> None:
     assert "GPU 3  NVIDIA A100-SXM4-80GB" in text
     assert "XID 79 (1)" in text
     assert "held by" not in text
-    assert "try          look for the driver's errors" in text
+    assert "try          Look for the driver's errors" in text
     gone = changed(shown.gpus[4], remedy="look at its fan")
     text = "\n".join(screen(latest(replace(shown, gpus=(gone,))), size=(100, 40)))
-    assert "try          look at its fan" in text
+    assert "try          Look at its fan." in text
     text = "\n".join(screen(latest(shown), after([DOWN], shown), size=(100, 40)))
     assert "likely cause Waiting for an unknown cause (unknown) for 4 min: " in text
     assert "runbook      gpu-bottleneck-exporter runbook GpuUnexplainedLowUtilization" in text
@@ -156,11 +156,11 @@ def test_wide_terminals_show_more_and_what_to_try_while_there_is_anything() -> N
 
     heading, _, first, *_ = table(node(mixed_state()), 230)
     assert heading.split()[-3:] == ["TRY", "OWNER", "MODEL"]
-    assert "loader workers: 6: 93 %" in first
+    assert "Use 6 loader workers: 93 %" in first
     assert "research/train-7f9c/trainer" in first
     assert first.rstrip().endswith(HOPPER.name or "?")
-    assert " TRY " not in table(crowded(2), 111)[0]
-    assert " TRY " in table(crowded(2), 112)[0]
+    assert " TRY " not in table(crowded(2), 115)[0]
+    assert " TRY " in table(crowded(2), 116)[0]
     assert " TRY " not in table(node(state(ampere())), 230)[0]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.nodeview.model import CollectorHealth, GpuStatus, Node, ProcessEntry
+from gpu_bottleneck_exporter.nodeview.text import sentence
 from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
@@ -111,11 +112,14 @@ def test_the_figures_of_a_gpu() -> None:
 
 def test_the_cause_what_to_try_and_its_runbook() -> None:
     found = outline(state(waiting({"worker_cpu": 60 * 10**9}, busy_ns=40 * 10**9)))
-    assert "Waiting for loader workers (worker_cpu) for 4 min: decoding" in found.text
-    job = "if only this rank is changed, the job's 2 GPUs go from 40 % to 62 %"
-    uses = "uses 4 of 7 free cores, 2.1 of 40 GiB; after that, Python code is the limit"
-    assert f"Try loader workers: 6: 93 % busy (88–95); now 2; {job}; {uses}. " in found.text  # noqa: RUF001
-    assert "Last change: loader workers from 1 to 2" in found.text
+    assert "Waiting for loader workers (worker_cpu) for 4 min: they take too long" in found.text
+    job = "If only this rank changes, the job's 2 GPUs go from 40 % busy to 62 %."
+    uses = (
+        "This takes 4 of 7 free cores and 2.1 of 40 GiB of memory. Then the limit is Python code."
+    )
+    workers = "Try: Use 6 loader workers (now 2): the GPU would be 93 % busy (88–95 %)."  # noqa: RUF001
+    assert f"{workers} {job} {uses} " in found.text
+    assert "Last change: Loader workers changed from 1 to 2. " in found.text
     links = [attributes["href"] for tag, attributes in found.elements if tag == "a"]
     assert "https://example.org/books/GpuStarved-cpu_preprocessing_bound.md" in links
 
@@ -137,7 +141,9 @@ FAILS = "Collectors: power fails: nvmlDeviceGetPowerUsage: 999."
 LOOKED, LOOKS = IdleLines(looks=9, age_seconds=120), IdleLines(looks=9, looking=True)
 ASKED = Serving((8000,), 12, 0, 3, 4.2, complete=True)
 SERVES = "Serves port 8000: 12 clients, 3 requests in flight, the longest for 4.2 s."
-NO_PREDICTION = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']}). "
+NO_PREDICTION = (
+    f"Try: {sentence(REMEDIES['unknown'])} There is no prediction, because {REFUSALS['mixed']}. "
+)
 
 
 @rows(
@@ -154,7 +160,7 @@ NO_PREDICTION = f"Try {REMEDIES['unknown']} (no prediction: {REFUSALS['mixed']})
             "Sample again",
         ),
         "somebody looks": (with_gpu(MIXED, idle_lines=LOOKS), "", "Sample again"),
-        "a remedy": (with_gpu(DOWN, remedy="look at it"), "look at it", "SM clock"),
+        "a remedy": (with_gpu(DOWN, remedy="look at it"), "Look at it.", "SM clock"),
         "no driver": (NOTHING, "No GPU to show: opening the driver.", "To fix it"),
         "its remedy": (replace(NOTHING, driver_remedy="do x"), "To fix it: do x.", "simulated"),
         "failing": (MIXED, FAILS, "work."),
@@ -211,8 +217,8 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
     assert f"Held by {text}/{text}, user {text}: {text} (pid 1)" in hostile.text
     assert hostile.of["h3"][1] == f"GPU {text} · MIG {text} {text}"
     assert f"down: {text}" in hostile.text
-    assert f"Try {text}: 6: 93 % busy" in hostile.text
-    assert f"Last change: {text} from 1 to 2" in hostile.text
+    assert f"Try: Set {text} to 6 (now 2): the GPU would be" in hostile.text
+    assert f"Last change: {text} changed from 1 to 2" in hostile.text
     assert any(one.startswith(text) for one in hostile.of["li"])
 
 

@@ -121,7 +121,9 @@ class ServerSampler:
         ):
             self._streamed_ns = now_ns
         # A single sample does not tell a stream from a response that was just sent.
-        streams = self._streamed_ns is not None and now_ns - self._streamed_ns < CADENCE.cache_ttl_ns
+        streams = (
+            self._streamed_ns is not None and now_ns - self._streamed_ns < CADENCE.cache_ttl_ns
+        )
         return now.received_ms if responds and streams else None
 
 

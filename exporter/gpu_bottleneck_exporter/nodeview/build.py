@@ -14,7 +14,6 @@ from gpu_bottleneck_exporter.accounting.tick import R
 from gpu_bottleneck_exporter.collectors import device, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_REPORTED
-from gpu_bottleneck_exporter.generics import T
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.logthrottle import LogThrottle
 from gpu_bottleneck_exporter.loop import Loop

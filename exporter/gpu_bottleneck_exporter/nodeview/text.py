@@ -23,8 +23,11 @@ from gpu_bottleneck_exporter.nodeview.thresholds import (
     MIN_STARVED_RATIO,
 )
 from gpu_bottleneck_exporter.prescription.model import (
+    CHECKPOINTS,
     CPU_CORES,
     CPU_LIMIT,
+    HOST_CODE,
+    NUM_WORKERS,
     REFUSALS,
     REMOVED,
     Prescription,
@@ -40,11 +43,22 @@ _MIN_MEMORY_BYTES = 0.05 * 2**30
 """Less would read 0.0 GiB."""
 _MIN_CORES = 0.05
 _MIN_BYTES_PER_SECOND = 1e6
-_CORE_KNOBS = {
-    CPU_LIMIT: ("CPU limit of {} cores", "set by resources.limits.cpu, --cpus or CPUQuota="),
-    CPU_CORES: ("{} CPU cores", "from CPU sets, fewer neighbours, or fewer threads and workers"),
+_QUANTITIES = {
+    NUM_WORKERS: ("Use {}", "loader worker"),
+    CPU_LIMIT: ("Raise the CPU limit to {}", "core"),
+    CPU_CORES: ("Give the job {}", "CPU core"),
 }
-"""Change and place by knob in cores."""
+"""Change and unit by knob."""
+_REDUCTIONS = {
+    HOST_CODE: "Cut the wait for Python code",
+    CHECKPOINTS: "Cut the wait for checkpoints",
+}
+"""Change by knob in `REMOVED`."""
+_PLACES = {
+    CPU_LIMIT: "resources.limits.cpu, --cpus or CPUQuota=",
+    CPU_CORES: "--cpus-per-task, requests.cpu, or fewer neighbours, threads or workers",
+}
+"""Place of the setting, by knob in cores."""
 
 
 def percent(share: float | None) -> str:
@@ -250,6 +264,11 @@ def summary(node: Node) -> str:
     return f"{which} starved{loss}{f' ({others})' if others else ''}"
 
 
+def sentence(clause: str) -> str:
+    """`clause` with a capital and a full stop."""
+    return f"{clause[:1].upper()}{clause[1:]}."
+
+
 def missing_gpu_remedy(node: Node) -> str:
     """The remedy if there is no GPU, or the command that names it."""
     remedy = node.driver_remedy
@@ -258,58 +277,72 @@ def missing_gpu_remedy(node: Node) -> str:
     )
 
 
-def describe_prescription(change: Prescription) -> str:
-    """`DataLoader(num_workers=6): 93 % busy (88-95); now 2; uses 4 of 7 free cores; after …`."""
-    name, value = SETTINGS.get(change.knob, change.knob), amount(change.value)
-    together = f" for {change.processes} processes" if change.processes > 1 else ""
-    pytorch = change.pytorch and not together  # num_workers is per process
-    now = amount(change.current_value)
-    setting = f"DataLoader(num_workers={value})" if pytorch else f"{name}: {value}{together}"
+def setting(change: Prescription) -> str:
+    """`Set DataLoader(num_workers=6)`, `Raise the CPU limit to 2 cores`."""
+    value = amount(change.value)
+    together = f" across {change.processes} processes" if change.processes > 1 else ""
     if change.of_own_requests:
-        setting = f"{value} threads or loader workers for its own requests{together}"
-    where = ""
-    if change.knob in _CORE_KNOBS:
-        setting, where = _CORE_KNOBS[change.knob]
-        setting, now = f"{setting.format(value)}{together}", f"{now} cores"
+        return f"Let {value} threads or loader workers{together} make the main process's requests"
     if change.knob in REMOVED:
-        setting, now = f"less {name}", f"{percent(change.current_value)} of the time"
-    predicted = f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)} busy"
+        return _REDUCTIONS[change.knob]
+    if change.knob not in _QUANTITIES:
+        return f"Set {short(change.knob)} to {value}"
+    if change.knob == NUM_WORKERS and change.pytorch and not together:
+        return f"Set DataLoader(num_workers={value})"  # num_workers is per process
+    action, unit = _QUANTITIES[change.knob]
+    return f"{action.format(counted(value, unit))}{together}"
+
+
+def predicted(change: Prescription) -> str:
+    """`93 %`, or `up to 93 %`."""
+    return f"{'up to ' if change.at_most else ''}{percent(change.busy_ratio)}"
+
+
+def describe_prescription(change: Prescription) -> str:
+    """`Set DataLoader(num_workers=6) (now 2): the GPU would be 93 % busy (88-95 %). This …`."""
+    is_share = change.knob in REMOVED
+    now = (
+        f"{percent(change.current_value)} of the time" if is_share else amount(change.current_value)
+    )
+    now = "; ".join(filter(None, (f"now {now}", _PLACES.get(change.knob))))
     interval = "" if change.at_most else _interval(change.busy_low_ratio, change.busy_high_ratio)
-    uses, limit = ", ".join(_uses(change)), LIMITS.get(change.then or "", change.then)
-    clauses = [f"{setting}: {predicted}{interval}", f"now {now}"]
+    sentences = [f"{setting(change)} ({now}): the GPU would be {predicted(change)} busy{interval}."]
     if change.job_busy_ratio is not None:
         job_now, job_then = percent(change.job_current_busy_ratio), percent(change.job_busy_ratio)
-        clauses.append(
-            f"if only this rank is changed, the job's {change.job_gpus} GPUs "
-            f"go from {job_now} to {job_then}"
+        sentences.append(
+            f"If only this rank changes, the job's {change.job_gpus} GPUs "
+            f"go from {job_now} busy to {job_then}."
         )
-    if where:
-        clauses.append(where)
-    if uses:
-        clauses.append(f"uses {uses}")
-    if limit:
-        clauses.append(f"after that, {limit} {'are' if limit.endswith('s') else 'is'} the limit")
-    return "; ".join(clauses)
+    first, _, last = ", ".join(_uses(change)).rpartition(", ")
+    if last:
+        sentences.append(f"This takes {first}{' and ' if first else ''}{last}.")
+    if change.then:
+        sentences.append(f"Then the limit is {LIMITS.get(change.then, change.then)}.")
+    return " ".join(sentences)
 
 
 def outcome(change: Score) -> str:
-    """`loader workers from 2 to 6: predicted 93 % (88-95), measured 91 %`."""
+    """`Loader workers changed from 2 to 6. The GPU is 91 % busy; the prediction was 93 % (…).`."""
     before, after = amount(change.value_before), amount(change.value_after)
     interval = _interval(change.predicted_low_ratio, change.predicted_high_ratio)
-    predicted = f"predicted {percent(change.predicted_busy_ratio)}{interval}"
-    name = SETTINGS.get(change.knob, change.knob)
-    return f"{name} from {before} to {after}: {predicted}, measured {percent(change.busy_ratio)}"
+    return (
+        f"{SETTINGS.get(change.knob, change.knob)} changed from {before} to {after}. The GPU is "
+        f"{percent(change.busy_ratio)} busy; the prediction was "
+        f"{percent(change.predicted_busy_ratio)}{interval}."
+    )
 
 
 def recommendation(gpu: GpuStatus) -> str | None:
-    """The change with its prediction, or else the general remedy."""
+    """The change with its prediction, or else the general remedy, in sentences."""
     if gpu.prescription:
         return describe_prescription(gpu.prescription)
     reason = gpu.prescription_refused.reason if gpu.prescription_refused else ""
     # The cause implies the last two reasons.
     explains = reason not in {"", "no_work", "no_knob"}
-    unknown = f" (no prediction: {REFUSALS.get(reason, reason)})" if explains else ""
-    return f"{gpu.remedy}{unknown}" if gpu.remedy else None
+    unknown = (
+        f" There is no prediction, because {REFUSALS.get(reason, reason)}." if explains else ""
+    )
+    return f"{sentence(gpu.remedy)}{unknown}" if gpu.remedy else None
 
 
 def in_text(node: Node) -> Iterator[str]:
@@ -373,7 +406,7 @@ def _within(line: CodeLine) -> str:
 
 
 def _interval(low: float, high: float) -> str:
-    return f" ({100 * low:.0f}{DASH}{100 * high:.0f})"
+    return f" ({100 * low:.0f}{DASH}{100 * high:.0f} %)"
 
 
 def amount(value: float) -> str:
@@ -381,13 +414,17 @@ def amount(value: float) -> str:
     return f"{value:.2g}" if value < _MIN_INTEGER_AMOUNT else f"{value:.0f}"
 
 
+def counted(value: str, noun: str) -> str:
+    """`1 core`, `2 cores`."""
+    return f"{value} {noun}{'' if value == '1' else 's'}"
+
+
 def _uses(change: Prescription) -> Iterator[str]:
     """Cores, memory, and throughput in MB/s, the unit of links and disks."""
     cores, free = amount(change.needs_cores), change.free_cores
     if change.needs_cores >= _MIN_CORES:
-        needed = f"{cores} core{'' if cores == '1' else 's'}"
-        yield needed if free is None else f"{cores} of {amount(free)} free cores"
+        yield counted(cores, "core") if free is None else f"{cores} of {amount(free)} free cores"
     if (change.needs_memory_bytes or 0.0) >= _MIN_MEMORY_BYTES:
-        yield memory(change.needs_memory_bytes, change.free_memory_bytes)
+        yield f"{memory(change.needs_memory_bytes, change.free_memory_bytes)} of memory"
     if (speed := change.needs_bytes_per_second or 0.0) >= _MIN_BYTES_PER_SECOND:
-        yield f"{speed / 1e6:.0f} MB/s"
+        yield f"{speed / 1e6:.0f} MB/s of input"

@@ -8,9 +8,9 @@ from statistics import median, mode
 
 from gpu_bottleneck_exporter.accounting.stall import PEER
 from gpu_bottleneck_exporter.jobs.model import Job, JobGpu, Use, total
-from gpu_bottleneck_exporter.nodeview.text import amount, lines_of_code, percent, short
-from gpu_bottleneck_exporter.prescription.model import NUM_WORKERS, REMOVED, Prescription
-from gpu_bottleneck_exporter.remedies import REMEDIES, SETTINGS
+from gpu_bottleneck_exporter.nodeview.text import amount, lines_of_code, percent, setting, short
+from gpu_bottleneck_exporter.prescription.model import REMOVED, Prescription
+from gpu_bottleneck_exporter.remedies import REMEDIES
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, JobReport
 
 Offer = Sequence[tuple[JobGpu, Prescription]]
@@ -84,7 +84,7 @@ def do_first(job: Job) -> str | None:
 
 
 def change(job: Job) -> str | None:
-    """`num_workers 2 → 6 on all ranks (would return about 11 GPU-hours)`."""
+    """`Use 6 loader workers (now 2) on all ranks. This would return about 11 GPU-hours.`."""
     offers: dict[str, list[tuple[JobGpu, Prescription]]] = {}
     for gpu in job.gpus:
         if gpu.recommendation:
@@ -96,19 +96,13 @@ def change(job: Job) -> str | None:
     if len(job.gpus) > 1:
         some = offer[0][0].name if count == 1 else f"{count} of {len(job.gpus)} ranks"
         where = f" on {'all ranks' if count == len(job.gpus) else some}"
-    setting = mode(_setting(advice) for _, advice in offer)
+    action = mode(f"{setting(it)}{_now(it)}" for _, it in offer)
     about = "at most" if any(advice.at_most for _, advice in offer) else "about"
-    return f"{setting}{where} (would return {about} {gpu_time(returned)})"
+    return f"{action}{where}. This would return {about} {gpu_time(returned)}."
 
 
-def _setting(advice: Prescription) -> str:
-    """`num_workers 2 → 6`."""
-    if advice.of_own_requests:
-        return f"{amount(advice.value)} threads or loader workers for its own requests"
-    knob = advice.knob
-    name = knob if knob == NUM_WORKERS else SETTINGS.get(knob, short(knob))
-    setting = f"{name} {amount(advice.current_value)} → {amount(advice.value)}"
-    return f"less {name}" if knob in REMOVED else setting
+def _now(advice: Prescription) -> str:
+    return "" if advice.knob in REMOVED else f" (now {amount(advice.current_value)})"
 
 
 def _returned(job: Job, offer: Offer) -> float:

@@ -10,7 +10,7 @@ from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED
 from gpu_bottleneck_exporter.jobs.model import DOCUMENT_VERSION, Job, Use
 from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.model import DASH, named
-from gpu_bottleneck_exporter.nodeview.text import duration, memory, parts, percent, short
+from gpu_bottleneck_exporter.nodeview.text import counted, duration, memory, parts, percent, short
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.report.about import about, change, claims, gpu_time, rounded
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Deployment, JobReport, Served
@@ -161,7 +161,7 @@ def replicas(of: Deployment) -> str:
     if of.replicas_needed >= of.replicas:
         all_of = "its only replica" if of.replicas == 1 else f"all {of.replicas} replicas"
         return f"the last week needed {all_of}"
-    return f"{of.replicas_needed} of {_counted(of.replicas, 'replica')} would do"
+    return f"{of.replicas_needed} of {counted(of.replicas, 'replica')} would do"
 
 
 def totals(report: JobReport) -> Iterator[Section]:
@@ -218,9 +218,8 @@ def heading(job: Job) -> str:
 
 def summary(report: JobReport) -> str:
     """`3 jobs, busy 5 %, lost 106 GPU-hours: asleep 89 %, storage 6 %`."""
-    return (
-        f"{_counted(len(report.jobs), 'job')}, {figures(report, report.use)}: {causes(report.use)}"
-    )
+    jobs = counted(f"{len(report.jobs)}", "job")
+    return f"{jobs}, {figures(report, report.use)}: {causes(report.use)}"
 
 
 def figures(report: JobReport, use: Use) -> str:
@@ -248,7 +247,7 @@ def description(report: JobReport, job: Job) -> str:
     if job.gpus:
         count = len({gpu.node for gpu in job.gpus})
         nodes = f" on {count} nodes" if count > 1 else ""
-        items.append(f"{_counted(len(job.gpus), 'GPU')}{nodes}")
+        items.append(f"{counted(f'{len(job.gpus)}', 'GPU')}{nodes}")
     if job.start_seconds is not None:
         so_far = "" if job.end_seconds else " so far"
         items.append(_span((job.end_seconds or report.time_seconds) - job.start_seconds) + so_far)
@@ -258,10 +257,6 @@ def description(report: JobReport, job: Job) -> str:
 def _span(seconds: float) -> str:
     whole, minutes = divmod(int(seconds / 60), 60)
     return f"{whole} h {minutes} min" if whole else duration(seconds)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def causes(use: Use) -> str:

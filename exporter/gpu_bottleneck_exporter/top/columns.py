@@ -35,7 +35,7 @@ def _short(level: str) -> str:
 
 def _setting(gpu: GpuStatus) -> str:
     change = gpu.prescription
-    return words.describe_prescription(change).partition(" busy")[0] if change else DASH
+    return f"{words.setting(change)}: {words.predicted(change)}" if change else DASH
 
 
 COLUMNS = (
@@ -47,7 +47,7 @@ COLUMNS = (
     Column("GiB", 7, lambda gpu: _short(words.levels(gpu)[2]), drops=4),
     Column("SM", 4, lambda gpu: share(gpu.sm_active_ratio), drops=5),
     Column("LIKELY CAUSE", 13, words.likely_cause, right=False, drops=1),
-    Column(TRY, 32, _setting, right=False, drops=7),
+    Column(TRY, 36, _setting, right=False, drops=7),
     Column(OWNER, 10, words.owners, right=False, drops=6),
     Column("MODEL", 22, lambda gpu: gpu.name or DASH, right=False, drops=9),
 )

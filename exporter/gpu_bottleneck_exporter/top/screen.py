@@ -67,8 +67,7 @@ def _nothing(node: Node, width: int) -> Iterator[Line]:
         return
     message = f"No GPU to show: {node.driver_status or 'none found'}."
     yield [StyledText(clipped(message, width), Style.BAD)]
-    advice = words.missing_gpu_remedy(node)
-    for line in textwrap.wrap(f"{advice[0].upper()}{advice[1:]}.", max(width, 20)):
+    for line in textwrap.wrap(words.sentence(words.missing_gpu_remedy(node)), max(width, 20)):
         yield [StyledText(line)]
 
 

@@ -76,8 +76,8 @@ def _verdict(gpu: GpuStatus, runbooks: str) -> Html:
         runbook = element("a", f"Runbook {name}", href=link, rel="noopener")
     meaning = f": {gpu.meaning}." if gpu.meaning else "."
     verdict = element("p", element("strong", words.headline(gpu)), meaning)
-    remedy = element("p", element("b", "Try "), element("bdi", recommendation), ". ", runbook)
-    change = gpu.last_change and f"Last change: {words.outcome(gpu.last_change)}."
+    remedy = element("p", element("b", "Try: "), element("bdi", recommendation), " ", runbook)
+    change = gpu.last_change and f"Last change: {words.outcome(gpu.last_change)}"
     last = element("p", change, class_="last") if change else None
     return element("div", verdict, remedy if recommendation else None, last, class_="verdict")
 
