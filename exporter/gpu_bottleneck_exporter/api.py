@@ -39,7 +39,7 @@ def diagnose(seconds: float = 30.0, *, gpu: int | str | None = None) -> Node:
         ExporterError: If there are no GPU metrics, for example without a driver.
     """
     if not 0 < seconds < math.inf:
-        raise SettingsError(f"seconds: {seconds} is no length of time")
+        raise SettingsError(f"seconds: {seconds} is not a duration")
     settings = Settings()
     opening = partial(open_driver, settings.sysfs, wake_suspended=settings.wake_suspended)
     with _lock:

@@ -58,8 +58,8 @@ def commands(ctx: click.Context) -> None:
     """Prometheus exporter that reports why a GPU is idle.
 
     It measures the busy time of each GPU, attributes the idle time to the waits of the processes
-    that feed it, and serves both as metrics. Each command has its own --help. Settings can also be
-    made with the variable shown next to them; an option on the command line takes precedence.
+    that feed it, and serves both as metrics. Each command has its own --help. The environment
+    variable next to a setting also sets it; an option on the command line takes precedence.
     Times in seconds can be written as 90, 90s or 1m30s.
 
     \b
@@ -212,8 +212,8 @@ def diagnose(settings: Settings, seconds: float, *, stacks: bool, as_json: bool)
     "count N",
     "-n",
     type=click.IntRange(1),
-    help="Print plain lines N times, then end. Without it, and without a terminal, it prints until "
-    "it is stopped.",
+    help="Print plain lines N times, then end. The default without a terminal is to print until "
+    "stopped.",
 )
 @flag("once", "once_only", is_flag=True, help="The same as --count 1.")
 @flag(
@@ -319,21 +319,22 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
 @flag("gpu NAME", help="Report the jobs on this GPU: node7/3, its index or its uuid.")
 @flag(
     "owner NAME",
-    help="Report the jobs of this user or namespace, or with --prometheus of the owner that rules "
-    "bill (rules --owner-label).",
+    help="Report the jobs of this user or namespace, or with --prometheus of the owner that the "
+    "rules bill (rules --owner-label).",
 )
 @flag(
     "since DURATION",
     type=Seconds(60, 10 * 365 * 86_400),
-    help="Report jobs that ran in this time, such as 12h: 7d, or 30d if a job or pod is named.",
+    help="Report jobs that ran within this time, such as 12h. The default is 7d, or 30d with --job "
+    "or --pod.",
 )
 @flag(
     "url URL",
     "urls",
     multiple=True,
     envvar="GPU_EXPORTER_URL",  # others cannot see a password in it
-    help="Read the ledger of the exporter at this URL, such as node7:10170; repeatable. Without "
-    "it: of this machine.",
+    help="Read the ledger of the exporter at this URL, such as node7:10170; repeatable. The "
+    "default is this machine's exporter.",
 )
 @flag(
     "nodes FILE",
@@ -350,7 +351,7 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
     "deadline SECONDS",
     type=Seconds(1, 3600),
     default=20.0,
-    help="Time after which the report does without what has not answered.",
+    help="Time after which the report omits what has not answered.",
 )
 @flag(
     "cost-per-gpu-hour AMOUNT",
@@ -363,7 +364,7 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
     "limit N",
     type=click.IntRange(1, 10_000),
     default=20,
-    help="List this many jobs, those that lost most; totals cover all.",
+    help="List the N jobs that lost most; totals cover all jobs.",
 )
 @flag(
     "format",
@@ -462,9 +463,9 @@ def capture(settings: Settings, seconds: float, path: Path, *, unmasked: bool) -
 )
 @_settings(web="web.", log_level="info")
 def demo(settings: Settings, *, alerts: bool) -> None:
-    """Serve simulated GPUs: the exporter without a GPU.
+    """Serve simulated GPUs, to try the exporter without a real one.
 
-    Small training loops, which are real processes, feed simulated GPUs, each with a bottleneck.
+    Small training loops, which are real processes, feed these GPUs; each has a bottleneck.
 
     \b
     Simulated GPUs on http://localhost:10170:

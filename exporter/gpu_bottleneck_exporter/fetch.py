@@ -176,7 +176,7 @@ def gather(
         if done.acquire(timeout=min(end - now, 1.0)):
             remaining -= 1
         elif len(calls) > 1 and sys.stderr.isatty():
-            click.echo(f"{len(calls) - remaining} of {len(calls)} answers", err=True)
+            click.echo(f"{len(calls) - remaining} of {len(calls)} responses", err=True)
     results, late = {**answers}, f"no answer within {deadline:.0f} s"
     missing = [name for name in calls if name not in results]
     return results, [errors.get(name, f"{server or name}: {late}") for name in missing]

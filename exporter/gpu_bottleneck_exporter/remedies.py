@@ -126,12 +126,12 @@ SIGNAL_REMEDIES: dict[str, str] = {
     "all_threads": "a process has more threads than the exporter watches (128): it watches active "
     "ones first and may miss the waits of the others",
     "own_cpu": "the exporter itself gets no CPU for a quarter of the time or more, so it reads "
-    "late, and missed values are absent or unobserved: give it more CPU (resources.requests.cpu "
-    "in the chart, CPUWeight= in a unit), remove its CPU limit, or leave the machine a core",
+    "late and misses values: give it more CPU (resources.requests.cpu in the chart, CPUWeight= in "
+    "a unit), remove its CPU limit, or leave the machine a core",
     "all_sockets": "a process has more sockets than the exporter checks (64 at a time, in turn): "
     "it may miss requests that are answered soon",
     "all_processes": "a GPU has more workers than the exporter reads every two seconds (512 a "
-    "second over all GPUs): their counters come later, and beyond 8192 not at all; see "
+    "second over all GPUs): their counters are late, and beyond 8192 workers absent; see "
     "gpu_exporter_feeder_processes",
     "process_io": "the I/O counters, /dev/shm and environment of processes cannot be read, so "
     "memory shows as storage, copying as host_code or worker_cpu, and peer only within one "

@@ -57,8 +57,8 @@ class Settings:
     node_name: str = option(
         "",
         "node.name NAME",
-        "Name of this node in the job ledger, on the status page and in JSON, as in alerts; the "
-        "host's name by default, which in a pod is the pod's.",
+        "Name of this node in the job ledger, on the status page and in JSON; best the name in "
+        "alerts. The default is the host's name, which in a pod is the pod's.",
     )
     # At most 5 s, as the driver's ring buffer covers 10 s.
     interval_seconds: float = option(
@@ -83,8 +83,8 @@ class Settings:
     without: frozenset[str] = option(
         frozenset(),
         "without SIGNAL,...",
-        "Signals to do without, such as host_pids,kubelet: not reported as gaps, and omitted from "
-        "gpu_exporter_signal_available.",
+        "Signals that may be missing, such as host_pids,kubelet: `check` reports no gap for "
+        "them, and gpu_exporter_signal_available omits them.",
     )
     procfs: Path = option(Path("/proc"), "path.procfs", "Where the host's procfs is mounted.")
     sysfs: Path = option(Path("/sys"), "path.sysfs", "Where the host's sysfs is mounted.")
@@ -119,7 +119,7 @@ class Settings:
     jobs_keep: int = option(
         1000,
         "jobs.keep COUNT",
-        "Number of jobs to keep; the oldest of the owner with the most is evicted first.",
+        "Number of jobs to keep; beyond it, the owner with the most jobs loses the oldest one.",
     )
     jobs_keep_seconds: float = option(
         30 * 86400.0, "jobs.keep-for SECONDS", "Time to keep a job after its end."

@@ -326,7 +326,7 @@ def test_a_model_or_driver_without_findings_ends_the_report(
     board = make_board(gpus=[replace(H100, name=name) for name in names], driver_version=version)
     report = check(FAST, lambda: libraries.open(board), full=True)
     assert report.document["not_yet_seen"] == unseen
-    line = f"untested        {', '.join(unseen)}, driver {version}: not yet seen on this GPU; "
+    line = f"untested        {', '.join(unseen)}, driver {version}: no recording of it exists; "
     assert [text for text in report.lines if text.startswith("untested")] == (
         [f"{line}`capture` helps"] if unseen else []
     )

@@ -36,9 +36,7 @@ from support.states import (
 def test_who_keeps_the_memory_of_a_gpu_without_processes() -> None:
     *_, kept, _ = node(mixed_state()).gpus
     assert kept.trouble is not None
-    assert (
-        "memory in use without a listed process; its device is open in: 4714, 4715" in kept.trouble
-    )
+    assert "memory is in use, but the driver lists no process; open in: 4714, 4715" in kept.trouble
 
 
 def test_a_gpu_that_tells_everything() -> None:
@@ -70,7 +68,7 @@ LINKS: dict[str, tuple[list[GpuSnapshot], str | None]] = {
     "a fall": ([linked(8, 16)], "PCIe link runs on 8 of 16 lanes"),
     "a peer": (
         [linked(4, 4), linked(8, 8)],
-        "PCIe link runs on 4 lanes, that of another Tesla T4 here on 8",
+        "PCIe link runs on 4 lanes, but on 8 for another Tesla T4 here",
     ),
     "without names": ([linked(4, 4, None), linked(8, 8, None)], None),
 }
@@ -89,7 +87,7 @@ def test_a_gpu_without_busy_time_says_so_unless_nothing_was_read() -> None:
     gpu = hopper()
     sources = (Utilization, UnitActivity)
     blind = {kind: value for kind, value in gpu.readings.items() if kind not in sources}
-    said = "the driver gives no busy time: check says why"
+    said = "the driver reports no busy time; `check` names the reason"
     assert said in (node(state(replace(gpu, readings=blind))).gpus[0].trouble or ())
     for readings in (gpu.readings, {}, {**blind, UnitActivity: UnitActivity(1)}):
         shown = node(state(replace(gpu, readings=readings))).gpus[0]

@@ -217,7 +217,7 @@ def test_the_command_says_what_it_holds_and_overwrites_nothing(
 
     status, (first, holds, identities, last) = command("gpu.jsonl")
     assert status == 0
-    assert first == "captures for 1 s into gpu.jsonl, and sends nothing"
+    assert first == "capturing for 1 s into gpu.jsonl, which is sent nowhere"
     assert holds.startswith("holds: versions, symbols and checksum of the driver's library; ")
     assert "UUIDs and bus addresses are masked" in identities
     assert last.startswith("wrote gpu.jsonl: ")

@@ -145,7 +145,7 @@ def test_it_overwrites_nothing_silently_but_with_force(tmp_path: Path) -> None:
         ("--budget a=0", 2, "--budget must be an owner and GPU-hours a month"),
         ("--budget a=nan", 2, "--budget must be an owner and GPU-hours a month"),
         ("--budget a=1e99", 2, "--budget must be an owner and GPU-hours a month"),
-        ("--budget a=1 --budget a=2", 2, "--budget: 'a' has two"),
+        ("--budget a=1 --budget a=2", 2, "--budget: 'a' has two budgets"),
         ("--runbook-base https://{{x}}", 2, "Invalid value for '--runbook-base'"),
     ],
 )

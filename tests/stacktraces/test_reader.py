@@ -314,7 +314,7 @@ class TestRefusals:
     def test_no_python(self, reader: StackReader) -> None:
         with subprocess.Popen(["sleep", "1000"]) as process:
             until(lambda: "sleep" in (PROC / f"{process.pid}/comm").read_text(), "sleep")
-            assert refusal(reader, process.pid) == "there is no Python in it"
+            assert refusal(reader, process.pid) == "it does not run Python"
             process.kill()
 
     def test_it_has_ended(self, reader: StackReader) -> None:
@@ -354,7 +354,7 @@ with StackReader(Path("/proc")) as reader:
         self, reader: StackReader, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delitem(layouts.LAYOUTS, sys.version_info[1])
-        assert f"its Python is {OURS}, and " in refusal(reader, os.getpid())
+        assert f"it runs Python {OURS}, but " in refusal(reader, os.getpid())
 
     def test_no_time_is_left(self) -> None:
         with StackReader(PROC, 0.0) as reader:

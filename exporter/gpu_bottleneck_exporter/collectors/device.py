@@ -51,8 +51,8 @@ _PROCESSES: Table[readings.Processes] = {
     gauge(
         "gpu_processes",
         "Processes that hold a context on the GPU (compute, graphics, MPS), except those of a "
-        "desktop and MPS's daemons. Absent if there may be some in other PID namespaces. Read "
-        "every 10 s.",
+        "desktop and MPS's daemons. Absent if processes in other PID namespaces may be hidden. "
+        "Read every 10 s.",
     ): lambda held: held.count
 }
 
@@ -129,21 +129,21 @@ _THROTTLE: Table[readings.Throttle] = {
 _MEMORY: Table[GpuSnapshot] = {
     gauge(
         "gpu_memory_total_bytes",
-        "Device memory installed, in bytes; the machine's where the GPU has none of its own "
+        "Device memory installed, in bytes; the machine's if the GPU has no memory of its own "
         "(GB10).",
     ): lambda gpu: _memory(gpu).total_bytes,
     gauge(
         "gpu_memory_used_bytes",
-        "Device memory that processes have allocated, in bytes, with frameworks' caches and, where "
-        "gpu_memory_reserved_bytes is absent, reserved memory. On GB10, GH200 and GB200, where the "
-        "kernel uses it, too: the sum over the processes.",
+        "Device memory that processes have allocated, in bytes, with frameworks' caches and, "
+        "where gpu_memory_reserved_bytes is absent, reserved memory. On GB10, GH200 and GB200, "
+        "where the kernel also uses it, this is the sum over the processes.",
     ): used_bytes,
     gauge(
         "gpu_unlisted_processes",
-        "Processes that have the GPU's device open while the driver lists none and more memory is "
-        "in use than monitoring tools take: they keep it, as children do that outlive a main. 0: "
-        "none was found, as without CAP_SYS_PTRACE. Absent otherwise, and under MIG. Their pids "
-        "are in the log.",
+        "Processes that keep memory although the driver lists none, such as children that "
+        "outlived a main: they have the GPU's device open, and more memory is in use than "
+        "monitoring tools take. 0 if none was found, as without CAP_SYS_PTRACE. Absent "
+        "otherwise, and under MIG. The log has their pids.",
     ): lambda gpu: None if gpu.unlisted_pids is None else len(gpu.unlisted_pids),
     gauge(
         "gpu_memory_reserved_bytes", "Device memory that the driver keeps for itself, in bytes."

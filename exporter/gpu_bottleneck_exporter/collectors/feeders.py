@@ -55,23 +55,23 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: _by_role(fed, lambda one: one.queue_ns / 1e9) if fed.queue_known else None,
     counter(
         "gpu_feeder_wait_seconds_total{role, state}",
-        "Seconds in which the processes waited, by what for: disk (file I/O, memory of the control "
-        "group), network (a socket; while the GPU idles, an answer), queue (pipe, futex, "
-        "semaphore, memory map), sleep (timer, poll), unknown (no permission, a lock of the GPU's "
-        "driver). Covers first threads and, while the GPU idles, what those wait for. Sampled; "
-        "each kind is absent until first seen.",
+        "Seconds in which the processes waited, by resource: disk (file I/O, memory of the "
+        "control group), network (a socket; while the GPU idles, a response), queue (pipe, "
+        "futex, semaphore, memory map), sleep (timer, poll), unknown (no permission, a lock of "
+        "the GPU's driver). Covers first threads and, while the GPU idles, the threads and "
+        "processes that these wait for. Sampled; each kind is absent until first seen.",
     ): lambda fed: seconds_by(dict(sorted(fed.wait_ns.items()))),
     counter(
         "gpu_feeder_read_bytes_total{role}",
-        "Bytes that the processes read from storage, not from the page cache (/proc/PID/io). Where "
-        "they wait for files on no block device and the kernel accounts for none of it (FUSE, "
-        "GPFS), all that they read but for pipes. "
-        "Absent while one of them cannot be read.",
+        "Bytes that the processes read from storage, not from the page cache (/proc/PID/io). "
+        "For file systems without a block device or I/O accounting (FUSE, GPFS), all bytes "
+        "read except from pipes. Absent while one of them cannot be read.",
     ): lambda fed: _by_role(fed, lambda one: one.read_bytes),
     counter(
         "gpu_feeder_written_bytes_total{role}",
-        "Bytes that the processes wrote to storage (/proc/PID/io), or where the kernel does not "
-        "account for that, in any way. Absent for workers until one has written.",
+        "Bytes that the processes wrote to storage (/proc/PID/io), or all bytes that they "
+        "wrote where the kernel does not account for storage. Absent for workers until one has "
+        "written.",
     ): _written,
     counter(
         "gpu_feeder_major_faults_total{role}",
@@ -84,8 +84,8 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: fed.refault_bytes,
     counter(
         "gpu_feeder_worker_starts_total",
-        "Worker processes started while a main process held the GPU, but for some that live for "
-        "less than a second.",
+        "Worker processes started while a main process held the GPU; some that live for less "
+        "than a second are missed.",
     ): lambda fed: fed.worker_starts,
     gauge(
         "gpu_feeder_age_seconds", "Seconds since the oldest main process started (/proc/PID/stat)."
@@ -141,8 +141,8 @@ FAMILIES: Table[Feeding] = {
     ): lambda fed: fed.job.sent_bytes,
     gauge(
         "gpu_feeder_network_shared",
-        "Constant 1 where that is the network namespace of the host, with the traffic of others; "
-        "absent elsewhere.",
+        "Constant 1 if the main processes share the host's network namespace, whose traffic "
+        "includes that of others; absent otherwise.",
     ): lambda fed: fed.job.shares_network or None,
     counter(
         "gpu_feeder_socket_bytes_total",

@@ -32,8 +32,8 @@ FAMILIES: Table[Outlook] = {
     ): lambda outlook: _advised(outlook, lambda one: one.current_value),
     gauge(
         "gpu_prescription_busy_ratio{knob}",
-        "Predicted busy share of the GPU after the change, 0-1. An upper bound for what is read "
-        "from storage or the network, and for host_code and checkpoints.",
+        "Predicted busy share of the GPU after the change, 0-1. An upper bound for waits for "
+        "storage or the network, and for host_code and checkpoints.",
     ): lambda outlook: _advised(outlook, lambda one: one.busy_ratio),
     gauge(
         "gpu_prescription_busy_low_ratio{knob}",
@@ -44,12 +44,13 @@ FAMILIES: Table[Outlook] = {
     ): lambda outlook: _advised(outlook, lambda one: one.busy_high_ratio),
     gauge(
         "gpu_prescription_upper_bound{knob}",
-        "1 if the predicted busy share is an upper bound, 0 if it is what to expect.",
+        "1 if the predicted busy share is an upper bound, 0 if it is the expected value.",
     ): lambda outlook: _advised(outlook, lambda one: one.at_most),
     gauge(
         "gpu_prescription_job_busy_ratio{knob}",
-        "Predicted mean busy share of the job's GPUs on this machine if only this rank is changed, "
-        "0-1: the next slowest rank limits it. Absent for jobs with one GPU, and while unknown.",
+        "Predicted mean busy share of the job's GPUs on this machine if only this rank "
+        "changes, 0-1: the next slowest rank limits it. Absent for jobs with one GPU, and "
+        "while unknown.",
     ): lambda outlook: _advised(outlook, lambda one: one.job_busy_ratio),
     gauge(
         "gpu_prescription_refused{reason}",

@@ -41,9 +41,9 @@ _UTILIZATION: Table[GpuTotals] = {
     ): lambda totals: _if_observed(totals, totals.unobserved_ns / 1e9),
     counter(
         "gpu_busy_seconds_total",
-        "Seconds in which at least one kernel ran (integral of the driver's utilization samples; "
-        "under MIG of the GPM graphics activity). How much of the GPU worked: see "
-        "gpu_sm_active_seconds_total.",
+        "Seconds in which at least one kernel ran (integral of the driver's utilization "
+        "samples; under MIG of the GPM graphics activity). gpu_sm_active_seconds_total counts "
+        "how much of the GPU worked.",
     ): lambda totals: _if_observed(totals, totals.busy_ns / 1e9),
     counter(
         "gpu_memory_controller_busy_seconds_total",
@@ -62,8 +62,8 @@ _UTILIZATION: Table[GpuTotals] = {
     ): lambda totals: totals.last_memory_ratio,
     histogram(
         "gpu_window_utilization_ratio",
-        "Busy share of each of the driver's sample windows (1/6 to 1 s), 0-1. Tells a steady half "
-        "load from full load half of the time.",
+        "Busy share of each of the driver's sample windows (1/6 to 1 s), 0-1. Distinguishes a "
+        "steady half load from full load half of the time.",
     ): lambda totals: _if_observed(totals, Histogram(totals.window_counts, totals.window_sum)),
 }
 
@@ -79,19 +79,20 @@ _VIDEO: Table[GpuTotals] = {
 _STALL: Table[GpuTotals] = {
     counter(
         "gpu_stall_seconds_total{waiting_on}",
-        "Idle seconds of the GPU, by what the processes that hold or feed it did: unallocated (no "
-        "holder), host_code (the main thread ran), worker_cpu (it waited for workers that ran), "
-        "cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held them back), storage, "
-        "memory (reading evicted data again), network (they waited for an answer), requests (a "
-        "server had none in flight; absent until first seen), peer (another GPU of the job "
-        "worked), video_engine (an encoder, decoder, JPEG or OFA engine worked; absent until first "
-        "seen), asleep (all slept), unknown. Adds up to observed minus busy seconds, exactly.",
+        "Idle seconds of the GPU, by the activity of the processes that hold or feed it: "
+        "unallocated (no holder), host_code (the main thread ran), worker_cpu (it waited for "
+        "workers that ran), cpu_queue (they waited for a CPU), cpu_quota (the CPU limit held "
+        "them back), storage, memory (reading evicted data again), network (they waited for a "
+        "response), requests (a server had none in flight; absent until first seen), peer "
+        "(another GPU of the job worked), video_engine (an encoder, decoder, JPEG or OFA "
+        "engine worked; absent until first seen), asleep (all slept), unknown. Adds up to "
+        "observed minus busy seconds, exactly.",
     ): _stalls,
     counter(
         "gpu_storage_stall_seconds_total{filesystem}",
-        "Seconds that the GPU waited for storage, by where the files are: local or remote (NFS, "
-        "SMB, Lustre, FUSE and others, by the mount's type). Where that is unknown they are in "
-        "neither.",
+        "Seconds that the GPU waited for storage, by where the files are: local or remote "
+        "(NFS, SMB, Lustre, FUSE and others, by the mount's type). A wait whose place is "
+        "unknown counts as neither.",
     ): lambda totals: seconds_by(totals.storage_ns),
 }
 
@@ -103,10 +104,8 @@ _TRAFFIC = {
     "gpu_c2c_receive_bytes_total": "that the GPU received over NVLink-C2C (GPM metric 101). Absent "
     "without such links",
     "gpu_c2c_transmit_bytes_total": "that the GPU sent over NVLink-C2C (GPM metric 100)",
-    "gpu_c2c_data_receive_bytes_total": "of data among those received, without the protocol's (GPM "
-    "metric 103)",
-    "gpu_c2c_data_transmit_bytes_total": "of data among those sent, without the protocol's (GPM "
-    "metric 102)",
+    "gpu_c2c_data_receive_bytes_total": "of payload received over NVLink-C2C (GPM metric 103)",
+    "gpu_c2c_data_transmit_bytes_total": "of payload sent over NVLink-C2C (GPM metric 102)",
 }
 """Metrics of traffic, each with the reading's name of its bytes."""
 

@@ -67,9 +67,9 @@ FAMILIES: Table[Workload] = {
     _INFO: lambda workload: dict.fromkeys(_texts(workload), 1.0),
     counter(
         "gpu_workload_starts_total",
-        "Jobs that started on the GPU while the exporter ran: processes held it after the first "
-        "ones of the job before had left. Restarts of one container count, also between scrapes. "
-        "Without labels of the owner, so that it goes on while no process is there.",
+        "Jobs that started on the GPU while the exporter ran: new processes held it after the "
+        "first ones of the previous job had left. Restarts of one container count, also "
+        "between scrapes. Has no owner labels, so that the series continues without a process.",
     ): lambda workload: workload.starts,
     counter(
         "gpu_workload_productive_starts_total",

@@ -24,7 +24,7 @@ def capture(open_recording: Callable[[], Recording], seconds: float, path: Path)
         recording = open_recording()
     except DriverError as error:
         raise ExporterError(f"no GPU to capture: {error}") from error
-    click.echo(f"captures for {seconds:g} s into {path}, and sends nothing", err=True)
+    click.echo(f"capturing for {seconds:g} s into {path}, which is sent nowhere", err=True)
     click.echo(f"holds: {recording.holds}", err=True)
     click.echo(recording.identities, err=True)
     try:

@@ -82,7 +82,7 @@ def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool =
     lines = [*_lines(node, gaps, off), *(_details(state) if full else ())]
     if unseen:
         model = f"{', '.join(unseen)}, driver {state.system.driver_version}"
-        lines.append(f"untested        {model}: not yet seen on this GPU; `capture` helps")
+        lines.append(f"untested        {model}: no recording of it exists; `capture` helps")
     return _report(lines, node, gaps, driver=_driver(state), switched_off=off, not_yet_seen=unseen)
 
 

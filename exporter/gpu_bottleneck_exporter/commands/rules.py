@@ -70,7 +70,7 @@ def hours(budgets: Sequence[str]) -> dict[str, float]:
                 f"{_MAX_BUDGET_HOURS:.0f}, like vision=400, not {budget!r}"
             )
         if parts[1] in result:
-            raise SettingsError(f"--budget: {parts[1]!r} has two")
+            raise SettingsError(f"--budget: {parts[1]!r} has two budgets")
         result[parts[1]] = float(parts[2])
     return result
 

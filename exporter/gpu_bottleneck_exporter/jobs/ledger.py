@@ -71,7 +71,9 @@ class Ledger:
         """Add `tick` for the thread to record."""
         relevant = tick.only(frozenset({Processes, Power, Memory}))
         if len(self._ticks) == self._ticks.maxlen and self._throttle.is_new("ticks", "lost"):
-            log.warning("ticks that wait for the disk are lost", {"kept": self._ticks.maxlen})
+            log.warning(
+                "the disk is too slow for the ledger; ticks are lost", {"kept": self._ticks.maxlen}
+            )
         if relevant.windows or relevant.readings:
             self._ticks.append(relevant)
         if tick.reading(Processes):

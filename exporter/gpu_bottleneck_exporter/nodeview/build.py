@@ -287,7 +287,7 @@ def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
     }
     enabled = "utilization" in state.collectors and gpu.readings
     if enabled and gpu.identity.index not in readable:
-        yield "the driver gives no busy time: check says why"
+        yield "the driver reports no busy time; `check` names the reason"
     for problem, remedy in _reading(gpu, readings.Condition).problems.items():
         yield f"{problem}: {remedy}"
     yield from _memory_trouble(gpu)
@@ -296,8 +296,8 @@ def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
 
 def _memory_trouble(gpu: GpuSnapshot) -> Iterator[str]:
     if gpu.unlisted_pids is not None:
-        pids = ", ".join(map(str, gpu.unlisted_pids)) or "no process that may be looked at"
-        yield f"memory in use without a listed process; its device is open in: {pids}"
+        pids = ", ".join(map(str, gpu.unlisted_pids)) or "no readable process"
+        yield f"memory is in use, but the driver lists no process; open in: {pids}"
     health = _reading(gpu, readings.Health)
     if health.remap_failed:
         yield "a row remapping failed: replace the GPU"
@@ -317,7 +317,7 @@ def _link_trouble(gpu: GpuSnapshot, gpus: Iterable[GpuSnapshot]) -> Iterator[str
         return
     models = (peer.most_lanes or 0 for peer in gpus if name and peer.identity.name == name)
     if width < (most := max(models, default=0)):
-        yield f"PCIe link runs on {width} lanes, that of another {name} here on {most}"
+        yield f"PCIe link runs on {width} lanes, but on {most} for another {name} here"
 
 
 def _host(machine: Machine, recent: RecentShares) -> model.Host:

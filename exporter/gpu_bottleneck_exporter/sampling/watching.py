@@ -175,7 +175,7 @@ class HostSampler:
         """
         uuid, since_ns = self._reading
         if uuid and now_ns - since_ns > CADENCE.hang_timeout_ns and not self._loop.stopping:
-            log.warning("processes do not answer: not sampled until they do", {"uuid": uuid})
+            log.warning("processes do not answer and are skipped until they do", {"uuid": uuid})
             self._hung[uuid], self._reading = self._loop.thread, ("", now_ns)
             self._back_off(uuid, CADENCE.hang_timeout_ns / 1e9)
             self._waited = 0.0

@@ -51,7 +51,7 @@ class Interpreter:
         kind, layout = image.address("PyCode_Type"), self._select_layout()
         if layout is None or kind is None:
             most = f"3.{min(layouts.LAYOUTS)} to 3.{max(layouts.LAYOUTS)}"
-            raise NoMemoryError(f"its Python is 3.{self.minor}, and {most} can be read")
+            raise NoMemoryError(f"it runs Python 3.{self.minor}, but only {most} can be read")
         self._layout = layout
         self._codes = Codes(memory, self.minor, layout, kind)
         self._size = max(layout.tid, layout.call) + 8
@@ -137,7 +137,7 @@ def _runtime(memory: ProcessMemory, maps: str) -> tuple[Image, int, str]:
                 return image, address, path
         except UnreadableError:
             continue
-    raise NoMemoryError("there is no Python in it")
+    raise NoMemoryError("it does not run Python")
 
 
 def _minor(memory: ProcessMemory, image: Image, paths: str) -> int:

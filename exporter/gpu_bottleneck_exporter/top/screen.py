@@ -54,7 +54,7 @@ def _top(feed: Feed, node: Node | None, width: int) -> Iterator[Line]:
     yield [StyledText(clipped(words.host(node) if node else "", width), Style.SOFT)]
     if error := feed.error:
         since = words.duration(time.monotonic() - feed.error_since)
-        yield [StyledText(clipped(f"{error}; for {since}, trying again", width), Style.BAD)]
+        yield [StyledText(clipped(f"{error} for {since}; trying again", width), Style.BAD)]
     else:
         covered = f"Shares cover the last {node.window_seconds:.0f} s." if node else ""
         yield [StyledText(clipped(covered, width), Style.SOFT)]
