@@ -82,11 +82,19 @@ KNOB_OF = {
     if rule.name == "gpu:cause:order" and "knob" in rule.labels
 }
 """The setting that may remove a cause."""
-UNITS = {
-    "num_workers": "loader workers (num_workers)",
-    "cpu_limit": "cores of CPU limit (resources.limits.cpu)",
-    "cpu_cores": "CPU cores (--cpus-per-task, requests.cpu)",
+CHANGES = {
+    "num_workers": "Use 6.23 loader workers (now 0.5)",
+    "cpu_limit": (
+        "Raise the CPU limit to 6.23 cores (now 0.5; resources.limits.cpu, --cpus or CPUQuota=)"
+    ),
+    "cpu_cores": (
+        "Give the job 6.23 CPU cores (now 0.5; --cpus-per-task, requests.cpu, "
+        "or fewer neighbours, threads or workers)"
+    ),
+    "host_code": "Cut the wait for Python code",
+    "checkpoints": "Cut the wait for checkpoints",
 }
+"""Words of the displays (`nodeview.text`) by knob."""
 AT_MOST = {NUM_WORKERS, *REMOVED}
 """Of which the prediction is said to be an upper bound here."""
 
@@ -215,7 +223,7 @@ def faults(
         "no value": "$value" in template.replace(SHARE, "") and VALUE not in said,
         "in another namespace": labels["namespace"] != space,
         "looked up wrongly": not f"{summary}{said}".endswith(end)
-        or "times as fast" in said.removesuffix(end),
+        or "times as busy" in said.removesuffix(end),
         "without its XIDs": rule.labels["severity"] == "critical"
         and said.endswith(" Reported: XID 48. Reported: XID 79.") != (gpu == GPUS[0]),
     }.items():
@@ -235,9 +243,8 @@ def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
         return " The last week needed 2 of 6 replicas." * is_replica
     if rule not in RECOMMENDED or KNOB_OF.get(labels["cause"]) != knob:
         return ""
-    if knob in REMOVED:
-        return f" Without the wait for {knob.replace('_', ' ')}: up to 2.1 times as fast."
-    turned = f"{UNITS[knob]} instead of {0 if alone else 0.5}"
+    change = CHANGES[knob].replace("0.5", "0") if alone else CHANGES[knob]
     if alone and labels["cause"] == "network_storage_bound":
-        turned = "threads or loader workers for the requests of the training process"
-    return f" With 6.23 {turned}: {'up to' if knob in AT_MOST else 'about'} 2.1 times as fast."
+        change = "Let 6.23 threads or loader workers make the main process's requests (now 0)"
+    most = "up to" if knob in AT_MOST else "about"
+    return f" {change}: the GPU would be {most} 2.1 times as busy."
