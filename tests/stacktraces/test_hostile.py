@@ -193,7 +193,7 @@ def test_a_function_may_be_in_a_file_without_a_name() -> None:
 
 
 SLEEPS = "ready()\nos.read(0, 1)"
-NOT_OURS = "it is not known to be of the owner of all that hold the GPU"
+NOT_OURS = "its owner may not be that of all holders of the GPU"
 
 
 class TestOwners:

@@ -32,7 +32,7 @@ time is counted."""
 _MAX_CACHED_PROCESSES = 64
 _MAX_PROCESSES_PER_ROLE = 2
 """Bound on the mains of a sample, and on the helpers."""
-_UNKNOWN_OWNER = "it is not known to be of the owner of all that hold the GPU"
+_UNKNOWN_OWNER = "its owner may not be that of all holders of the GPU"
 stack_reads = GuardedExecutor(1.0)
 """Runs all reads here: a hung one delays no others."""
 
@@ -138,7 +138,7 @@ class StackReader(AbstractContextManager["StackReader"]):
 
     def _read(self, started: Started, owner: _Owner, until: float) -> Stacks:
         if time.monotonic() > until:
-            return UnreadableReason("there was no time left for it")
+            return UnreadableReason("the sample ran out of time before it")
         pid, _ = started
         cached = self._cache.pop(pid, None)
         result = stack_reads.call(

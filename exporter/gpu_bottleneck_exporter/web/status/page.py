@@ -45,11 +45,11 @@ def _gpus(node: Node, runbooks: str) -> tuple[Html | None, ...]:
     idle = [gpu for gpu in worst if words.idle(gpu)]
     cards = element("ul", *(card(gpu, runbooks) for gpu in idle), class_="gpus")
     lines = element("ul", *(line(gpu) for gpu in worst if not words.idle(gpu)), class_="lines")
-    span = f"Numbers are of the last {words.duration(node.window_seconds)}, "
+    span = f"Numbers cover the last {words.duration(node.window_seconds)}, "
     return (
-        _section("GPUs that wait, the most idle first", cards) if idle else None,
+        _section("GPUs that wait, most idle first", cards) if idle else None,
         _section("Other GPUs", lines) if len(idle) < len(worst) else None,
-        element("p", span, "strips of the last 5 min.", class_="span"),
+        element("p", span, "strips the last 5 min.", class_="span"),
     )
 
 
