@@ -161,7 +161,7 @@ def replicas(of: Deployment) -> str:
     if of.replicas_needed >= of.replicas:
         all_of = "its only replica" if of.replicas == 1 else f"all {of.replicas} replicas"
         return f"the last week needed {all_of}"
-    return f"{of.replicas_needed} of {counted(of.replicas, 'replica')} would do"
+    return f"{of.replicas_needed} of {counted(f'{of.replicas}', 'replica')} would do"
 
 
 def totals(report: JobReport) -> Iterator[Section]:
