@@ -48,6 +48,8 @@ MAX_WORDS = 42_000
 """Docstrings and comments of the package; 56 500 before they were rewritten."""
 MAX_RELATIVE_PER_1000 = 0.6
 """`what`, `who` and the like per 1 000 words; 15 before, 0 to 0.3 in well-kept exporters."""
+MAX_CONSTANTS = 500
+"""Constants of modules; 1 120 before."""
 MAX_VAGUE_NAMES = 0.002
 """Share of assignments to names that are no nouns; 0.09 before."""
 
@@ -99,9 +101,12 @@ def constants() -> Iterator[tuple[str, str, ast.expr]]:
     """Module, name and value of each constant of a module."""
     for module, source in sources():
         for statement in ast.parse(source).body:
-            for target in statement.targets if isinstance(statement, ast.Assign) else ():
+            if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+                continue
+            for target in (
+                statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            ):
                 if isinstance(target, ast.Name) and re.fullmatch("_?[A-Z][A-Z0-9_]+", target.id):
-                    assert isinstance(statement, ast.Assign)
                     yield module, target.id, statement.value
 
 
@@ -152,6 +157,10 @@ def test_intervals_and_time_limits_have_units() -> None:
         if not name.endswith(UNITS_OF_TIME)
     ]
     assert numbers == []
+
+
+def test_constants_earn_their_names() -> None:
+    assert len(list(constants())) <= MAX_CONSTANTS
 
 
 def test_intervals_of_the_sampler_are_fields_of_cadence() -> None:

@@ -94,7 +94,6 @@ RUNBOOKS: dict[str, str] = {
     stall.UNKNOWN: "GpuUnexplainedLowUtilization",
 }
 """Runbook by `waiting_on`; an unallocated GPU needs none."""
-RUNBOOKS_BY_REFUSAL = {"churn": "GpuStarved-worker_churn"}
 RUNBOOK_OF_DOWN = "GpuTelemetryLost"
 MIN_WORKING_RATIO = 0.05
 """Busy share from which a sleeping job is one that sleeps between steps (judged)."""

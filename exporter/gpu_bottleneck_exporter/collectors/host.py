@@ -12,8 +12,6 @@ from gpu_bottleneck_exporter.sampling.collector import (
     series,
 )
 
-_VIRTUAL = ", ".join(f"{name}*" for name in VIRTUAL_INTERFACES)
-
 
 def _pressure(machine: Machine) -> dict[tuple[str, str], int]:
     # On the whole host, some task always runs while another waits for a CPU: it would be 0.
@@ -59,7 +57,8 @@ FAMILIES: Table[Machine] = {
     counter(
         "gpu_host_network_receive_bytes_total{device}",
         "Bytes received by the interface (/proc/1/net/dev), without the loopback, those on top of "
-        f"others (bonds, bridges, VLANs) and {_VIRTUAL}; {MAX_DEVICES} interfaces at most.",
+        f"others (bonds, bridges, VLANs) and {', '.join(f'{it}*' for it in VIRTUAL_INTERFACES)}; "
+        f"{MAX_DEVICES} interfaces at most.",
     ): lambda machine: machine.network_receive_bytes,
     counter(
         "gpu_host_network_transmit_bytes_total{device}",

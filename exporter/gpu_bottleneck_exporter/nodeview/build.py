@@ -233,7 +233,7 @@ def _caused(shown: model.GpuStatus, cause: str, outlook: Outlook) -> model.GpuSt
         cause=cause,
         meaning=meaning,
         remedy=remedies.REMEDIES_BY_REFUSAL.get(reason, remedy),
-        runbook=remedies.RUNBOOKS_BY_REFUSAL.get(reason, runbook),
+        runbook="GpuStarved-worker_churn" if reason == "churn" else runbook,
     )
 
 

@@ -119,14 +119,14 @@ class Observed:
         return self.worker_cores + self.main_cores
 
 
-_LATEST = frozenset({"limit_cores", "spread", "worker_bytes", "free_bytes", "job_gpus"})
-"""Fields merged by the last value."""
 _FLAGS_BY_MAJORITY = frozenset({"pinned", "saturated", "main_writes", "main_reads"})
 _OPTIONAL_MEANS = frozenset({"free_cores", "data_bytes", "handovers", "job_busy", "slack"})
 """Fields merged by the mean of known values."""
 _MEANS = sorted(
     {item.name for item in fields(Observed)}
-    - (_LATEST | _FLAGS_BY_MAJORITY | _OPTIONAL_MEANS | {"seconds", "stalls"})
+    - (_FLAGS_BY_MAJORITY | _OPTIONAL_MEANS | {"seconds", "stalls"})
+    # Merged by the last value.
+    - {"limit_cores", "spread", "worker_bytes", "free_bytes", "job_gpus"}
 )
 
 
