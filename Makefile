@@ -22,7 +22,7 @@ SBOM ?= dist/gpu-bottleneck-exporter-$(VERSION).cdx.json
 TOOLS = $(BIN)/pip install -q 'pip>=25.1' && $(BIN)/pip install -q --group dev
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help run demo check static pure test test-python test-alone test-scenarios test-torch test-stacks stacks-tools test-service test-image test-slurm test-cgroup2 grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
+.PHONY: help run demo check static pure test test-python test-alone test-scenarios test-torch test-stacks stacks-tools test-serving test-service test-image test-slurm test-cgroup2 grafana-check lint sbom bench bench-prescriptions mutants soak generate pictures build image lock tools programs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -66,6 +66,9 @@ test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's o
 # An hour and 8 GB of libraries: by hand. `python -m stacks.matrix --help` measures some of them.
 test-stacks: $(VENV)/.tested-wheel stacks-tools  ## Measure the stall accounting with all loading libraries, alone on the machine
 	PYTHONPATH=tests $(BIN)/python -m stacks.matrix $(STACKS_ARGS) tests/stacks/README.md
+
+test-serving: $(VENV)/.tested-wheel programs  ## Test what the rules tell of inference engines, with real processes and a real Prometheus
+	$(BIN)/python -m pytest -m alone tests/stacks/test_serving.py $(PYTEST_ARGS)
 
 test-service: $(VENV)/.tested-wheel programs  ## Run the unit under a systemd of its own (root, namespaces)
 	$(BIN)/python -m pytest tests/deploy/test_service.py $(PYTEST_ARGS)

@@ -54,8 +54,8 @@ def measure(
         gpus = sum(len(case.expected) for case in cases)
         board = ends.enter_context(create(folder / "board", gpus=[H100] * gpus))
         left = iter(board.gpus)
-        staged = {case: [next(left) for _ in case.expected] for case in cases}
-        stages = [ends.enter_context(_staged(*one, folder)) for one in staged.items()]
+        held = {case: [next(left) for _ in case.expected] for case in cases}
+        stages = [ends.enter_context(staged(*one, folder)) for one in held.items()]
         if hog:
             stages[0].start_hog()
         sampler = ends.enter_context(watching(board))
@@ -65,7 +65,7 @@ def measure(
         found = look(sampler, _LOOK_NS, wanted, longest_seconds)
         for stage in stages:
             stage.check()
-    return [[found[gpu.index] for gpu in held] for held in staged.values()]
+    return [[found[gpu.index] for gpu in gpus] for gpus in held.values()]
 
 
 def found_in(case: Case, first: list[Watched] | None = None) -> list[Watched]:
@@ -101,6 +101,8 @@ class Stage:
         self._folder = folder
         self._gpus = gpus
         self._mark = uuid.uuid4().hex
+        self.port = free_port()
+        """Where the loop may listen."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environment = {
             **{name: os.environ[name] for name in _KEPT if name in os.environ},
@@ -111,7 +113,7 @@ class Stage:
             "STACKS_GPU": f"{gpus[0].index}",
             "STACKS_FOLDER": f"{folder}",
             "STACKS_MARK": self._mark,
-            "STACKS_PORT": f"{free_port()}",
+            "STACKS_PORT": f"{self.port}",
         }
         (folder / "home").mkdir()
         # Loops may import only the package and this suite apart from their library.
@@ -188,7 +190,8 @@ def _require(programs: Iterable[str]) -> None:
 
 
 @contextmanager
-def _staged(case: Case, gpus: Sequence[VirtualGpu], home: Path) -> Iterator[Stage]:
+def staged(case: Case, gpus: Sequence[VirtualGpu], home: Path) -> Iterator[Stage]:
+    """The processes of `case`, in a folder of their own in `home`, until the block ends."""
     _require(case.programs)
     folder = home / f"{gpus[0].index}"
     folder.mkdir()
