@@ -382,6 +382,8 @@ ENGINE_RATES = {
     "prefilled": "vllm:prompt_tokens_total",
     "queued_seconds": "vllm:request_queue_time_seconds_sum",
     "dequeued": "vllm:request_queue_time_seconds_count",
+    "latency": "vllm:e2e_request_latency_seconds_sum",
+    "inference": "vllm:request_inference_time_seconds_sum",
 }
 """Counters, given as rates per second."""
 PRESCRIBED = ("value", "current_value", "busy_ratio", "busy_low_ratio", "busy_high_ratio")

@@ -29,6 +29,7 @@ SERIES = {
     "decode": 'serving:tokens:rate5m{phase="decode"}',
     "finished": "serving:requests_finished:rate5m",
     "time_in_queue": "serving:time_in_queue:seconds",
+    "in_front_end": "serving:requests_in_front_end:count_avg5m",
 }
 END_MINUTE = 16
 
