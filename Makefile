@@ -67,8 +67,9 @@ test-torch: $(VENV)/.tested-wheel  ## Test the stall accounting with PyTorch's o
 test-stacks: $(VENV)/.tested-wheel stacks-tools  ## Measure the stall accounting with all loading libraries, alone on the machine
 	PYTHONPATH=tests $(BIN)/python -m stacks.matrix $(STACKS_ARGS) tests/stacks/README.md
 
-test-serving: $(VENV)/.tested-wheel programs  ## Test what the rules tell of inference engines, with real processes and a real Prometheus
-	$(BIN)/python -m pytest -m alone tests/stacks/test_serving.py $(PYTEST_ARGS)
+# By hand: ten minutes, and 4 GB of libraries for vLLM.
+test-serving: $(VENV)/.tested-wheel programs  ## Test what the rules tell of inference engines, stand-ins and the real vLLM, in a real Prometheus
+	$(BIN)/python -m pytest -m alone tests/stacks/test_serving.py tests/stacks/test_vllm.py $(PYTEST_ARGS)
 
 test-service: $(VENV)/.tested-wheel programs  ## Run the unit under a systemd of its own (root, namespaces)
 	$(BIN)/python -m pytest tests/deploy/test_service.py $(PYTEST_ARGS)

@@ -7,6 +7,7 @@ started are found and killed afterwards.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from stacks import venvs
 from stacks.cases import Case
 from stacks.servers.table import SERVERS, Server
 from stacks.venvs import VenvError
+from support.daemon import get
 from support.judging import LONGEST_SECONDS
 from support.leftovers import MARK
 from support.rights import _after
@@ -128,11 +130,21 @@ class Stage:
         self._start(name, [f"{venvs.python(server.venv)}", *module])
         self._until((self._folder / f"{name}.port").exists, f"{name} listens")
 
+    def stop_server(self) -> None:
+        """Kill the one that was started last."""
+        process = self._processes.pop()
+        process.kill()
+        process.wait()
+
     def start_loop(self, cgroups: tuple[Path, ...]) -> None:
         """Start the case's command, and wait for its first work or its message."""
         words = ["-m", "stacks.loops", *self._case.loop]
         self._start("loop", [f"{venvs.python(self._case.venv)}", *words], cgroups)
         self._until(self._is_ready, "it is ready")
+
+    def await_port(self, path: str) -> None:
+        """Wait until the loop serves `path`."""
+        self._until(lambda: get(self.port, path)[0] == http.client.OK, f"{path} is served")
 
     def start_hog(self) -> None:
         """Start what burns a core."""

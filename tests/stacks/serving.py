@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 import time
 from collections import Counter
@@ -13,7 +12,6 @@ from pathlib import Path
 
 from causes.nodes import Node, exporter
 from fake_nvml.build import build
-from gpu_bottleneck_exporter.demo.board.board import VirtualGpu
 from gpu_bottleneck_exporter.demo.board.create import H100
 from scenarios.cgroups import Unavailable
 from stacks.cases import Case
@@ -38,27 +36,51 @@ Shares = Mapping[str, float]
 class Engine:
     """An engine, and the clients that ask it."""
 
-    loop: str
+    loop: tuple[str, ...]
     """A module of loops/, and its arguments."""
-    clients: str
+    clients: tuple[str, ...] = ()
     """Arguments of servers/rate.py; empty: nobody asks."""
     venv: str = "light"
 
 
-def shares(engines: Sequence[Engine]) -> list[Shares]:
-    """By primary cause ("": none): its share of the evaluations of each engine's GPU, once warm."""
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """Running engines, and the Prometheus that scrapes them."""
+
+    stages: Mapping[str, Stage]
+    """By the UUID of the GPU."""
+    server: Prometheus
+
+    def shares(self) -> list[Shares]:
+        """By primary cause ("": none): its share of the evaluations of each engine's GPU."""
+        time.sleep(_SETTLING_SECONDS)
+        began = time.time()
+        time.sleep(_JUDGED_SECONDS)
+        for stage in self.stages.values():
+            stage.check()
+        return [_shares(self.server, began, uuid) for uuid in self.stages]
+
+
+@contextmanager
+def scraped(engines: Sequence[Engine]) -> Iterator[Scraped]:
+    """`engines` side by side on GPUs that are warm, and an exporter; skips without libraries."""
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="serving-")))
         node = Node(0, folder / "node")
         node.folder.mkdir()
         build(node.library)
-        models = [H100] * len(engines)
-        node.board = create(node.folder / "board", gpus=models)
+        node.board = create(node.folder / "board", gpus=[H100] * len(engines))
         ends.callback(node.board.close)
         stages: dict[str, Stage] = {}
         for engine, gpu in zip(engines, node.board.gpus, strict=True):
-            uuid = gpu.record.uuid.decode()
-            stages[uuid] = ends.enter_context(_served(engine, gpu, node.folder))
+            case = Case("", "serving", engine.loop, (frozenset(),), venv=engine.venv)
+            try:
+                stage = ends.enter_context(staged(case, (gpu,), node.folder))
+            except (Unavailable, VenvError) as reason:
+                missing(f"{reason}")
+            stage.await_port("/metrics")
+            ask(stage, engine.clients)
+            stages[gpu.record.uuid.decode()] = stage
         node.exporter = ends.enter_context(exporter(node))
         targets = {uuid: f"127.0.0.1:{stage.port}" for uuid, stage in stages.items()}
         pods = {
@@ -73,26 +95,13 @@ def shares(engines: Sequence[Engine]) -> list[Shares]:
         server = ends.enter_context(prometheus(folder, jobs, rules, MODEST, pods))
         await_rules(server, len(jobs))
         until(lambda: len(server.query("gpu:gate:warm")) == len(engines), "GPUs that are warm")
-        time.sleep(_SETTLING_SECONDS)
-        began = time.time()
-        time.sleep(_JUDGED_SECONDS)
-        for stage in stages.values():
-            stage.check()
-        return [_shares(server, began, uuid) for uuid in stages]
+        yield Scraped(stages, server)
 
 
-@contextmanager
-def _served(engine: Engine, gpu: VirtualGpu, home: Path) -> Iterator[Stage]:
-    """The processes of an engine and its clients."""
-    case = Case("", "serving", tuple(engine.loop.split()), (frozenset(),), venv=engine.venv)
-    try:
-        with staged(case, (gpu,), home) as stage:
-            if engine.clients:
-                clients = tuple(shlex.split(engine.clients))
-                stage.start_server("clients", Server("rate", clients, "bare", ()))
-            yield stage
-    except (Unavailable, VenvError) as reason:
-        missing(f"{reason}")
+def ask(stage: Stage, clients: tuple[str, ...]) -> None:
+    """Start clients of an engine, if it has some."""
+    if clients:
+        stage.start_server("clients", Server("rate", clients, "bare", ()))
 
 
 def _shares(server: Prometheus, began: float, uuid: str) -> Shares:

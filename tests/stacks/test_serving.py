@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stacks.serving import SERVING, Engine, Shares, shares
+from stacks.serving import SERVING, Engine, Shares, scraped
 from support.judging import settled
 from support.rows import beside, rows
 from support.tools import require
@@ -17,10 +17,11 @@ Row = Mapping[str, Any]
 
 
 def _engine(row: Row) -> Engine:
-    return Engine(f"inference {row['engine']}", row["clients"])
+    return Engine(("inference", *row["engine"].split()), tuple(row["clients"].split()))
 
 
 def _wrong(found: list[Shares], told: str) -> str | None:
+    print(*found)  # noqa: T201 - for `pytest -s`
     ill, twin = found
     share, others = ill.get(told, 0.0), SERVING & twin.keys()
     if share >= _OF_ITS_TIME and not others:
@@ -34,5 +35,5 @@ def test_an_engine_is_told_what_holds_it_up_and_its_twin_nothing(row: Row) -> No
     require("prometheus", "prometheus")
     require("cc", "gcc libc6-dev")
     pair = [_engine(row), _engine({**row, **row["twin"]})]
-    found = settled(lambda: shares(pair), lambda found: _wrong(found, row["told"]))
-    print(found)  # noqa: T201 - for `pytest -s`
+    with scraped(pair) as engines:
+        settled(engines.shares, lambda found: _wrong(found, row["told"]))

@@ -17,7 +17,7 @@ import yaml
 HOME = Path(os.environ.get("STACKS_HOME") or Path(__file__).parents[2] / ".stacks")
 _TABLE = Path(__file__).with_name("venvs.yml")
 VENVS: Mapping[str, Sequence[str]] = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
-"""By name: the arguments of `pip install`, one call after the other."""
+"""By name: the arguments of `pip install`, or `uninstall` and its own, one call each."""
 
 
 class VenvError(Exception):
@@ -39,7 +39,8 @@ def python(name: str) -> Path:
             sys.stderr.write(f"building {folder}\n")
             _run(f"{sys.executable} -m venv {folder}")
             for step in VENVS[name]:
-                _run(f"nice -n 10 {folder / 'bin' / 'pip'} install -q --prefer-binary {step}")
+                install = "" if step.startswith("uninstall ") else "install -q --prefer-binary "
+                _run(f"nice -n 10 {folder / 'bin' / 'pip'} {install}{step}")
             built.write_text(wanted)
     return folder / "bin" / "python"
 
