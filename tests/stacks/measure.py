@@ -34,7 +34,7 @@ from support.judging import LONGEST_SECONDS
 from support.leftovers import MARK
 from support.rights import _after
 from support.tools import WITH_US, missing
-from support.waiting import eventually, until
+from support.waiting import PATIENCE_SECONDS, eventually, until
 
 _LOOK_NS = 900_000_000
 """One tick."""
@@ -130,11 +130,11 @@ class Stage:
         self._start(name, [f"{venvs.python(server.venv)}", *module])
         self._until((self._folder / f"{name}.port").exists, f"{name} listens")
 
-    def stop_server(self) -> None:
-        """Kill the one that was started last."""
+    def stop_last(self) -> None:
+        """Have what was started last end by itself: killed, it may leave shared memory behind."""
         process = self._processes.pop()
-        process.kill()
-        process.wait()
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
 
     def start_loop(self, cgroups: tuple[Path, ...]) -> None:
         """Start the case's command, and wait for its first work or its message."""

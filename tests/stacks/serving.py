@@ -79,7 +79,7 @@ def scraped(engines: Sequence[Engine]) -> Iterator[Scraped]:
             except (Unavailable, VenvError) as reason:
                 missing(f"{reason}")
             stage.await_port("/metrics")
-            ask(stage, engine.clients)
+            ends.enter_context(asked(stage, engine.clients))
             stages[gpu.record.uuid.decode()] = stage
         node.exporter = ends.enter_context(exporter(node))
         targets = {uuid: f"127.0.0.1:{stage.port}" for uuid, stage in stages.items()}
@@ -98,10 +98,17 @@ def scraped(engines: Sequence[Engine]) -> Iterator[Scraped]:
         yield Scraped(stages, server)
 
 
-def ask(stage: Stage, clients: tuple[str, ...]) -> None:
-    """Start clients of an engine, if it has some."""
-    if clients:
-        stage.start_server("clients", Server("rate", clients, "bare", ()))
+@contextmanager
+def asked(stage: Stage, clients: tuple[str, ...]) -> Iterator[None]:
+    """Clients of an engine, if it has some."""
+    if not clients:
+        yield
+        return
+    stage.start_server("clients", Server("rate", clients, "bare", ()))
+    try:
+        yield
+    finally:
+        stage.stop_last()
 
 
 def _shares(server: Prometheus, began: float, uuid: str) -> Shares:

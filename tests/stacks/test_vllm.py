@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stacks.serving import SERVING, Engine, Scraped, Shares, ask, scraped
+from stacks.serving import SERVING, Engine, Scraped, Shares, asked, scraped
 from support.judging import settled
 from support.rows import beside, rows
 from support.tools import require
@@ -24,6 +24,8 @@ def vllm() -> Iterator[Scraped]:
     require("cc", "gcc libc6-dev")
     with scraped([Engine(("vllm_serve", *_LIMITS), venv="vllm")]) as engine:
         yield engine
+        (stage,) = engine.stages.values()
+        stage.stop_last()
 
 
 @pytest.mark.alone
@@ -36,10 +38,8 @@ def test_vllm_is_told_what_holds_it_up(row: Mapping[str, Any], vllm: Scraped) ->
         prompt, tokens = "x" * row["letters"], row["tokens"]
         body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
         clients += ("/v1/completions", json.dumps(body))
-    ask(stage, clients)
-    settled(vllm.shares, lambda found: _wrong(found[0], row.get("told", "")))
-    if clients:
-        stage.stop_server()
+    with asked(stage, clients):
+        settled(vllm.shares, lambda found: _wrong(found[0], row.get("told", "")))
 
 
 def _wrong(found: Shares, told: str) -> str | None:
