@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.serving import Serving
-from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, TcpTracker
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS
@@ -27,7 +30,13 @@ LISTENER = "s = socket.create_server(('127.0.0.1', 0), backlog=512); port = s.ge
 SERVER = f"""{LISTENER}
 def serve(a):
     while word := a.recv(100):
-        if word == b"quick": a.send(b"done")
+        if word == b"late": time.sleep(0.4)
+        if word in {b"quick", b"late"}: a.send(b"done")
+        for _ in range(5 * (word == b"tokens")):
+            select.select([a], [], [], 0.02)
+            a.send(b"token")
+        if word == b"tokens": a.send(b"!")
+        while word == b"flood": a.sendall(bytes(100_000))
         while word == b"stream" and not select.select([a], [], [], 0.01)[0]: a.send(b"token")
 def accept():
     while True:
@@ -101,6 +110,27 @@ class Server:
         found = until(sampled, f"{clients} clients, {requests} requests, {waiting} waiting")
         assert found is not None
         return found
+
+    def activities(self, samples: int = 20, pause: float = 0.05) -> set[Activity]:
+        """The activities of its main and threads in as many samples of real time."""
+        found = set[Activity]()
+        for _ in range(samples):
+            time.sleep(pause)
+            before, self._now_ns = self._now_ns, self._now_ns + SECOND
+            self.feed.note(tick(0, {UNKNOWN: SECOND}, self._now_ns))
+            self.feed.sample(self._now_ns)
+            bucket = self.feed.history.passes_since(before)
+            for role in (Role.MAIN, Role.THREAD):
+                found |= bucket.of(role).by_activity.keys()
+        return found
+
+    @property
+    def tcp(self) -> TcpTracker:
+        """The tracker of its main's connections."""
+        (main,) = self.feed.mains.values()
+        tracker = main.deepen().tcp
+        assert tracker is not None
+        return tracker
 
 
 Start = Callable[..., Server]
@@ -248,3 +278,92 @@ def test_a_process_that_listens_later_is_found(start: Start) -> None:
     found = [server.serving() for _ in range(CADENCE.slow_ns // SECOND)]
     assert found[0] is None, "a process without a port is read rarely"
     assert [serving.ports for serving in found if serving] == [(port,)]
+
+
+def test_a_server_with_many_clients_lacks_demand(start: Start) -> None:
+    """The listening socket is part of each sample."""
+    number = 4 * MAX_QUERIED_SOCKETS
+    server = start(
+        f"{LISTENER}ready(port); kept = [s.accept() for _ in range({number})]; ready(); locked()"
+    )
+    clients = [server.connect() for _ in range(number)]
+    assert not server.main.hear()
+    assert server.activities(samples=10) == {Activity.REQUESTS}
+    assert server.tcp.ports == {server.port}
+    clients[-7].sendall(b"slow")
+    until(lambda: Activity.REQUESTS not in server.activities(samples=1), "its request")
+    assert Activity.REQUESTS not in server.activities(samples=10), "sampled until it is answered"
+
+
+def test_a_thread_per_client_leaves_room_for_others_in_a_sample(start: Start) -> None:
+    server = start(SERVES)
+    clients = [server.connect(b"quick") for _ in range(3 * MAX_QUERIED_SOCKETS)]
+    assert server.activities(samples=10) == {Activity.REQUESTS}
+    clients[-7].sendall(b"slow")
+    until(lambda: Activity.REQUESTS not in server.activities(samples=1), "its request")
+
+
+def test_a_server_of_kept_alive_connections_lacks_demand(start: Start) -> None:
+    server = start(SERVES)
+    for _ in range(20):
+        server.connect(b"quick")
+    assert server.activities() == {Activity.REQUESTS}
+
+
+def test_health_checks_are_no_demand(start: Start) -> None:
+    server = start(SERVES)
+    check = server.connect(b"quick")
+    assert server.activities(samples=2) == {Activity.REQUESTS}
+    found = set[Activity]()
+    for _ in range(8):
+        check.sendall(b"quick")
+        check.recv(4)
+        time.sleep(0.3)
+        found |= server.activities(samples=2)
+    assert found == {Activity.REQUESTS}
+
+
+@contextmanager
+def asking(server: Server, word: bytes, end: bytes, clients: int) -> Iterator[None]:
+    """Clients that ask again as soon as a response ends."""
+    ended = threading.Event()
+
+    def ask(client: socket.socket) -> None:
+        while not ended.is_set():
+            client.sendall(word)
+            while not client.recv(100).endswith(end):
+                pass
+
+    threads = [threading.Thread(target=ask, args=(server.connect(),)) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_closed_loops_are_demand(start: Start) -> None:
+    """Each response is followed by the next request within a tick of the kernel."""
+    server = start(SERVES)
+    with asking(server, b"late", b"done", clients=1):
+        server.activities(samples=10)
+        idle = [Activity.REQUESTS in server.activities(samples=1) for _ in range(60)]
+    assert sum(idle) < 15, "but for the moments between response and request"
+
+
+def test_a_stream_that_its_clients_read_waits_for_no_network(start: Start) -> None:
+    """Nagle's algorithm holds each token until the one before is acknowledged."""
+    server = start(SERVES)
+    with asking(server, b"tokens", b"!", clients=20):
+        found = server.activities(samples=60)
+    assert Activity.NETWORK not in found
+
+
+def test_a_stream_that_its_client_does_not_read_waits_for_the_network(start: Start) -> None:
+    server = start(SERVES)
+    client = server.connect(b"flood")
+    assert client.recv(1)
+    until(lambda: Activity.NETWORK in server.activities(samples=1), "a window that stays full")

@@ -27,6 +27,7 @@ from support.rows import rows
 PROC = Path("/proc")
 LONGEST_MS = 30_000
 OURS, STORE = Endpoint(bytes([10, 0, 0, 1]), 50_000), Endpoint(bytes([10, 0, 0, 2]), 443)
+SERVICE = Endpoint(OURS.address, 8_000)
 LONG_AGO = 4_000_000_000
 """What the kernel says of what never happened."""
 ANSWER, IDLE, REQUEST, SERVED = Verdict.ANSWER, Verdict.IDLE, Verdict.REQUEST, Verdict.SERVED
@@ -129,6 +130,7 @@ class Talk(Sockets):
         self.tcp = TcpTracker(PROC, 0, self.timeouts)
         self.tcp.sockets = self
         self.now, self._others = now, others
+        self._owes_ack = False
 
     def query_descriptors(self, numbers: Sequence[int]) -> list[Connection]:
         return [one for one in self.query() if one.fd in numbers]
@@ -140,6 +142,8 @@ class Talk(Sockets):
         self._at_ms += ms
         names = ("sent_ms", "received_ms", "acknowledged_ms")
         self.now = replace(self.now, **{name: getattr(self.now, name) + ms for name in names})
+        if self._owes_ack and ms >= 40:
+            self.now, self._owes_ack = replace(self.now, sent_acks=self.now.sent_acks + 1), False
 
     def works(self) -> None:
         """The GPU works."""
@@ -149,6 +153,7 @@ class Talk(Sockets):
         now = self.now
         sent, segments = now.acknowledged_bytes + size, now.sent_segments + 1
         self.now = replace(now, sent_ms=0, acknowledged_bytes=sent, sent_segments=segments)
+        self._owes_ack = False
 
     def hears(self, size: int) -> None:
         now = self.now
@@ -156,6 +161,7 @@ class Talk(Sockets):
         self.now = replace(
             now, received_ms=0, acknowledged_ms=0, received_bytes=data, received_segments=segments
         )
+        self._owes_ack = True
 
     def look(self, *, held: bool = False) -> Verdict:
         awaited = (self.now.fd,) if held else ()
@@ -472,6 +478,28 @@ def test_what_is_answered_at_once_is_no_open_request(service: Talk) -> None:
     assert service.look() is REQUEST
 
 
+def test_a_connection_with_earlier_responses_is_judged_at_the_first_look(service: Talk) -> None:
+    used = replace(service.now, received_segments=5, sent_segments=9, acknowledged_ms=900)
+    service.now = replace(used, sent_ms=900, received_ms=400)
+    assert service.look() is REQUEST
+    service.now = replace(used, cookie=5, sent_ms=900, received_ms=900)
+    assert service.look() is SERVED, "answered within a tick"
+    service.now = replace(used, cookie=6, sent_ms=900, received_ms=900, received_segments=10)
+    assert service.look() is REQUEST, "the next one"
+
+
+def test_probes_of_an_idle_connection_are_no_request(service: Talk) -> None:
+    service.look()
+    for _ in range(2):
+        service.hears(200)
+        service.sends()
+        service.waits(100)
+        assert service.look() is SERVED
+        service.now = replace(service.now, sent_acks=service.now.sent_acks + 1)
+        service.waits(100)
+        assert service.look() is SERVED
+
+
 def test_a_request_that_comes_in_parts_is_still_arriving(service: Talk) -> None:
     service.look()
     found = []
@@ -518,6 +546,14 @@ def test_who_asks_anew_over_another_connection_got_its_answer_or_polls(talk: Tal
     "found, now",
     {
         "more than is taken": (Verdict.STUCK, replace(ANSWERED, unsent_bytes=1)),
+        "a server's, for a moment": (
+            SERVED,
+            replace(ANSWERED, local=SERVICE, sent_ms=0, unsent_bytes=60),
+        ),
+        "a server's, whose client does not read": (
+            Verdict.STUCK,
+            replace(ANSWERED, local=SERVICE, unsent_bytes=60, backoff=3),
+        ),
         "a dead peer": (IDLE, replace(ANSWERED, unsent_bytes=1, acknowledged_ms=30_001)),
         "nobody any more": (IDLE, replace(ANSWERED, unsent_bytes=1, state=TcpState.CLOSE)),
     },
@@ -525,7 +561,8 @@ def test_who_asks_anew_over_another_connection_got_its_answer_or_polls(talk: Tal
 def test_what_is_sent_is_taken_slowly(
     monkeypatch: pytest.MonkeyPatch, found: Verdict, now: Connection
 ) -> None:
-    assert Talk(monkeypatch, now=now).look() is found
+    listens = replace(LISTENING, fd=4, cookie=2, local=SERVICE)
+    assert Talk(monkeypatch, listens, now=now).look() is found
 
 
 def test_a_poll_that_brings_nothing_new_is_no_slow_answer(talk: Talk) -> None:

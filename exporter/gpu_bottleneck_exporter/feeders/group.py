@@ -411,8 +411,9 @@ class FeederGroup:
         """The clients of its server, or None; too costly for every tick."""
         if self._timeouts is None or not self.states.is_server(asked=True):
             return None
-        pids = {*self.mains, *self.family.kin}
-        serving = self._servers.sample(now_ns, pids, self.states.job_ends)
+        processes = {pid: self.family.related[pid] for pid in self.family.kin} | self.mains
+        probes = {pid: process.deep for pid, process in processes.items()}
+        serving = self._servers.sample(now_ns, probes, self.states.job_ends)
         if serving and self.states.is_server(asked=serving.requests_in_flight > 0):
             return serving
         return None
@@ -468,6 +469,7 @@ class FeederGroup:
     def close(self) -> None:
         """Close all descriptors."""
         self.family.close()
+        self._servers.close()
 
 
 def _ranked(processes: Iterable[FeederProcess]) -> tuple[Started, ...]:

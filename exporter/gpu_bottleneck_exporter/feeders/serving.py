@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
-from gpu_bottleneck_exporter.feeders.tcp import ConnectionHistory, Verdict, judge
+from gpu_bottleneck_exporter.feeders.probe import DeepProbe
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, TcpTracker
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.host.files import FileLimitError
-from gpu_bottleneck_exporter.host.sockets import Connection, Ends, Sockets, TcpState
+from gpu_bottleneck_exporter.host.sockets import Ends, TcpState
 from gpu_bottleneck_exporter.schedule import CADENCE
 
 
@@ -38,29 +40,32 @@ class ServerSampler:
     def __init__(self, proc: Path) -> None:
         """`proc`: of our own PID namespace, as for system calls."""
         self._proc = proc
-        self._sockets: dict[int, Sockets] = {}
-        self._listening: dict[int, list[int]] = {}
-        """Descriptors of listening sockets by pid."""
-        self._histories: dict[int, ConnectionHistory] = {}
-        """Histories of clients by SO_COOKIE."""
-        self._streamed_ns: int | None = None
-        """Monotonic time of the last sample with a response in parts."""
+        self._trackers: dict[int, TcpTracker] = {}
+        """Trackers of processes without a deep probe, by pid."""
+        self._pids: set[int] = set()
         self._due_ns = 0
 
-    def sample(self, now_ns: int, pids: Collection[int], ours: Collection[Ends]) -> Serving | None:
-        """The clients of processes `pids`; None if unknown, or if none of these listens.
+    def sample(
+        self, now_ns: int, probes: Mapping[int, DeepProbe | None], ours: Collection[Ends]
+    ) -> Serving | None:
+        """The clients of processes; None if unknown, or if none of these listens.
 
-        `ours`: connection ends of the job's other processes.
+        `probes` by pid, whose recent inspections are reused. `ours`: connection ends of the job's
+        other processes.
         """
-        if self._sockets.keys() != {*pids}:
-            sockets = ((pid, self._sockets.get(pid) or Sockets(self._proc, pid)) for pid in pids)
-            self._sockets, self._listening, self._due_ns = dict(sockets), {}, now_ns
+        if self._pids != {*probes}:
+            self._pids, self._due_ns = {*probes}, now_ns
+            for pid in self._trackers.keys() - probes:
+                self._trackers.pop(pid).arrivals.close()
         if now_ns < self._due_ns:
             return None
         try:
-            connections = [*chain.from_iterable(map(self._query, pids))]
-        except (OSError, FileLimitError):
+            trackers = [self._inspected(now_ns, pid, deep) for pid, deep in probes.items()]
+        except FileLimitError:
             return None
+        if any(tracker.refused for tracker in trackers):
+            return None
+        connections = [conn for tracker in trackers for conn in tracker.connections.values()]
         listeners = {conn.cookie: conn for conn in connections if conn.listens}.values()
         ends = {(conn.local, conn.remote) for conn in connections}.union(ours)
         ports = {conn.local.port for conn in listeners}
@@ -73,18 +78,19 @@ class ServerSampler:
         per_port = Counter(conn.local.port for conn in clients)
         # Between the front end and its engines.
         ports -= {conn.local.port for conn in accepted} - per_port.keys()
-        complete = all(sockets.complete for sockets in self._sockets.values())
+        complete = all(tracker.sockets.complete for tracker in trackers)
         if not ports:
             # Of many sockets, the listening one may be sampled next.
             self._due_ns = now_ns + CADENCE.slow_ns * complete
             return None
         waiting = sum(conn.unacknowledged for conn in listeners if conn.local.port in ports)
-        histories = self._histories
-        self._histories = {
-            conn.cookie: histories.get(conn.cookie) or _new_history(conn) for conn in clients
+        open_cookies = {
+            tracker.connections[fd].cookie
+            for tracker in trackers
+            for fd, verdict in tracker.verdicts.items()
+            if verdict.has_request
         }
-        ages_ms = [self._request_ms(now_ns, conn, ports) for conn in clients]
-        requests_ms = [age_ms for age_ms in ages_ms if age_ms is not None]
+        requests_ms = [conn.received_ms for conn in clients if conn.cookie in open_cookies]
         return Serving(
             ports=tuple(sorted(ports, key=lambda port: (-per_port[port], port))[:3]),
             clients=len(clients) + waiting,
@@ -94,42 +100,20 @@ class ServerSampler:
             complete=complete,
         )
 
-    def _query(self, pid: int) -> list[Connection]:
-        sockets = self._sockets[pid]
-        sockets.recheck()  # numbers of closed files become clients
-        connections = sockets.query(self._listening.get(pid, ()))
-        self._listening[pid] = [conn.fd for conn in connections if conn.listens]
-        return connections
+    def close(self) -> None:
+        """Close all descriptors."""
+        for tracker in self._trackers.values():
+            tracker.arrivals.close()
 
-    def _request_ms(self, now_ns: int, now: Connection, ports: Collection[int]) -> int | None:
-        """Age of the request in flight on a client's connection; None without one."""
-        history = self._histories[now.cookie]
-        before = history.last
-        history.update(now, main_waits=False, feeds=False)
-        verdict = judge(now, ports, due=False, ours=False)
-        is_open = verdict is Verdict.REQUEST and not history.replied_at_once
-        history.was_served = not is_open
-        if is_open:
-            return now.received_ms
-        max_pause_ms = 250  # between tokens
-        responds = now.sent_ms <= max_pause_ms and now.sent_ms < now.received_ms
-        if (
-            responds
-            and before.sent_ms < before.received_ms
-            and before.received_segments == now.received_segments
-            and before.sent_segments < now.sent_segments
-        ):
-            self._streamed_ns = now_ns
-        # A single sample does not tell a stream from a response that was just sent.
-        streams = (
-            self._streamed_ns is not None and now_ns - self._streamed_ns < CADENCE.cache_ttl_ns
-        )
-        return now.received_ms if responds and streams else None
-
-
-def _new_history(now: Connection) -> ConnectionHistory:
-    history = ConnectionHistory(now)
-    # Within one tick: a request and its response, unless more came than went.
-    is_ambiguous = now.sent_ms == now.received_ms
-    history.replied_at_once = is_ambiguous and now.received_segments <= now.sent_segments
-    return history
+    def _inspected(self, now_ns: int, pid: int, deep: DeepProbe | None) -> TcpTracker:
+        if deep and deep.tcp:
+            if time.monotonic_ns() - deep.tcp.inspected_ns > CADENCE.gauge_ns:
+                deep.inspect_connections(now_ns, now=True)
+            return deep.tcp
+        if pid not in self._trackers:
+            timeouts = AnswerTimeouts(JUDGED.min_response_timeout_ms)
+            self._trackers[pid] = TcpTracker(self._proc, pid, timeouts)
+        tracker = self._trackers[pid]
+        tracker.sockets.recheck()  # numbers of closed files become clients
+        tracker.inspect((), whole=True, others_run=False)
+        return tracker

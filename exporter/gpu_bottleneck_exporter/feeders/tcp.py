@@ -387,10 +387,18 @@ class ConnectionHistory:
         """Slow responses smaller than a part of a stream, since the GPU worked."""
         self.sends_without_request = 0
         """Successive samples with more sent but no request."""
+        self.responds = self.streams = False
+        """Whether a response was just sent, and another part before."""
         self.arriving = False
         self.was_served = False
-        self.replied_at_once = False
+        self._is_guess = now.sent_ms == now.received_ms
+        """Whether the first sample shows a tick's request and response, in any order."""
+        self.replied_at_once = self._is_guess and now.received_segments <= now.sent_segments
         """Whether a request or pings were then answered within a tick."""
+        self._is_sole = self.replied_at_once
+        """Whether a single request came after a response."""
+        self._acks_before = -1
+        """Segments without data sent before the newest traffic."""
         self._request_parts = int(now.received_bytes > 0)
         """Samples with a part of a client's request."""
         self._latency_ms: int | None = None
@@ -457,7 +465,13 @@ class ConnectionHistory:
         if received or sent:
             requests = now.received_segments - self.last.received_segments
             is_clear = requests == 1 or 0 < received < requests * JUDGED.min_request_bytes
-            self.replied_at_once = self.was_served and is_clear and now.sent_ms == now.received_ms
+            self._is_sole = self.was_served and is_clear and not self._is_guess
+            self._is_guess, self._acks_before = False, self.last.sent_acks
+        # Pending requests are acknowledged by themselves; later, keep-alive probes are, too.
+        if received or sent or self.last.received_ms <= JUDGED.max_ack_delay_ms:
+            is_late = now.received_ms > JUDGED.max_ack_delay_ms
+            replied = self._is_sole or (is_late and now.sent_acks == self._acks_before)
+            self.replied_at_once = replied and now.sent_ms == now.received_ms
         if received:
             if now.sent_ms > now.received_ms:
                 self._latency_ms = now.sent_ms - now.received_ms
@@ -482,6 +496,8 @@ class ConnectionHistory:
         more = now.sent_segments > self.last.sent_segments
         same = now.received_segments == self.last.received_segments
         self.sends_without_request = self.sends_without_request + 1 if more and same else 0
+        self.responds = now.sent_ms <= JUDGED.max_stream_pause_ms and now.sent_ms < now.received_ms
+        self.streams = self.responds and more and same and self.last.sent_ms < self.last.received_ms
         if sent:  # a response may follow
             self._paused = False
             is_response = now.received_ms < now.sent_ms
@@ -525,6 +541,12 @@ class TcpTracker:
         self._histories: dict[int, ConnectionHistory] = {}
         self._cookies: dict[int, int] = {}
         """SO_COOKIE of the connection by descriptor."""
+        self.connections: Mapping[int, Connection] = {}
+        """Connections, and `verdicts`, by descriptor as of monotonic `inspected_ns`."""
+        self.verdicts: Mapping[int, Verdict] = {}
+        self.inspected_ns = 0
+        self._streamed_ns: int | None = None
+        """Monotonic time of the last response in parts."""
 
     def inspect(
         self,
@@ -540,9 +562,12 @@ class TcpTracker:
         `main_fds`: awaited by the GPU's own thread. `others_run`: threads other than the first were
         recently scheduled and may have taken datagrams.
         """
+        has_request = [fd for fd, verdict in self.verdicts.items() if verdict.has_request]
         try:
             connections = (
-                self.sockets.query(numbers) if whole else self.sockets.query_descriptors([*numbers])
+                self.sockets.query([*has_request, *numbers])  # until it is answered
+                if whole
+                else self.sockets.query_descriptors([*numbers])
             )
         except OSError as error:
             self.refused, self.moved_bytes = str(error), None
@@ -562,6 +587,9 @@ class TcpTracker:
         verdicts = {
             conn.fd: self._judge(conn, ours, main_waits=conn.fd in main_fds) for conn in connections
         }
+        if whole:
+            self.connections, self.verdicts = {conn.fd: conn for conn in connections}, verdicts
+            self.inspected_ns = time.monotonic_ns()
         self.awaits_local_process = any(
             verdicts[conn.fd] is Verdict.ANSWER and conn.local.address == conn.remote.address
             for conn in connections
@@ -610,9 +638,16 @@ class TcpTracker:
     def _judge_server(self, history: ConnectionHistory, verdict: Verdict, *, ours: bool) -> Verdict:
         if verdict is Verdict.REQUEST and history.replied_at_once:
             verdict = Verdict.SERVED
-        history.was_served = verdict is Verdict.SERVED
-        if verdict is Verdict.SERVED and history.sends_without_request >= JUDGED.min_responses:
+        now_ns = time.monotonic_ns()
+        if history.streams:
+            self._streamed_ns = now_ns
+        # A single sample does not tell a stream from a response that was just sent.
+        streams = (
+            self._streamed_ns is not None and now_ns - self._streamed_ns < CADENCE.cache_ttl_ns
+        )
+        if history.sends_without_request >= JUDGED.min_responses or (streams and history.responds):
             verdict = Verdict.REQUEST
+        history.was_served = verdict is Verdict.SERVED
         if verdict is Verdict.REQUEST and history.uploading and not ours:
             verdict = Verdict.UPLOAD
             self._set_pending(history, is_request=True)
@@ -635,6 +670,8 @@ class TcpTracker:
 
     def _is_stuck(self, now: Connection) -> bool:
         if not now.unsent_bytes or now.state not in _OPEN_STATES:
+            return False
+        if now.local.port in self.ports and now.backoff < JUDGED.min_backoff:
             return False
         return now.acknowledged_ms <= self._timeouts.max_timeout_ms  # else the peer is dead
 

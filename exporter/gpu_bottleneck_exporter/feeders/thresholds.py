@@ -32,6 +32,8 @@ class WaitThresholds:
     """Maximum pause between parts of a stream: the time between two samples."""
     max_ack_delay_ms: int = 60
     """Maximum delay of an acknowledgement; Linux delays by 40 ms (TCP_DELACK_MIN)."""
+    min_backoff: int = 3
+    """Timeouts of a client that does not read: 1.4 s; Nagle's algorithm delays data for less."""
     kernel_tick_ms: int = 10
     """Longest kernel tick (CONFIG_HZ=100)."""
     min_request_bytes: int = 24

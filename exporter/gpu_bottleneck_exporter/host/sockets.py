@@ -31,9 +31,11 @@ from gpu_bottleneck_exporter.host.rings import EVENTFD, RING
 
 _ADDRESS_LAYOUTS = {socket.AF_INET: (16, slice(4, 8)), socket.AF_INET6: (28, slice(8, 24))}
 """Sizes of struct sockaddr_in and sockaddr_in6, and the address in them."""
-_TCP_INFO = struct.Struct("=B23xI16xI4xII60xQQ8xI4xII")
-"""struct tcp_info (linux/tcp.h): state, unacked, last_data_sent, last_data_recv, last_ack_recv,
-bytes_acked, bytes_received, notsent_bytes, data_segs_in, data_segs_out."""
+_TCP_INFO = struct.Struct("=B3xB19xI16xI4xII60xQQI4xI4xII")
+"""struct tcp_info (linux/tcp.h): state, backoff, unacked, last_data_sent, last_data_recv,
+last_ack_recv, bytes_acked, bytes_received, segs_out, notsent_bytes, data_segs_in, data_segs_out."""
+_MAX_LISTENERS = 8
+"""Listening sockets queried per sample."""
 _MAX_UDP_SOCKETS = 4
 """UDP sockets queried per sample, unless more are required."""
 _ACTIVE_MS = 10_000
@@ -110,6 +112,10 @@ class Connection(NamedTuple):
     """Bytes sent and acknowledged."""
     unread_bytes: int = 0
     """Memory of unread datagrams."""
+    backoff: int = 0
+    """Successive timeouts, each twice as long."""
+    sent_acks: int = 0
+    """Segments sent without data."""
 
     @property
     def connects(self) -> bool:
@@ -139,6 +145,7 @@ class Sockets:
         """Descriptors of io_uring rings, as last checked; likewise `events`, `files`."""
         self.events: set[int] = set()
         self.files: set[int] = set()
+        self._listening: set[int] = set()
         self._names: dict[int, tuple[Endpoint, Endpoint]] = {}
         self._is_tcp: dict[int, bool] = {}
         """Whether each descriptor is, or may be, a TCP socket."""
@@ -151,10 +158,10 @@ class Sockets:
         self._is_tcp = {number: True for number, is_tcp in self._is_tcp.items() if is_tcp}
 
     def query(self, required: Collection[int] = ()) -> list[Connection]:
-        """All TCP sockets and a few of UDP, at most `MAX_QUERIED_SOCKETS`, `required` first.
+        """All TCP sockets and a few of UDP, at most `MAX_QUERIED_SOCKETS`.
 
-        Of more, up to half are active ones, and the rest take turns. Raises OSError,
-        FileLimitError.
+        Of more: listening ones, `required` up to a quarter, then active ones and others, in turn,
+        by halves. Raises OSError, FileLimitError.
         """
         try:
             names, listed_all = list_names(self._folder, MAX_LISTED)
@@ -169,7 +176,14 @@ class Sockets:
         # Closed numbers are dropped, as the next file with that number may be a socket.
         for number in self._is_tcp.keys() - numbers:
             del self._is_tcp[number]
-        for kind in (self._active, self.datagrams, self.rings, self.events, self.files):
+        for kind in (
+            self._active,
+            self._listening,
+            self.datagrams,
+            self.rings,
+            self.events,
+            self.files,
+        ):
             kind.intersection_update(numbers)
         new = [*numbers.difference(self._is_tcp, required)]
         chosen = (
@@ -207,16 +221,22 @@ class Sockets:
             (kind.add if fits else kind.discard)(number)
 
     def _choose(self, required: Collection[int], is_tcp: Mapping[int, bool]) -> list[int]:
-        required = [*required, *sorted(self.datagrams.difference(required))[:_MAX_UDP_SOCKETS]]
-        rest = sorted({number for number, may_be in is_tcp.items() if may_be} - {*required})
-        most = max(MAX_QUERIED_SOCKETS - len(required), 0)
+        first = [
+            *sorted(self._listening)[:_MAX_LISTENERS],
+            *[*required][: MAX_QUERIED_SOCKETS // 4],
+            *sorted(self.datagrams.difference(required))[:_MAX_UDP_SOCKETS],
+        ]
+        may_be_tcp = {number for number, may_be in is_tcp.items() if may_be}
+        rest = sorted(may_be_tcp.union(required).difference(first))
+        most = MAX_QUERIED_SOCKETS - len({*first})
         if len(rest) > most:
             active = [number for number in rest if number in self._active][: most // 2]
             others = [number for number in rest if number not in active]
             most -= len(active)
-            self._turn = (self._turn + most) % len(others)
-            rest = [*active, *(others + others)[self._turn : self._turn + most]]
-        return [*required, *rest][:MAX_QUERIED_SOCKETS]
+            start = self._turn % len(others)  # servers listen on low numbers
+            self._turn = start + most
+            rest = [*active, *(others + others)[start : start + most]]
+        return [*dict.fromkeys((*first, *rest))]
 
     def query_descriptors(self, numbers: Sequence[int]) -> list[Connection]:
         """The sockets among descriptors `numbers`. Raises as `query`."""
@@ -230,6 +250,8 @@ class Sockets:
         self.datagrams |= {each.fd for each in connections} - tcp
         others = [number for number in answers.keys() - tcp if self._is_tcp.get(number)]
         self._is_tcp.update(dict.fromkeys(others, False))
+        self._listening -= answers.keys()
+        self._listening |= {each.fd for each in connections if each.listens}
         self._active -= answers.keys()
         ends = [each for each in connections if each.connects]
         self._active |= {
@@ -244,9 +266,8 @@ class Sockets:
             return _datagrams(number, duplicate)
         if len(info) < _TCP_INFO.size:
             return None
-        state, unacked, sent, received, heard, acked, data, unsent, in_segments, out_segments = (
-            _TCP_INFO.unpack(info)
-        )
+        state, backoff, unacked, sent, received, heard, acked, *counters = _TCP_INFO.unpack(info)
+        data, out_all, unsent, in_segments, out_segments = counters
         # SO_COOKIE (asm-generic/socket.h).
         cookie = int.from_bytes(duplicate.getsockopt(socket.SOL_SOCKET, 57, 8), sys.byteorder)
         names = self._names.get(cookie)
@@ -257,7 +278,8 @@ class Sockets:
             if state != TcpState.CLOSE:  # a closed one may still be bound or connected
                 self._names[cookie] = names
         counts = data, in_segments, out_segments, unsent, unacked, acked
-        return Connection(number, cookie, *names, state, sent, received, heard, *counts)
+        others = 0, backoff, out_all - out_segments
+        return Connection(number, cookie, *names, state, sent, received, heard, *counts, *others)
 
 
 def _datagrams(number: int, duplicate: socket.socket) -> Connection | None:
