@@ -488,6 +488,25 @@ def test_a_connection_with_earlier_responses_is_judged_at_the_first_look(service
     assert service.look() is REQUEST, "the next one"
 
 
+def test_small_messages_after_a_response_are_no_request(service: Talk) -> None:
+    """HTTP/2 updates a window in 13 bytes and acknowledges settings in 9."""
+    service.look()
+    service.hears(200)
+    service.waits(100)
+    service.sends()
+    assert service.look() is SERVED
+    for size in (13, 9, 13):
+        service.waits(100)
+        service.hears(size)
+        service.waits(100)
+        assert service.look() is SERVED
+    service.hears(200)
+    service.waits(100)
+    assert service.look() is REQUEST
+    service.hears(13)
+    assert service.look().has_request, "pending before"
+
+
 def test_probes_of_an_idle_connection_are_no_request(service: Talk) -> None:
     service.look()
     for _ in range(2):
@@ -514,6 +533,14 @@ def test_a_request_that_comes_in_parts_is_still_arriving(service: Talk) -> None:
     assert service.look() is REQUEST
     service.sends()
     assert service.look() is SERVED
+
+
+def test_a_request_after_earlier_ones_is_no_part_of_them(service: Talk) -> None:
+    service.now = replace(service.now, sent_ms=800, sent_segments=1)
+    service.now = replace(service.now, received_ms=900, received_segments=1, received_bytes=200)
+    assert service.look() is SERVED
+    service.hears(200)
+    assert service.look() is REQUEST
 
 
 def test_an_answer_in_parts_is_not_over_between_them(service: Talk) -> None:

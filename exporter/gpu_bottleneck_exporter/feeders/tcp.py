@@ -390,16 +390,17 @@ class ConnectionHistory:
         self.responds = self.streams = False
         """Whether a response was just sent, and another part before."""
         self.arriving = False
-        self.was_served = False
+        self.was_served = self.pinged = False
+        """Whether requests were answered, and only pings came since."""
         self._is_guess = now.sent_ms == now.received_ms
-        """Whether the first sample shows a tick's request and response, in any order."""
+        """Whether the order of a request and a response is unknown."""
         self.replied_at_once = self._is_guess and now.received_segments <= now.sent_segments
         """Whether a request or pings were then answered within a tick."""
         self._is_sole = self.replied_at_once
         """Whether a single request came after a response."""
         self._acks_before = -1
         """Segments without data sent before the newest traffic."""
-        self._request_parts = int(now.received_bytes > 0)
+        self._request_parts = int(now.received_ms < now.sent_ms)
         """Samples with a part of a client's request."""
         self._latency_ms: int | None = None
         self._same_tick_responses = 0
@@ -464,10 +465,15 @@ class ConnectionHistory:
         streams = received >= JUDGED.min_stream_bytes
         if received or sent:
             requests = now.received_segments - self.last.received_segments
-            is_clear = requests == 1 or 0 < received < requests * JUDGED.min_request_bytes
+            is_ping = 0 < received < requests * JUDGED.min_request_bytes
+            is_clear = requests == 1 or is_ping
+            usual = (
+                self.last.received_bytes > self.last.received_segments * JUDGED.min_request_bytes
+            )
+            self.pinged = is_ping and usual and self.was_served
             self._is_sole = self.was_served and is_clear and not self._is_guess
             self._is_guess, self._acks_before = False, self.last.sent_acks
-        # Pending requests are acknowledged by themselves; later, keep-alive probes are, too.
+        # Pending requests are acknowledged by themselves, later keep-alive probes, too.
         if received or sent or self.last.received_ms <= JUDGED.max_ack_delay_ms:
             is_late = now.received_ms > JUDGED.max_ack_delay_ms
             replied = self._is_sole or (is_late and now.sent_acks == self._acks_before)
@@ -492,12 +498,13 @@ class ConnectionHistory:
         self.arriving = self._stream_parts > 0 and now.received_ms <= pause_ms
         answered = sent and now.sent_ms < now.received_ms
         parts = 0 if sent else self._request_parts
-        self._request_parts = 0 if answered else parts + (received > 0)
+        self._request_parts = 0 if answered or self.pinged else parts + (received > 0)
         more = now.sent_segments > self.last.sent_segments
         same = now.received_segments == self.last.received_segments
         self.sends_without_request = self.sends_without_request + 1 if more and same else 0
+        responded = self.responds
         self.responds = now.sent_ms <= JUDGED.max_stream_pause_ms and now.sent_ms < now.received_ms
-        self.streams = self.responds and more and same and self.last.sent_ms < self.last.received_ms
+        self.streams = responded and self.responds and more and same
         if sent:  # a response may follow
             self._paused = False
             is_response = now.received_ms < now.sent_ms
@@ -636,7 +643,7 @@ class TcpTracker:
         return verdict
 
     def _judge_server(self, history: ConnectionHistory, verdict: Verdict, *, ours: bool) -> Verdict:
-        if verdict is Verdict.REQUEST and history.replied_at_once:
+        if verdict is Verdict.REQUEST and (history.replied_at_once or history.pinged):
             verdict = Verdict.SERVED
         now_ns = time.monotonic_ns()
         if history.streams:
