@@ -1,6 +1,6 @@
 """Prometheus exporter that explains why a GPU is idle.
 
-`__all__` is the public API, which follows the version; the rest is internal and may change.
+`__all__` is the public API, which follows the version.
 """
 
 from __future__ import annotations

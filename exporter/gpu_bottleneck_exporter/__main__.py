@@ -1,4 +1,4 @@
-"""The `gpu-bottleneck-exporter` command, also as `python -m gpu_bottleneck_exporter`.
+"""The `gpu-bottleneck-exporter` command.
 
 Imports take half a second, during which Ctrl-C must work, too.
 """

@@ -4,14 +4,14 @@
 def printable(text: str, max_characters: int | None = None) -> str:
     """Replace characters that move a cursor or hide text, and truncate.
 
-    Jobs choose their mount points and the names of FUSE file systems.
+    Jobs choose mount points and names of file systems.
     """
     cut = text[:max_characters]
     return cut if cut.isprintable() else "".join(c if c.isprintable() else "?" for c in cut)
 
 
 class ExporterError(Exception):
-    """An error that ends a command with `status`, and its message as one line on stderr."""
+    """An error that ends a command with `status`, and one line on stderr."""
 
     status = 1
 

@@ -1,4 +1,4 @@
-"""HTTP client with bounds on time and bytes, for many servers at once; no proxies or redirects."""
+"""HTTP client with bounds on time and bytes; no proxies or redirects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printab
 
 Answer = TypeVar("Answer")
 _MAX_FRAMING_BYTES = 2**20
-"""Bound on status line, headers, chunk sizes and trailers; 256 MiB in 4 KiB chunks have half."""
+"""Bound on all that is no body; 256 MiB in 4 KiB chunks have half."""
 _MAX_REASON_CHARACTERS = 200
 """Bound on a server's text in an error."""
 
@@ -82,7 +82,7 @@ class Server:
                 raise ExporterError(f"{url} answers with more than {max_bytes >> 20} MiB")
             return body
 
-        # In a thread, as name resolution has no timeout, and each address its own.
+        # In a thread, as name resolution has no timeout.
         answers, missing = gather({f"cannot read {url}": exchange}, self._timeout)
         if missing:
             raise ExporterError(missing[0])
@@ -107,7 +107,7 @@ class Server:
 class _BoundedSocket(socket.SocketIO):
     """The receiving side of a socket for `http.client`, with a deadline and a bound on bytes.
 
-    A socket's own timeout applies to a single `recv`, so that a slow response never ends.
+    A socket's own timeout applies to a single `recv`.
     """
 
     def __init__(self, sock: socket.socket, deadline: float, max_bytes: int) -> None:
@@ -151,8 +151,7 @@ def gather(
 ) -> tuple[dict[str, Answer], list[str]]:
     """Results by name within `deadline` seconds, and a reason per missing one; prints progress.
 
-    A call is missing if it raises ExporterError or is late; `server` replaces its name in the
-    reason for the latter.
+    A call is missing if it raises ExporterError or is late; `server` then replaces its name.
     """
     answers: dict[str, Answer] = {}
     errors: dict[str, str] = {}

@@ -106,7 +106,6 @@ def url_of(value: str) -> str:
 
 
 def _words(value: str | frozenset[str]) -> frozenset[str]:
-    """Split at commas."""
     return value if isinstance(value, frozenset) else frozenset(value.replace(",", " ").split())
 
 
@@ -147,15 +146,15 @@ _HELP_ALL_OPTION = click.Option(
 
 
 class Command(click.Command):
-    """A command with help sections by the word before an option's dot."""
+    """A command with help sections by option prefix."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The command's options and those of its settings, which are created on use."""
+        """The command's options and those of its settings, created on use."""
         own = super().get_params(ctx)
         return [*own, _HELP_ALL_OPTION, *getattr(self.callback, "settings", list)()]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write options without a dot first, and all collectors as one entry."""
+        """Write options without a dot first, and collectors as one entry."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for option in (options := self.get_params(ctx)):
             subject, dot, _ = option.opts[0].removeprefix("--").partition(".")
@@ -183,7 +182,7 @@ class Group(click.Group):
         return [*super().get_params(ctx), _HELP_ALL_OPTION]
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; unknown variables are only reported, as other software may use them."""
+        """Run a command; unknown variables are only reported."""
         matches = (_OWN_VARIABLE.match(f"{name}={value}") for name, value in os.environ.items())
         if variables := {match["name"] for match in matches if match}:
             options = (it for command in self.commands.values() for it in command.get_params(ctx))

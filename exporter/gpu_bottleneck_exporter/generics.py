@@ -1,4 +1,4 @@
-"""The type variable of generic functions and classes, so that each module needs none of its own."""
+"""The type variable of all generic functions and classes."""
 
 from typing import TypeVar
 

@@ -14,8 +14,8 @@ Document = Mapping[str, object]
 def dumps(document: Document) -> str:
     """Encode on one line, with null for NaN and infinities.
 
-    Names may be malicious: characters that move a cursor, hide text or end the line are escaped,
-    and a lone surrogate, which strict parsers reject, becomes a question mark.
+    Names may be malicious: characters that move a cursor, hide text or end the line are escaped; a
+    lone surrogate becomes a question mark.
     """
     text = json.dumps(document, ensure_ascii=False, default=dict).encode(errors="replace")
     plain = json.loads(text, parse_constant=lambda _: None)

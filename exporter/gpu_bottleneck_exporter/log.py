@@ -15,7 +15,7 @@ from collections.abc import Mapping
 LOG_FORMATS = ("logfmt", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MAX_JSON_NUMBER = 2**63
-"""Bound on numbers in JSON; larger ones are text, as is infinity."""
+"""Bound on numbers in JSON; larger ones are text."""
 
 
 def configure(level: str, layout: str) -> None:
@@ -59,7 +59,6 @@ class _Formatter(logging.Formatter):
 
 
 def _plain(value: object) -> object:
-    """`value` if it is a JSON number, else text."""
     is_number = isinstance(value, int | float) and abs(value) < _MAX_JSON_NUMBER
     return value if is_number else _text(value)
 

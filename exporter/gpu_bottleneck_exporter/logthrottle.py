@@ -82,7 +82,7 @@ class LogThrottle:
 
 
 class Guard:
-    """A context that suppresses errors: a class, as a generator takes four times as long."""
+    """A context that suppresses errors; a generator takes four times as long."""
 
     __slots__ = ("_report",)
 

@@ -69,11 +69,11 @@ class Loop:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called, upon which a long step must end."""
+        """Whether `stop` was called, which must end a long step."""
         return self._stopping.is_set()
 
     def rest(self, seconds: float) -> bool:
-        """Pause within a step, regardless of `wake`; returns whether to go on."""
+        """Pause within a step, regardless of `wake`; returns whether to continue."""
         return not self._stopping.wait(max(seconds, 0.0))
 
     def silent_seconds(self, now_ns: int) -> float:
@@ -81,7 +81,7 @@ class Loop:
         return (now_ns - (now_ns if self._ended_ns is None else self._ended_ns)) / 1e9
 
     def replace(self) -> None:
-        """Continue in a new thread, as this one hangs; it ends after its step."""
+        """Continue in a new thread, as this one hangs."""
         self.thread = self._new_thread()
         self.thread.start()
 
@@ -103,5 +103,4 @@ class Loop:
                 self._last()
 
     def _goes_on(self) -> bool:
-        """Whether this thread has not been replaced."""
         return threading.current_thread() is self.thread

@@ -1,8 +1,8 @@
 """Colours of the waits in dashboards, the status page and the terminal.
 
-They are Okabe and Ito's, with intermediate ones. Any two differ by at least 16 (CIE L*a*b*) in
-normal, red-blind and green-blind vision, which tests check. On Grafana's dark panels each has a
-contrast of at least 3, which thin lines need. A name always accompanies a colour.
+They are Okabe and Ito's, with intermediate ones. Tests check that any two differ by at least 16
+(CIE L*a*b*) in normal, red-blind and green-blind vision, and have a contrast of at least 3 on
+Grafana's dark panels.
 """
 
 from __future__ import annotations
@@ -26,4 +26,4 @@ WAIT_COLOURS: dict[str, str] = {
 }
 
 DARK_COLOURS = {"peer": "#C7C16B", "asleep": "#A39958"}
-"""Replacements for the two brightest colours, on large areas of a dark page."""
+"""Replacements for the two brightest colours, on a dark page."""

@@ -6,5 +6,5 @@ import os
 
 
 def in_a_pod() -> bool:
-    """Whether a kubelet started this process; it sets the variable in every container."""
+    """Whether a kubelet started this process: it sets the variable."""
     return "KUBERNETES_SERVICE_HOST" in os.environ

@@ -1,4 +1,4 @@
-"""Meanings, remedies and runbooks by `waiting_on`, and remedies for missing host signals."""
+"""Meanings, remedies and runbooks by `waiting_on`, and by missing host signal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REMEDIES: dict[str, str] = {
     stall.ASLEEP: "ask the owner; `diagnose --stacks` names the line in which it sleeps",
     stall.UNKNOWN: "run `check`, which names the missing permission",
 }
-"""First remedy to try, by `waiting_on`; follows "Do first:", or begins a sentence."""
+"""First remedy to try, by `waiting_on`, after "Do first:"."""
 REMEDIES_OF_MAIN = {
     stall.NETWORK: "make the requests of the main process in the background (a thread, loader "
     "workers) or less often, or prefetch the data",
@@ -96,7 +96,7 @@ RUNBOOKS: dict[str, str] = {
 """Runbook by `waiting_on`; an unallocated GPU needs none."""
 RUNBOOK_OF_DOWN = "GpuTelemetryLost"
 MIN_WORKING_RATIO = 0.05
-"""Busy share from which a sleeping job is one that sleeps between steps (judged)."""
+"""Judged: busy share from which a sleeping job sleeps between steps."""
 AT_WORK = {
     stall.ASLEEP: (
         "the loop sleeps between its steps",
@@ -104,7 +104,7 @@ AT_WORK = {
         "GpuUnexplainedLowUtilization",
     )
 }
-"""Meaning, remedy and runbook for a GPU of at least `MIN_WORKING_RATIO`, if different."""
+"""Meaning, remedy and runbook from `MIN_WORKING_RATIO` on, if different."""
 
 SIGNAL_REMEDIES: dict[str, str] = {
     "kubelet": "GPUs assigned to a pod that has not opened them look free: "

@@ -1,6 +1,6 @@
 """Reads the rule pack, changes it by options, and writes it.
 
-An unchanged file keeps its comments. A changed one loses them; its first line links the original.
+A changed file loses its comments; its first line links the original.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.errors import SettingsError
 NAMES = ("thresholds.yml", "recording.yml", "serving.yml", "alerts.yml")
 DIALECTS = ("exporter", "dcgm", "both")
 DCGM = "dcgm.yml"
-"""Rules that record the metrics of the groups `INPUTS` from those of dcgm-exporter."""
+"""Rules that record `INPUTS` metrics from those of dcgm-exporter."""
 JOBSTATS = "jobstats.yml"
 """Rules that record the metrics of Princeton's jobstats exporter."""
 OWNERS = "owners.yml"
@@ -31,8 +31,7 @@ OBJECTS = {
     **dict.fromkeys(("alerts.yml", BUDGETS), "alerts"),
     **dict.fromkeys(("serving.yml", DCGM, JOBSTATS, OWNERS), "inputs"),
 }
-"""Suffix of a file's object, as client-side apply limits an object's size. Inputs: rules that read
-what other exporters tell. Other files are in the first object."""
+"""Suffix of a file's object, as objects are limited in size; other files are in the first."""
 OFF = "off"
 """Severity of an omitted alert."""
 SEVERITIES = ("critical", "warning", "info", OFF)
@@ -62,8 +61,7 @@ class Changes:
     severities: Mapping[str, str] = field(default_factory=dict)
     """Severity by alert; `OFF` omits it. GpuUnderused ignores the causes of those below warning."""
     group_size: int | None = None
-    """Maximum rules per group; the rest is in NAME-2 and so on. A rule reads those of an earlier
-    group as of its last evaluation."""
+    """Maximum rules per group; the rest is in NAME-2 and so on."""
     scale: float = 1.0
     """Divisor of all durations, except in names and descriptions."""
     without_keep_firing: bool = False
@@ -76,7 +74,7 @@ class Changes:
     workload_namespace: bool = False
     """Whether job alerts have the pod's `namespace` instead of the exporter's.
 
-    The operator's AlertmanagerConfig objects and kube-prometheus-stack's inhibition rules match it.
+    AlertmanagerConfig objects and kube-prometheus-stack's inhibition rules match it.
     """
 
 
@@ -86,7 +84,7 @@ def files() -> dict[str, str]:
 
 
 def routes() -> dict[str, str]:
-    """The example for Alertmanager, outside the folder of Prometheus' rule files."""
+    """The example for Alertmanager, no rule file of Prometheus."""
     return {"alertmanager/alertmanager.yml": _packaged("alertmanager.yml")}
 
 
@@ -104,7 +102,7 @@ def milliseconds(duration: str) -> int:
 
 def parsed(texts: Mapping[str, str]) -> Pack:
     """Groups by rule file."""
-    # Ten times as fast as SafeLoader, but absent if PyYAML was built without libyaml.
+    # Ten times as fast as SafeLoader, if PyYAML has libyaml.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return {name: yaml.load(text, loader)["groups"] for name, text in texts.items()}  # noqa: S506
 
@@ -140,7 +138,6 @@ def changed(pack: Pack, changes: Changes) -> Pack:
 
 
 def _hide_lowered(pack: Pack, severities: Mapping[str, str]) -> None:
-    """Hide causes from GpuUnderused if their own alert is below warning."""
     rules = [rule for groups in pack.values() for group in groups for rule in group["rules"]]
     if unknown := sorted(severities.keys() - {rule.get("alert") for rule in rules}):
         raise SettingsError(f"--alert: unknown alert {unknown[0]}")
@@ -212,7 +209,7 @@ def _scale(fields: Fields, factor: float) -> None:
 
 
 def _scaled(expression: str, factor: float) -> str:
-    """Divide the durations in PromQL: ranges, steps, offsets and two kinds of seconds."""
+    """Divide the durations in PromQL."""
     window = rf"(?<=[\[:]){_DURATION}(?=[\]:])|(?<=offset )-?{_DURATION}"
     # The time that each value stands for in a sum of seconds.
     weight = r"\b60(?= \* sum by )"

@@ -15,11 +15,11 @@ RUNBOOK_BASE = (
     "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter/blob/main/rules/runbooks"
 )
 MIN_SAMPLING_INTERVAL_SECONDS = 0.2
-"""Minimum sampling interval, about the window of a utilization sample (1/6 s)."""
+"""Minimum sampling interval: a utilization sample's window (1/6 s)."""
 OPTIONAL_SIGNALS = tuple(
     sorted(name for name in SIGNAL_REMEDIES if name != "own_cpu" and not name.startswith("all_"))
 )
-"""Signals that operators may do without, as they need permissions, mounts or kernel features."""
+"""Optional signals, as they need permissions, mounts or kernel features."""
 KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CONTAINER_LOGS = Path("/var/log/containers")
 CDI = Path("/var/run/cdi")
@@ -60,7 +60,7 @@ class Settings:
         "Name of this node in the job ledger, on the status page and in JSON; best the name in "
         "alerts. The default is the host's name, which in a pod is the pod's.",
     )
-    # At most 5 s, as the driver's ring buffer covers 10 s.
+    # At most 5 s: the driver's ring covers 10 s.
     interval_seconds: float = option(
         1.0, "sampling.interval SECONDS", "Time between two readings of a GPU, 0.2 to 5."
     )

@@ -1,7 +1,4 @@
-"""Commands that print packaged files: rules, dashboards, runbooks, shell completion.
-
-Implementations are imported on use, as in `cli`.
-"""
+"""Commands that print packaged files: rules, dashboards, runbooks, shell completion."""
 
 from __future__ import annotations
 

@@ -17,31 +17,29 @@ _PUBLISHED_AS = {
 class Activity(Enum):
     """The state of a process, or of one of its threads, at the time of sampling.
 
-    The order is the likelihood of each in a main thread while its GPU works: a blocking synchronize
-    sleeps in ioctl or poll; waits that look alike follow (a futex, an unknown channel, a server);
-    CUDA spins by default; I/O seldom hides a working GPU. Busy time is subtracted in this order, so
-    a main that sleeps and computes is charged for computing.
+    Busy time is subtracted in this order: the likelihood of each in a main thread while its GPU
+    works. A blocking synchronize sleeps in ioctl or poll; waits that look alike follow; CUDA spins
+    by default; I/O seldom hides a working GPU.
     """
 
     SLEEP = "sleep"
-    """Asleep in anything but those below: a timer, a poll, a wait for a child to exit."""
+    """Asleep in anything but those below: a timer, a poll, a wait for a child."""
     QUEUE = "queue"
-    """Asleep in a pipe, a futex or a semaphore, so waiting for another thread or process."""
+    """Asleep in a pipe, a futex or a semaphore: waits for a thread or process."""
     UNKNOWN = "unknown"
     """Asleep in an unknown call, for lack of permission."""
     REQUESTS = "requests"
-    """A server without a request in flight; found by deep probes only."""
+    """A server without a request in flight; by deep probes only."""
     PEER = "peer"
-    """Waiting for a process of another GPU of its job; found by deep probes only."""
+    """Waiting for a process of another GPU of its job; by deep probes only."""
     TIMER = "timer"
-    """Asleep on a timer or in a socket, so not for a task, and unexplained; only deep probes
-    distinguish it from SLEEP."""
+    """Asleep on a timer or in a socket, unexplained; by deep probes only, else SLEEP."""
     DRIVER = "driver"
     """Uninterruptible sleep, for a lock of the GPU's driver."""
     RUN = "run"
-    """Running or runnable; only the scheduler's counters (schedstat) distinguish the two."""
+    """Running or runnable; only schedstat distinguishes the two."""
     PROGRAM = "program"
-    """Uninterruptible sleep for a lock of its memory map or a vfork child; counts as running."""
+    """Uninterruptible sleep for a lock of its memory map or a vfork child."""
     NETWORK = "network"
     """Asleep in a socket; in a deep probe, waiting for a response."""
     DISK = "disk"
@@ -58,14 +56,14 @@ class Activity(Enum):
         self.rests = not self.active and name not in {"driver", "gone"}
         """Whether it sleeps and delays no other process."""
         self.waits_as = _PUBLISHED_AS.get(name, name)
-        """Label of its time in `gpu_feeder_wait_seconds_total`, if it is a wait."""
+        """Label in `gpu_feeder_wait_seconds_total`, if it is a wait."""
         self.runs = name in {"run", "program"}
         self.on_files = name in {"disk", "memory"}
         """Whether larger memory or faster storage would shorten it."""
         self.waits = name not in {"run", "gone"}
 
     __hash__ = object.__hash__
-    """Enum's own __hash__ runs in Python, which is slow at each count of an activity."""
+    """Enum's own __hash__ runs in Python, which is slow."""
 
 
 ACTIVITY_OF = {
@@ -84,4 +82,4 @@ ACTIVITY_OF = {
         Activity.SLEEP,
     ),
 }
-"""Activities of a first thread by wait, without a deep probe."""
+"""Activities of a first thread by wait."""

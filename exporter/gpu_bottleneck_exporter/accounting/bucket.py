@@ -1,4 +1,4 @@
-"""Samples and counters of the feeders of one GPU, over a stretch of time and the last seconds."""
+"""Samples and counters of one GPU's feeders, over a stretch of time and the last seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS_RETENTION_NS = 4 * CADENCE.window_ns
 
 
 class Role:
-    """Roles of processes and threads that feed a GPU; the first two are labels of metrics."""
+    """Roles of feeders; the first two are labels of metrics."""
 
     MAIN = "main"
     """A holder of the GPU."""
@@ -31,7 +31,7 @@ class Role:
 
 
 class Counters(NamedTuple):
-    """Counters of one or many processes, in ns, bytes and counts. None: no permission to read."""
+    """Counters in ns, bytes and counts. None: no permission to read."""
 
     cpu_ns: int = 0
     """CPU time of all threads, exited ones included (/proc/PID/stat)."""
@@ -53,20 +53,17 @@ class Counters(NamedTuple):
     write_chars: int = 0
     """Bytes written to files and pipes; 0 without permission."""
     launch_cpu_ns: int = 0
-    """CPU time of a main's other threads that launch kernels; counted by deep probes only."""
+    """CPU time of a main's other launching threads; by deep probes only."""
     launch_queue_ns: int = 0
     """Run-queue delay of these threads."""
     poller_cpu_ns: int = 0
-    """Part of `cpu_ns` and `system_ns` in which the kernel polled io_uring rings (SQPOLL).
-
-    Counted by deep probes only.
-    """
+    """Part of `cpu_ns` and `system_ns` in io_uring's polling threads; by deep probes only."""
     disk_ns: int = 0
     """Block I/O delay of loading threads; 0 unless the kernel counts it."""
 
     @property
     def own_cpu_ns(self) -> int:
-        """CPU time without that of the kernel's pollers, read at other moments."""
+        """CPU time without io_uring's pollers, read at other moments."""
         return max(self.cpu_ns - self.poller_cpu_ns, self.leader_cpu_ns)
 
     @property
@@ -83,7 +80,7 @@ class Counters(NamedTuple):
     def hides_writes(self) -> bool:
         """Whether much was written, almost none of it to storage by the kernel's accounting.
 
-        The kernel accounts for writes, where it does, as soon as the page cache has them.
+        The kernel accounts for writes as soon as the page cache has them.
         """
         written = self.written_bytes
         return (
@@ -95,8 +92,7 @@ class Counters(NamedTuple):
         """The counters with hidden bytes as storage I/O, without bytes `piped` to the process.
 
         `unaccounted`: bytes written in the life of the process that the kernel did not account for.
-        The kernel accounts for a long write as the page cache fills, but counts it in `write_chars`
-        at its end.
+        It accounts for a long write at once, but counts it in `write_chars` at its end.
         """
         read, written = self.read_bytes, self.written_bytes
         hidden = min(self.write_chars, max(unaccounted, 0))
@@ -144,13 +140,13 @@ def plus(first: C, second: C) -> C:
     if None in first or None in second:
         pairs = zip(first, second, strict=True)
         return type(first)._make((a or 0) + (b or 0) for a, b in pairs)
-    # From a list: Python keeps up to 2000 tuples that it made of an iterator, once they are free.
+    # From a list: Python retains up to 2000 freed tuples made of an iterator.
     return type(first)._make([*map(add, first, second)])
 
 
 def add_up(total: dict[K, N], counts: Mapping[K, int]) -> None:
     """Add `counts` to `total`."""
-    # Not a Counter, which is ten times as slow: this runs at each pass for every GPU.
+    # Not a Counter, ten times as slow: runs at each pass.
     for key, number in counts.items():
         total[key] = total.get(key, 0) + number
 
@@ -208,7 +204,7 @@ _EMPTY = Part()
 
 @dataclass(slots=True)
 class Bucket:
-    """Samples and counters of the feeders of one GPU until `at_ns` (monotonic); buckets add up."""
+    """Samples and counters of one GPU's feeders until `at_ns` (monotonic); buckets add up."""
 
     at_ns: int = 0
     elapsed_ns: int = 0
@@ -219,7 +215,7 @@ class Bucket:
     runnable_ns: int = 0
     """Runnable time of the mains' first threads, counted by the kernel."""
     counted_ns: int = 0
-    """Time over which `runnable_ns` was counted, summed over these threads; 0 if unknown."""
+    """Time over which it was counted, summed over these threads; 0 if unknown."""
     peer: float = 0.0
     """Share of the time, 0-1, in which another GPU of the job worked or waited by itself."""
     awaited_threads: int = 0
@@ -241,7 +237,7 @@ class Bucket:
     def main_runnable(self) -> float | None:
         """Share of the time, 0-1, in which the mains' first threads were runnable.
 
-        None if the kernel did not count it, or if other threads launch kernels, too.
+        None if the kernel did not count it, or if other threads launch kernels.
         """
         if not self.counted_ns or self.of(Role.MAIN).used.launch_cpu_ns:
             return None
@@ -300,15 +296,15 @@ class History:
     def explaining(self, start_ns: int, end_ns: int) -> Bucket | None:
         """The bucket that explains idle time from `start_ns` to `end_ns`; None without samples.
 
-        Mains are sampled at each pass, so their samples are those of that time. All else is of the
-        last `Cadence.window_ns`, or since the previous count if that is older.
+        Samples of mains are those of that time. All else is of the last `Cadence.window_ns`, or
+        since the previous count if that is older.
         """
-        # Samples may be further apart than ticks are long: then the last one is valid still.
+        # The last sample of a longer interval is still valid.
         passes = _between(self._passes, start_ns, end_ns)
         passes = passes or _between(self._passes, end_ns - STALLS.sample_ttl_ns, end_ns)[:1]
         if not passes:
             return None
-        # So may counts be, without which quotas and reads would be unknown.
+        # So are counts, without which quotas and reads would be unknown.
         since_ns, tolerance_ns = end_ns - CADENCE.window_ns, STALLS.sample_ttl_ns
         seconds = _between(self._seconds, since_ns, end_ns + tolerance_ns)
         seconds = seconds or _between(self._seconds, since_ns - tolerance_ns, end_ns)[:1]
@@ -328,7 +324,7 @@ class History:
 
 
 def _between(history: deque[Bucket], start_ns: int, end_ns: int | None = None) -> list[Bucket]:
-    """The buckets after `start_ns` up to `end_ns`, the newest first: usually few out of many."""
+    """The buckets after `start_ns` up to `end_ns`, the newest first."""
     buckets: list[Bucket] = []
     for bucket in reversed(list(history)):
         if bucket.at_ns <= start_ns:

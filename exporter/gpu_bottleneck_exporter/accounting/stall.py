@@ -1,8 +1,7 @@
 """Attributes the idle time of a GPU to causes: pure arithmetic over the samples of its feeders.
 
-The GPU's busy share is subtracted from the samples of the main thread first: a main that sleeps
-in a synchronize or prepares the next step while the GPU works costs nothing. The rest explains
-the idle time.
+The GPU's busy share is subtracted from the main thread's samples first: a main that sleeps in a
+synchronize or prepares the next step while the GPU works costs nothing.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _ACTIVE = (Activity.RUN, Activity.DISK, Activity.MEMORY, Activity.NETWORK)
 _OWN_WAITS = frozenset(
     {HOST_CODE, WORKER_CPU, CPU_QUEUE, CPU_QUOTA, STORAGE, MEMORY, NETWORK, VIDEO_ENGINE}
 )
-"""Waits within one rank: the other ranks of its job wait for a rank that waits for these."""
+"""Waits within one rank, for which the other ranks of its job wait."""
 
 
 Carry = dict[Activity, float]
-"""Nanoseconds of I/O by activity that earlier ticks counted as busy time for lack of sleep."""
+"""Nanoseconds of I/O by activity that earlier ticks counted as busy time."""
 
 
 def split(
@@ -65,11 +64,10 @@ def split(
 ) -> dict[str, int]:
     """Idle nanoseconds of `windows` by `waiting_on`; they add up exactly.
 
-    `holders`: number of processes that hold the GPU; None if it could not be read. `bucket`:
-    samples and counters of its feeders. `carry` is retained from tick to tick of a GPU, and
-    changed. `engine`: share of the time, 0-1, in which a video engine worked. The driver does not
-    report how that overlaps with kernels, so the same share of the idle time is attributed to it;
-    for other waits it counts as busy time.
+    `holders`: number of processes that hold the GPU; None if unreadable. `carry` is retained from
+    tick to tick of a GPU, and changed. `engine`: share of the time, 0-1, in which a video engine
+    worked. The driver does not report its overlap with kernels: the same share of the idle time is
+    attributed to it; for other waits it counts as busy time.
     """
     duration, active = sums(windows)
     video = round((duration - active) * min(engine, 1.0))
@@ -86,7 +84,7 @@ def _split(
     if holders is None:
         return {UNKNOWN: idle}
     if holders == 0:
-        # A busy GPU has a holder out of sight, so its idle time is unknown, not unallocated.
+        # A busy GPU has a hidden holder: its idle time is unknown.
         return {UNALLOCATED if busy == 0 else UNKNOWN: idle}
     if bucket is None or not bucket.of(Role.MAIN).samples:
         return {UNKNOWN: idle}
@@ -97,7 +95,7 @@ def _split(
 
 
 def by_file_system(stalls: Mapping[str, int], bucket: Bucket | None) -> dict[str, int]:
-    """Nanoseconds of `stalls` on storage by file system, without those on unknown ones."""
+    """Nanoseconds of `stalls` on storage by known file system."""
     storage = stalls.get(STORAGE, 0)
     if bucket is None or not storage:
         return {}
@@ -129,8 +127,8 @@ def engaged(active_ns: int, stalls: Mapping[str, int]) -> int:
 def _calibrated(part: Part, counted: float | None, bucket: Bucket) -> dict[Activity, float]:
     """Sampled shares by activity, with RUN replaced by the scheduler's run time, `counted`.
 
-    Ten samples miss the true shares by tens of percent. A difference beyond sampling error means
-    that something else was counted: then the samples stand.
+    A difference beyond sampling error means that something else was counted: then the samples
+    stand.
     """
     shares, number = part.shares(), max(part.samples, 1)
     sampled = shares.pop(Activity.RUN, 0.0)
@@ -146,9 +144,9 @@ def _with_awaited_reads(shares: dict[Activity, float], bucket: Bucket) -> Mappin
     """`shares` of the mains' time, with waits for reading threads counted as reads.
 
     A main sleeps in its driver rather than in a lock while its GPU works. Busy time is therefore
-    subtracted last from a lock behind which threads read, as from the main's own reads; otherwise
-    code that overlaps with the GPU's work would pass for the wait. The threads' dominant activity
-    is judged over seconds: reads may be shorter than the time between two samples.
+    subtracted last from a lock behind which threads read; otherwise code that overlaps with the
+    GPU's work would pass for the wait. Reads may be shorter than a sampling interval, so the
+    threads' dominant activity is judged over seconds.
     """
     if not bucket.awaited:
         return shares
@@ -168,8 +166,8 @@ def _with_recent_locks(
 ) -> dict[Activity, float]:
     """`shares` with the locks' share of the last seconds, `locked`, if sampling error allows.
 
-    A tick has few samples: locks that these miss would be attributed to code that overlaps with
-    the GPU's work. The rest of the sleep makes up for the difference.
+    A tick's few samples may miss locks, which would be attributed to code that overlaps with the
+    GPU's work. The rest of the sleep makes up for the difference.
     """
     queue = shares.get(Activity.QUEUE, 0.0)
     sleep = sum(share for activity, share in shares.items() if activity.rests)
@@ -189,10 +187,9 @@ def _subtract_busy(
 ) -> dict[Activity, float]:
     """`shares` of the mains' time, less the GPU's `busy` share, in the order of `Activity`.
 
-    If a tick happens to show less sleep than busy time, another shows more, which is no wait.
-    Busy time subtracted from I/O for lack of sleep is therefore carried to later ticks, where it
-    replaces sleep. Run time is not carried: it would accumulate for ever for a main that spins
-    while its GPU works.
+    A tick that happens to show less sleep than busy time is made up by another. So busy time
+    subtracted from I/O is carried to later ticks, where it replaces sleep. Run time is not carried:
+    it would accumulate for a main that spins.
     """
     left = {activity: shares.get(activity, 0.0) for activity in Activity}
     for activity in Activity:
@@ -213,7 +210,7 @@ def _subtract_busy(
 
 
 def _by_wait(left: Mapping[Activity, float], bucket: Bucket) -> Mapping[str, float]:
-    """Shares by `waiting_on` of the main's time without the busy share, `left`."""
+    """Shares by `waiting_on` of `left`, the main's time without the busy share."""
     parts = [
         *((wait, left[Activity.RUN] * share) for wait, share in _running_main(bucket).items()),
         (HOST_CODE, left[Activity.PROGRAM]),
@@ -230,7 +227,7 @@ def _by_wait(left: Mapping[Activity, float], bucket: Bucket) -> Mapping[str, flo
 
 
 def _running_main(bucket: Bucket) -> dict[str, float]:
-    """Shares by `waiting_on` of the time in which launching threads of a main were runnable."""
+    """Shares by `waiting_on` of the launching threads' runnable time."""
     main = bucket.of(Role.MAIN)
     used, samples = main.used, main.by_activity
     if used.queue_ns + used.launch_queue_ns > used.leader_cpu_ns + used.launch_cpu_ns:
@@ -250,7 +247,7 @@ def _waiting_main(waiting: Mapping[Activity, float], bucket: Bucket) -> dict[str
     direct = waiting[Activity.PEER] / total if bucket.peer > NEGLIGIBLE else 0.0
     for_peer = direct + (1 - direct) * bucket.peer
     if for_peer > MAJORITY and active < MAJORITY * total:
-        wait = None  # helpers prepare the next batch while the main waits for the other rank
+        wait = None  # helpers prepare the next batch meanwhile
     explained = min(active, total) if wait else 0.0
     left = total - explained
     peer = left * for_peer
@@ -266,8 +263,8 @@ def _waiting_main(waiting: Mapping[Activity, float], bucket: Bucket) -> dict[str
 def _limit_of_helpers(bucket: Bucket) -> tuple[str | None, float]:
     """The wait behind the helpers' dominant activity, and the mean number of active helpers.
 
-    Helpers are workers, loading threads, related processes, and short-lived children. A helper
-    that both reads and decodes is limited by the longer of the two, so the largest share decides.
+    A helper that both reads and decodes is limited by the longer of the two, so the largest share
+    decides.
     """
     active = _active(bucket)
     most = max(active, key=lambda activity: active[activity])
@@ -288,8 +285,8 @@ def _limit_of_helpers(bucket: Bucket) -> tuple[str | None, float]:
 def _copies_batches(bucket: Bucket) -> bool:
     """Whether threads of the main run most of the time while its workers are idle.
 
-    Beside workers they load nothing: they collate batches or copy them to pinned memory, often
-    with more threads (OpenMP) than that is worth.
+    They collate batches or copy them to pinned memory, often with more threads (OpenMP) than that
+    is worth.
     """
     workers, threads = bucket.of(Role.WORKER), bucket.of(Role.THREAD)
     if workers.processes < MAJORITY or not workers.samples:
@@ -312,14 +309,13 @@ def _active(bucket: Bucket) -> dict[Activity, float]:
 
 
 def _active_of(role: str, bucket: Bucket) -> dict[Activity, float]:
-    """`_active` of the helpers of one role."""
     part, elapsed = bucket.of(role), max(bucket.elapsed_ns, 1)
     used = _of_threads(bucket) if role is Role.THREAD else part.used
-    # Related processes are sampled only while active, so their counters and samples differ.
+    # Related processes are sampled only while active.
     counted = _counted(part, elapsed) if role is Role.WORKER else None
     shares = _calibrated(part, counted, bucket)
     mean = {activity: shares.get(activity, 0.0) * part.processes for activity in _ACTIVE}
-    # Block I/O delay is exact where the kernel counts it, which it does not for NFS.
+    # Exact where the kernel counts it, which it does not for NFS.
     mean[Activity.DISK] = max(mean[Activity.DISK], part.used.disk_ns / elapsed)
     run, disk = mean[Activity.RUN], mean[Activity.DISK]
     copying = run * _copying(used, elapsed, waits_too=disk >= max(MAJORITY * run, NEGLIGIBLE))
@@ -330,8 +326,8 @@ def _active_of(role: str, bucket: Bucket) -> dict[Activity, float]:
 def _of_threads(bucket: Bucket) -> Counters:
     """Counters of the mains' loading threads, with the file data of the mains.
 
-    File data is counted by process. CPU time is the threads' own where it is known: system time
-    of a main that computes while its threads read says nothing about the threads.
+    CPU time is the threads' own where known: system time of a computing main says nothing about
+    them.
     """
     main, threads = bucket.of(Role.MAIN).used, bucket.of(Role.THREAD).used
     if not threads.cpu_ns:
@@ -351,10 +347,7 @@ def run_is_counted(role: str, bucket: Bucket) -> bool:
 
 
 def _counted(part: Part, elapsed_ns: int) -> float | None:
-    """Share of the time in which processes were runnable; None if other threads ran, too.
-
-    The kernel does not count how several threads overlap.
-    """
+    """Share of the time in which processes were runnable; None if other threads ran, too."""
     used, of_ns = part.used, elapsed_ns * part.processes
     if used.own_cpu_ns - used.leader_cpu_ns > NEGLIGIBLE * of_ns:
         return None
@@ -369,8 +362,8 @@ def _children_ns(bucket: Bucket) -> int:
 def _queue(bucket: Bucket) -> str:
     """The quota if it throttles most periods, else contention.
 
-    Throttled tasks look runnable too, so the quota wins. Only for tasks that wait longer than they
-    run: most periods are throttled long before a quota costs anything.
+    Only for tasks that wait longer than they run: most periods are throttled long before a quota
+    costs anything.
     """
     return (
         CPU_QUOTA if bucket.held.throttled_periods > MAJORITY * bucket.held.periods else CPU_QUEUE
@@ -378,7 +371,7 @@ def _queue(bucket: Bucket) -> str:
 
 
 def _disk(bucket: Bucket) -> str:
-    """Memory, if most of the bytes read had been evicted from the page cache; else storage."""
+    """Memory, if most bytes read had been evicted from the page cache; else storage."""
     moved = sum(part.used.io_bytes for part in bucket.parts.values())
     refaults = bucket.held.refault_bytes
     own = MAJORITY * moved < refaults <= STALLS.max_refault_ratio * moved
@@ -389,8 +382,8 @@ def _disk(bucket: Bucket) -> str:
 def _copying(used: Counters, elapsed_ns: int, *, waits_too: bool) -> float:
     """Share of the CPU time that the kernel spent on copying and writing back file data.
 
-    Zero unless much data moves, or the task also waits for the disk at least half as long as it
-    runs: a journal with fsync moves little data.
+    Zero unless much data moves, or the task waits for the disk at least half as long as it runs, as
+    for a journal with fsync.
     """
     rate = used.io_bytes / max(elapsed_ns / 1e9, 1e-9)
     for_files = rate > STALLS.bulk_bytes_per_second or waits_too
@@ -398,7 +391,7 @@ def _copying(used: Counters, elapsed_ns: int, *, waits_too: bool) -> float:
 
 
 def _unseen(waiting: Mapping[Activity, float], workers: Part) -> float:
-    """Share of the sleep for a reason that the kernel does not disclose."""
+    """Share of the sleep without a known reason."""
     if workers.samples:
         return workers.by_activity.get(Activity.UNKNOWN, 0) / workers.samples
     asleep = sum(waiting.values()) - waiting[Activity.REQUESTS]

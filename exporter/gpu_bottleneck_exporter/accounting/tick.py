@@ -17,7 +17,7 @@ class Tick:
     """A tick of a GPU or MIG instance. All times are integer nanoseconds.
 
     The idle time of `windows` is that of `stalls`, exactly. Later readings have a tick of their
-    own, without windows: the next call of the driver may hang.
+    own: the next call may hang.
     """
 
     gpu: Identity
@@ -61,4 +61,4 @@ class Tick:
 
 
 Subscriber = Callable[[Tick], None]
-"""A function called with each tick, in the thread that reads its GPU: it must return at once."""
+"""A function called with each tick in its GPU's thread: it must return at once."""

@@ -1,8 +1,8 @@
 """Busy and observed time from the driver's utilization samples: pure arithmetic, no I/O.
 
-All times are integer nanoseconds, so sums are exact: observed = busy + idle, in
-every window. Time that no source covered is unobserved, never idle. Whatever the
-driver reports, observed plus unobserved time never exceeds the time since the first call.
+All times are integer nanoseconds, so observed = busy + idle exactly, in every window. Time that no
+source covered is unobserved, never idle. Observed plus unobserved time never exceeds the time since
+the first call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
 
 MAX_PERIOD_NS = 1_000_000_000
-"""The driver's sample period is 1/6 s to 1 s, by product (nvml.h, nvmlUtilization_t)."""
+"""1/6 s to 1 s, by product (nvml.h, nvmlUtilization_t)."""
 
 WINDOW_BUCKETS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """Quarters, and the limits of idle and of fully busy."""
@@ -25,8 +25,8 @@ WINDOW_BUCKETS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 class Window(NamedTuple):
     """One observed stretch of time.
 
-    `end_ns` is its end on the monotonic clock. The driver's clock is mapped onto that one with
-    an error below one sample period: the age of the newest sample.
+    `end_ns` is on the monotonic clock, with an error below one sample period: the age of the newest
+    sample.
     """
 
     end_ns: int
@@ -37,7 +37,7 @@ class Window(NamedTuple):
 def sums(windows: Sequence[Window]) -> tuple[int, int]:
     """Observed and active nanoseconds of `windows`."""
     duration_ns = active_ns = 0
-    for _, duration, active in windows:  # half the time of two sums: this runs at every tick
+    for _, duration, active in windows:  # half the time of two sums
         duration_ns += duration
         active_ns += active
     return duration_ns, active_ns
@@ -46,12 +46,11 @@ def sums(windows: Sequence[Window]) -> tuple[int, int]:
 class Integrator:
     """Adds up one utilization signal of one GPU.
 
-    Call `ring` once a tick or, where the driver has no ring, `reading` or `mean`. Each returns
-    the windows that it booked.
+    Call `ring` once a tick or, where the driver has no ring, `reading` or `mean`. Each returns the
+    booked windows.
     """
 
     def __init__(self, tick_ns: int) -> None:
-        """`tick_ns`: the usual time between two calls."""
         self.observed_ns = 0
         self.active_ns = 0
         self.unobserved_ns = 0
@@ -68,19 +67,18 @@ class Integrator:
         self._clock_offset_ns: int | None = None
         self._steps: deque[int] = deque(maxlen=15)
         self._pending: list[tuple[int, int]] = []
-        """Single readings taken while the ring is silent: booked only if it remains silent."""
+        """Single readings taken while the ring is silent: booked if it remains so."""
         self._covered_ns = 0
         """Time beyond the frontier that single readings have booked.
 
-        A ring that delivers again after a silence includes samples of that time. They are skipped,
-        or it would count twice.
+        Skipped in a ring that delivers again, which includes samples of that time.
         """
 
     def ring(self, now_ns: int, ring: Ring | None, percent: int | None) -> list[Window]:
         """Book the samples of a drained ring.
 
-        Some GPUs empty their ring while idle. Once it has been silent for three periods, the
-        driver's single readings `percent` stand in, one per silent tick.
+        Some GPUs empty their ring while idle: after three silent periods, the driver's single
+        readings `percent` stand in.
         """
         self._began_ns = self._began_ns or now_ns
         if ring is None:
@@ -94,7 +92,7 @@ class Integrator:
     def reading(self, now_ns: int, percent: int | None) -> list[Window]:
         """Book the time since the last call by one reading of the driver.
 
-        A reading stands for two periods at most; the rest of a longer gap is unobserved.
+        It stands for two periods at most; the rest of a longer gap is unobserved.
         """
         if percent is None:
             return []
@@ -141,13 +139,12 @@ class Integrator:
         for sample in self._unseen(samples):
             windows += self._sample(now_ns, sample, period, newest_us)
         self._accounted_ns = now_ns
-        # The ring has caught up. It never delivers samples for time covered beyond two periods,
-        # which would swallow good ones.
+        # The ring has caught up, and never delivers samples for time covered beyond two periods.
         self._covered_ns = min(self._covered_ns, 2 * period)
         return windows
 
     def _unseen(self, samples: tuple[RingSample, ...]) -> tuple[RingSample, ...]:
-        """Samples beyond the frontier; a GPU that was reopened repeats old ones."""
+        """Samples beyond the frontier; a reopened GPU repeats old ones."""
         assert self._frontier_us is not None  # noqa: S101 - checked by the caller
         newest = samples[-1].timestamp_us
         if newest <= self._frontier_us:  # the driver's clock was set back
@@ -155,7 +152,7 @@ class Integrator:
         return tuple(sample for sample in samples if sample.timestamp_us > self._frontier_us)
 
     def _start(self, now_ns: int, samples: tuple[RingSample, ...]) -> None:
-        # The first drain is of up to 10 s before the start: only the period is taken from it.
+        # The first drain covers up to 10 s before the start: only the period is used.
         for old, new in pairwise(samples):
             self._steps.append((new.timestamp_us - old.timestamp_us) * 1000)
         self._frontier_us = samples[-1].timestamp_us
@@ -173,7 +170,7 @@ class Integrator:
             covered = min(step, self._covered_ns)
             self._covered_ns -= covered
             step -= covered
-        # One sample stands for one period; up to two allow for jitter. The rest was dropped.
+        # A sample stands for one period; up to two allow for jitter. The rest was dropped.
         observed = min(step, 2 * period)
         if observed < step:
             # If the driver's clock jumps ahead, at most the time that has passed here is missing.
@@ -205,21 +202,20 @@ class Integrator:
     def _period_ns(self) -> int:
         if not self._steps:
             return MAX_PERIOD_NS
-        # Not statistics.median: it takes longer than all the rest of a tick's accounting.
+        # Not statistics.median, which takes longer than all else here.
         steps = sorted(self._steps)
         middle = len(steps) // 2
         return min((steps[middle] + steps[~middle]) // 2, MAX_PERIOD_NS)
 
     def _map_clock(self, now_ns: int, newest_us: int) -> None:
-        # The newest sample is up to a period old when we read it, so the smallest lag seen is the
-        # closest. A lag far above it means that one of the clocks was set: begin again.
+        # The newest sample is up to a period old, so the smallest lag is the closest. A lag far
+        # above it means that a clock was set: begin again.
         lag = now_ns - newest_us * 1000
         offset = self._clock_offset_ns
         if offset is None or lag < offset or lag > offset + 2 * MAX_PERIOD_NS:
             self._clock_offset_ns = lag
 
     def _book(self, now_ns: int, end_ns: int, duration_ns: int, active_ns: int) -> list[Window]:
-        """Book a window, within the time left."""
         room_ns = min(duration_ns, self._room_ns(now_ns))
         if room_ns <= 0:
             return []
@@ -238,7 +234,7 @@ class Integrator:
         return duration_ns
 
     def _room_ns(self, now_ns: int) -> int:
-        """Time since the first call that is booked neither as observed nor as unobserved."""
+        """Time since the first call that is not booked."""
         began_ns = now_ns if self._began_ns is None else self._began_ns
         return now_ns - began_ns - self.observed_ns - self.unobserved_ns
 

@@ -1,8 +1,7 @@
 """Collectors: one module per subject.
 
-Each declares its metric families, their values, its readings and their interval.
-To add a metric, add it to one of them; to add a collector, write its module and add it to
-`ALL`.
+Each declares its metric families, their values, its readings and their interval. A new one is added
+to `ALL`.
 """
 
 from gpu_bottleneck_exporter.collectors import (
@@ -25,13 +24,13 @@ ALL: tuple[Collector, ...] = (
     usage.ACTIVITY,
     *device.OTHERS,
     host.COLLECTOR,
-    # Lines of code that GPUs wait for: in pages and documents, never as labels of a metric.
+    # Lines of awaited code: in pages and documents, never as labels.
     Collector("stacks", (), lambda _: None, lambda _: [], on=False),
 )
 """All collectors, in the order of reading and of exposition.
 
-`processes` and `video` come before `utilization`, as stalls need the holders of the GPU and its
-engines; `utilization` before `activity`, which replaces it under MIG.
+`processes` and `video` come before `utilization`, whose stalls need holders and engines;
+`utilization` before `activity`, which replaces it under MIG.
 """
 
 

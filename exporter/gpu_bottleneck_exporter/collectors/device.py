@@ -17,7 +17,7 @@ from gpu_bottleneck_exporter.schedule import CADENCE
 
 
 def used_bytes(gpu: GpuSnapshot) -> int | None:
-    """Device memory in use; by its processes where the kernel uses it, too."""
+    """Device memory in use; by its processes where the kernel shares it."""
     memory = _memory(gpu)
     if not (memory.of_machine or gpu.identity.coherent):
         return memory.used_bytes

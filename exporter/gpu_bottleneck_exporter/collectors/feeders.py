@@ -31,8 +31,8 @@ def _written(fed: Feeding) -> dict[str, float | None]:
 def _pressure(fed: Feeding) -> dict[tuple[str, str], int]:
     """Pressure without two redundant series.
 
-    Only the CPU limit, which has its own counter, makes all tasks of a cgroup wait for a CPU; under
-    memory pressure, `some` and `full` rise together.
+    Only the CPU limit, which has its own counter, makes all tasks of a cgroup wait; under memory
+    pressure, `some` and `full` rise together.
     """
     left_out = (("cpu", "full"), ("memory", "full"))
     return {key: ns for key, ns in fed.job.pressure_ns.items() if key not in left_out}

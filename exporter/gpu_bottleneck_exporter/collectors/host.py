@@ -1,4 +1,4 @@
-"""The host: its resources and how busy they are. Needs no GPU, and has no GPU labels."""
+"""The host: its resources and how busy they are. No GPU labels."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.sampling.collector import (
 
 
 def _pressure(machine: Machine) -> dict[tuple[str, str], int]:
-    # On the whole host, some task always runs while another waits for a CPU: it would be 0.
+    # On the whole host, some task always runs: it would be 0.
     return {key: ns for key, ns in machine.pressure_ns.items() if key != ("cpu", "full")}
 
 

@@ -1,4 +1,4 @@
-"""Recommended changes for an idle GPU, their predicted gain, and the last prediction's error."""
+"""Recommended changes for an idle GPU, their predicted gain, and the last error."""
 
 from collections.abc import Callable
 

@@ -33,15 +33,15 @@ def _workload(gpu: GpuSnapshot) -> Workload:
 
 
 def owners(gpu: GpuSnapshot) -> Iterable[tuple[str, ...]]:
-    """The owners of a GPU, each once: texts in the order of `LABELS`, empty if unknown."""
+    """The owners of a GPU, each once: texts of `LABELS`, empty if unknown."""
     return _texts(_workload(gpu))
 
 
 def _texts(workload: Workload) -> Iterable[tuple[str, ...]]:
     """The texts of `owners`.
 
-    All get the rendezvous of the ranks on the GPU, which the environment of a rank's helper in the
-    same pod may lack; none if there are several.
+    All get the rendezvous of the ranks on the GPU, which a rank's helper may lack; none if there
+    are several.
     """
     owners = joined(workload.owners, workload.assigned)
     if workload.pod:

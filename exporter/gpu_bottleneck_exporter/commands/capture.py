@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.jsontext import Document, dumps
 
 MAX_CAPTURE_BYTES = 5 * 1024 * 1024
-"""Size limit: attachments of issues may have 25 MB, and reviewers read the file."""
+"""Size limit: attachments of issues may have 25 MB, and people read them."""
 
 
 def capture(open_recording: Callable[[], Recording], seconds: float, path: Path) -> None:

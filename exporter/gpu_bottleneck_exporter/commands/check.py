@@ -69,7 +69,7 @@ class Report(NamedTuple):
 
 def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool = False) -> Report:
     """Sample for a few ticks, then report gaps; `full`: also signals."""
-    # Means take two readings; the first one of a sleeping GPU takes longer than a tick.
+    # Means take two readings; a sleeping GPU's first takes long.
     with sampled(settings, open_driver, 3) as sampler:
         wait(lambda: not sampler.state().kubelet.pending)
         state, node = sampler.state(), LocalNode(sampler).read()

@@ -34,7 +34,7 @@ def select(texts: Mapping[str, str], kind: str, name: str | None) -> str:
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
     """Write files that are missing or differ.
 
-    Raises ExporterError, before any is written, if one would be overwritten without `force`.
+    Raises ExporterError before any, if one would be overwritten without `force`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Notifies systemd by sd_notify(3).
 
-Liveness covers the threads of `/-/healthy` and the accept loop. A GPU that hangs is no reason for a
-restart, which would lose the counters of all others.
+Liveness covers the threads of `/-/healthy` and the accept loop, not a hung GPU: a restart would
+lose the counters of all others.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def reporting(
     """Report the state of `sampler` and `server` to `supervisor`, if any.
 
     The exporter is ready when the sampler is, or after `ready_within_seconds`: if the driver hangs,
-    host metrics still count, and a restart would not help.
+    host metrics still count.
     """
     if not supervisor.address:
         yield

@@ -23,8 +23,8 @@ def report(
 ) -> int:
     """Print the report. Returns the exit status.
 
-    `wrong`: sentences about invalid addresses. Raises as `select`, and ExporterError if Prometheus
-    fails.
+    `wrong`: sentences about invalid addresses. Raises as `select`, and ExporterError
+    if Prometheus fails.
     """
     if prometheus:
         result = recorded(prometheus, query)

@@ -95,7 +95,7 @@ class ExporterContent:
         return None
 
     def healthy(self) -> tuple[bool, str]:
-        """Liveness of the sampler, without the driver: a restart would not help."""
+        """Liveness of the sampler, without the driver, which no restart repairs."""
         standstill = self._sampler.standstill()
         return standstill is None, standstill or "the sampler is running"
 
@@ -117,7 +117,7 @@ def listening(settings: Settings) -> tuple[socket.socket, WebConfigFile | None]:
     scheme = "https" if web_config and web_config.active.tls else "http"
     host, port = listener.getsockname()[:2]
     if host in ("::", "0.0.0.0"):  # noqa: S104 - compared, not bound
-        # A pod's log is read elsewhere; its host name is the pod's.
+        # A pod's log is read elsewhere.
         host = socket.gethostname() if in_a_pod() else "localhost"
     host = f"[{host}]" if ":" in host else host
     base = f"{scheme}://{host}:{port}"
@@ -180,7 +180,7 @@ def serve(
 def leave() -> NoReturn:
     """Exit without Python's finalization.
 
-    A thread may be in the driver or in bcrypt, whose Rust code aborts if finalization stops it.
+    It would abort a thread in bcrypt's Rust code, and await the driver.
     """
     logging.shutdown()
     for stream in filter(None, (sys.stdout, sys.stderr)):  # either may be closed
@@ -190,7 +190,7 @@ def leave() -> NoReturn:
 
 
 def _share_one_heap() -> None:
-    """Have all threads share one heap: glibc would half fill one each, and the GIL serializes."""
+    """Have all threads share one heap: glibc would half fill one each."""
     m_arena_max = -8  # mallopt(3)
     with contextlib.suppress(AttributeError):  # other C libraries have only one heap
         ctypes.CDLL(None).mallopt(m_arena_max, 1)
@@ -199,8 +199,7 @@ def _share_one_heap() -> None:
 def _spare_the_collector() -> None:
     """Run the cycle collector rarely, and never over the modules.
 
-    Only errors create cycles, and the search took 5 to 10 % of the host sampler's time. Up to 5 000
-    dead objects (default: 700) remain.
+    Only errors create cycles, and the search took 5 to 10 % of the host sampler's time.
     """
     gc.collect()
     gc.freeze()

@@ -90,7 +90,7 @@ def watched(
     """
     interrupt = _Interrupt() if progress else None
     try:
-        warm_up_ticks = 3  # until all counters were read twice and the feeders are known
+        warm_up_ticks = 3  # until counters were read twice and the feeders are known
         with sampled(settings, open_driver, warm_up_ticks) as sampler:
             local = LocalNode(sampler, math.inf, judged_seconds=0.0)
             local.record()
@@ -131,7 +131,7 @@ def documented(settings: Settings, open_driver: Callable[[], Driver]) -> tuple[s
 
 
 def wait(until: Callable[[], bool]) -> None:
-    """Wait for at most a minute: without its persistence daemon, the driver opens slowly."""
+    """Wait for at most a minute: without persistence daemon, the driver opens slowly."""
     deadline = time.monotonic() + 60
     while not until() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.demo.orphans import die_with_parent, name_process
 
 
 def leave_terminal() -> None:
-    """Detach from the controlling terminal, which would mark the process as interactive."""
+    """Detach from the terminal, which would mark the process as interactive."""
     with suppress(OSError), open("/dev/tty", "rb") as terminal:
         fcntl.ioctl(terminal, termios.TIOCNOTTY)
 

@@ -21,9 +21,9 @@ from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 _SPEED_UP_FACTOR = 20
 """Factor by which rule durations shrink: ten minutes become half a minute."""
 _MIN_HEARTBEATS = 15
-"""Polls after the rules' first heartbeat before alerts are printed: at first, windows are empty."""
+"""Polls after the rules' first heartbeat before alerts are printed."""
 _MIN_PENDING_POLLS = 3
-"""Polls before a pending alert is printed: a scrape may fail on a busy machine."""
+"""Polls before a pending alert is printed: a scrape may fail."""
 Print = Callable[[str], None]
 Alerts = Mapping[str, tuple[str, str]]
 """State and description by alert."""
@@ -80,7 +80,6 @@ def _configure(folder: Path, exporter: str, alertmanager: str) -> None:
 
 
 def _run(cleanup: ExitStack, program: str, file: Path, address: str, *flags: str) -> None:
-    """Start a program with configuration and listen address; `cleanup` kills it."""
     command = [program, f"--config.file={file}", f"--web.listen-address={address}", *flags]
     # The kernel kills the child with this process.
     guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []

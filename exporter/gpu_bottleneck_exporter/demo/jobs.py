@@ -3,9 +3,8 @@
 They are real processes: a main that drives a virtual GPU and, in some, a worker that feeds it
 through a multiprocessing queue.
 
-Two cores are enough for all of them along with Prometheus, so that none starves another and
-recommendations are valid: each uses a CPU for a third of the time at most, and only while its GPU
-waits.
+Two cores are enough for all of them along with Prometheus: each uses a CPU for a third of the time
+at most, and only while its GPU waits.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gpu_bottleneck_exporter.demo.orphans import die_with_parent, name_process
 
 _TRAINING_WITH_INPUT = Work(pcie_receive_bytes_per_second=6e9)
 _GPU_STEP_SECONDS = 0.042
-"""46 % of a loop of 92 ms: a GPU below 50 % counts as underused (gpu:threshold:underused)."""
+"""46 % of a loop of 92 ms: below 50 %, a GPU counts as underused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,8 @@ def healthy(gpu: VirtualGpu) -> None:
 def slow_worker(gpu: VirtualGpu) -> None:
     """A loop with a single worker that fetches and decodes batches too slowly.
 
-    Fetching overlaps with the GPU's step, so that the GPU waits for the decoding; and two cores
-    have room for a second worker.
+    Fetching overlaps with the GPU's step: the GPU waits for the decoding. Two cores have room for a
+    second worker.
     """
     batches = _loader(0.03, ahead=1, wait=0.06)
     while True:
@@ -92,7 +91,7 @@ def data_parallel(fast: VirtualGpu, slow: VirtualGpu) -> None:
 def held_idle(gpu: VirtualGpu) -> None:
     """A loop that works for 12 s and then sleeps.
 
-    More work would make it a stalled job; less would escape a Prometheus that starts with it.
+    More work would make it a stalled job; less would escape a new Prometheus.
     """
     end = time.monotonic() + 12.0
     while time.monotonic() < end:

@@ -45,7 +45,7 @@ def running() -> Iterator[Board]:
 
 def _wait_until_held(board: Board) -> None:
     records = [board.gpus[index].record for job in JOBS for index in job.gpus]
-    # Ten times the start on a busy laptop. A job that fails does not stop the demo.
+    # Ten times the start on a busy laptop. One failed job is ignored.
     deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline and not all(gpu.processes[0].pid for gpu in records):
         time.sleep(0.05)

@@ -19,7 +19,7 @@ NOT_REPORTED = "the driver does not report it"
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The constant properties of a driver; remedies are phrases without a full stop."""
+    """The constant properties of a driver; remedies are phrases."""
 
     title: str
     """Vendor, or other text before the version in `check`."""
@@ -27,9 +27,9 @@ class About:
     sees_all_namespaces: bool = True
     """Whether `Device.processes` includes other PID namespaces."""
     daemons: frozenset[str] = frozenset()
-    """Names (comm, 15 characters) of driver processes that hold a GPU for others."""
+    """Names (comm) of driver processes that hold a GPU for others."""
     device_nodes: Callable[[Identity], Collection[str]] = lambda _: ()
-    """Device nodes open in each process on this GPU, if known."""
+    """Device nodes open in each process on this GPU."""
     error_event: str = "error event"
     """Name of `Driver.wait_error` events."""
     down: str = DOWN

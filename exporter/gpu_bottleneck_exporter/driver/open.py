@@ -1,4 +1,4 @@
-"""Opening the driver of this machine's GPUs: the only module that knows the vendors."""
+"""Opens the driver of this machine's GPUs: the only module that knows the vendors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from gpu_bottleneck_exporter.driver.protocol import Driver, Recording
 def open_driver(sysfs: Path, *, wake_suspended: bool) -> Driver:
     """The opened driver of this machine's vendor.
 
-    Raises DriverMissing (also if all GPUs are suspended and not to be woken), DriverUnusable, or
-    another DriverError.
+    Raises DriverMissing (also if all GPUs are suspended), DriverUnusable, DriverError.
     """
     # Imported late, as `demo` and `--help` do not need it.
     from gpu_bottleneck_exporter.driver.nvml.open import open_nvml  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """Removal of impossible values, as no value is better than a wrong one.
 
-Covers values that a driver was seen to return with success; each bound names its source.
+Each bound names its source: a driver that returned such values with success.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
 
 @cache
 def _ranges(kind: type[readings.Reading]) -> tuple[tuple[str, Range], ...]:
-    """Name and range of each part; the default is 64 bits, beyond which integer division fails."""
+    """Name and range of each part; by default 64 bits, for integer division."""
     special = _RANGES.get(kind, {})
     any_64_bits = Range(-(2.0**63), 2.0**63)
     return tuple((item.name, special.get(item.name, any_64_bits)) for item in fields(kind))

@@ -1,8 +1,7 @@
 """Protocol between the sampler and a GPU driver.
 
 Each GPU is opened by the one thread that reads it, as any call may hang with its GPU. Methods named
-after a reading return all of it; absent parts are None, and `Unsupported` means no part. Derived
-classes inherit that.
+after a reading return all of it; absent parts are None, and `Unsupported` means no part.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class DriverError(Exception):
 
 
 class Unsupported(DriverError):  # noqa: N818 - an answer, not a failure
-    """A reading that the GPU or driver lacks, or that we may not have."""
+    """A reading that the GPU or driver lacks or refuses."""
 
 
 class Forbidden(Unsupported):
@@ -70,7 +69,7 @@ class Device(Protocol):
         return None
 
     def check(self) -> None:
-        """Try the simplest calls, as single ones may fail with these codes while all others work.
+        """Try the simplest calls, as single ones may fail while all others work.
 
         Raises one of `GPU_WIDE_ERRORS` if all fail, Unsupported if there are none.
         """
@@ -89,7 +88,7 @@ class Device(Protocol):
         raise Unsupported(NOT_REPORTED)
 
     def activity(self) -> readings.UnitActivity | None:
-        """Activity since the last call, ratios and bytes; None without an earlier call."""
+        """Activity since the last call, ratios and bytes; None initially."""
         raise Unsupported(NOT_REPORTED)
 
     def power(self) -> readings.Power:
@@ -151,11 +150,11 @@ class Driver(Protocol):
     def open(self, index: int) -> list[Device]:
         """GPU `index`, then its MIG instances.
 
-        Raises DeviceLost, DriverUnusable or another DriverError.
+        Raises DeviceLost, DriverUnusable, DriverError.
         """
 
     def watch_errors(self, index: int) -> None:
-        """Register GPU `index` for its error events, once. Raises DriverError on failure."""
+        """Register GPU `index` for its error events, once. Raises DriverError."""
         return
 
     def instances(self, index: int) -> tuple[str, ...]:

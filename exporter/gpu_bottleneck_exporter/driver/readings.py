@@ -1,7 +1,7 @@
 """Readings of a driver; None for unreadable values.
 
-Units: seconds, bytes, joules, watts, hertz, degrees Celsius, ratios 0-1. Sums of time are integer
-nanoseconds, without rounding.
+Units: seconds, bytes, joules, watts, hertz, degrees Celsius, ratios 0-1; times in integer
+nanoseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a GPU or MIG instance; `index` is the driver's, of the parent."""
+    """The identity of a GPU or MIG instance; `index`: the parent's."""
 
     index: int
     uuid: str
@@ -37,18 +37,14 @@ class Identity:
     coherent: bool = False
     """Whether the kernel also uses its memory (NVLink-C2C)."""
     counted_with: str | None = None
-    """UUID of the first MIG device of its GPU instance, which has the readings of all.
-
-    Compute instances share memory and counters.
-    """
+    """UUID of the first MIG device of its GPU instance, with all readings."""
 
 
 class RingSample(NamedTuple):
     """One entry of the driver's utilization ring.
 
-    `timestamp_us`: end of its window on the driver's clock (since the epoch or boot), for
-    differences only. `percent`: share of the window with a kernel, or with device memory access;
-    None if impossible.
+    `timestamp_us`: end of its window on the driver's clock, for differences only. `percent`: share
+    of the window with a kernel, or with device memory access; None if impossible.
     """
 
     timestamp_us: int
@@ -68,8 +64,8 @@ class Reading:
 class Utilization(Reading):
     """The busy time of the GPU and its memory controller since the last reading.
 
-    Rings: None if unsupported, empty without news. Percents: the driver's single reading (one
-    window of 1/6 to 1 s), only if the rings are empty.
+    Rings: None if unsupported, empty without news. Percents: the driver's single reading, only if
+    the rings are empty.
     """
 
     gpu: Ring | None = None
@@ -91,7 +87,7 @@ class Video(Reading):
 
 @dataclass(frozen=True, slots=True)
 class UnitActivity(Reading):
-    """The means over the last `interval_ns` (GPM, Hopper and later): ratios 0-1, and bytes."""
+    """The means over the last `interval_ns`: ratios 0-1, and bytes."""
 
     interval_ns: int
     graphics: float | None = None
@@ -118,10 +114,7 @@ class Power(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Thermal(Reading):
-    """The degrees Celsius by sensor (gpu, memory) and limit.
-
-    Limits: slowdown, shutdown and max_operating of the GPU, and memory_max_operating.
-    """
+    """The degrees Celsius by sensor (gpu, memory) and limit."""
 
     sensors: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -139,7 +132,7 @@ class Clocks(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Throttle(Reading):
-    """The nanoseconds throttled since the driver was loaded, and current state, by reason."""
+    """The nanoseconds throttled since driver load, and current state, by reason."""
 
     spent_ns: Mapping[str, int] = field(default_factory=dict)
     active: Mapping[str, bool] = field(default_factory=dict)
@@ -153,12 +146,12 @@ class Memory(Reading):
     used_bytes: int | None = None
     reserved_bytes: int | None = None
     of_machine: bool = False
-    """Whether the GPU uses the machine's: used is then the memory of its processes."""
+    """Whether the GPU uses the machine's: used is that of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health(Reading):
-    """The memory errors since the driver was loaded, and row remapping."""
+    """The memory errors since driver load, and row remapping."""
 
     ecc_errors: Mapping[str, int] = field(default_factory=dict)
     remapped_rows: Mapping[str, int] = field(default_factory=dict)
@@ -189,7 +182,7 @@ class Condition(Reading):
 class Link(Reading):
     """The PCIe link, the chip's maximum, and replayed packets.
 
-    Boards and virtual machines may connect fewer lanes than `width_max`.
+    Boards may connect fewer lanes than `width_max`.
     """
 
     replays: int | None = None

@@ -1,7 +1,6 @@
 """Requests refused by the driver, with the time of their next try.
 
-Some refusals pass (a GPU wakes, a permission or the MIG mode changes), so they must last. A refusal
-after an answer is a failure.
+Some refusals pass (a GPU wakes, the MIG mode changes), so they must last.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Refusals:
         self._refused.pop(key, None)
 
     def refused(self, key: Hashable) -> bool:
-        """Record a refusal of `key`; return whether that is a failure, after an answer."""
+        """Record a refusal of `key`; return whether it is a failure, after an answer."""
         now, failed = self._clock(), key in self._answered
         since, _ = self._refused.get(key, (now, now))
         stands = now - since >= SETTLE_NS and not failed

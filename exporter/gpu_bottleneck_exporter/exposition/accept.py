@@ -26,10 +26,7 @@ def weights(header: str) -> dict[str, float]:
 
 
 def prefers_openmetrics(accept: str) -> bool:
-    """Whether the client names OpenMetrics and weighs it at least as plain text.
-
-    All others get plain text, also those that accept neither.
-    """
+    """Whether the client names OpenMetrics and weighs it at least as plain text."""
     weighed = weights(accept)
     openmetrics = weighed.get("application/openmetrics-text", 0.0)
     return openmetrics > 0 and openmetrics >= weighed.get("text/plain", 0.0)

@@ -31,7 +31,7 @@ OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 Encoder = Callable[[Registrable], bytes]
 _ENCODERS: dict[str, Encoder] = {
     TEXT_TYPE: generate_latest,
-    # The names need no escaping; the search for it takes a third of the library's time.
+    # Names need no escaping, which takes a third of the library's time.
     OPENMETRICS_TYPE: partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8),
 }
 _number: Callable[[float], str] = floatToGoString
@@ -41,8 +41,8 @@ _EOF = b"# EOF\n"
 class Exposition:
     """Renders scrapes. Scrapes within one tick share a rendering, which bounds the cost of a crowd.
 
-    The series of each GPU and the text of each family are retained until the next rendering: series
-    of unchanged parts are reused, and only new values are replaced in a text. Not thread-safe.
+    Series of unchanged parts are reused, and only new values are replaced in a family's text. Not
+    thread-safe.
     """
 
     def __init__(self, sampler: Sampler, collectors: Sequence[Collector]) -> None:
@@ -60,7 +60,7 @@ class Exposition:
 
         Families come in the order of declaration, without empty ones.
         """
-        # The requested version is ignored, or clients could fill the cache with keys.
+        # The requested version is ignored, or clients could fill the cache.
         content_type = OPENMETRICS_TYPE if prefers_openmetrics(accept) else TEXT_TYPE
         self._sampler.refresh()
         state = self._sampler.state()
@@ -117,7 +117,7 @@ class _Text(NamedTuple):
 
     by_gpu: ByGpu
     labels: list[object] | None
-    """All labels in order: texts with equal labels differ in values only. None: unknown lines."""
+    """All labels in order: equal ones mean that only values differ. None: unknown lines."""
     values: list[float]
     """The value of each line."""
     text: bytes
@@ -134,7 +134,7 @@ class _SingleMetric(Registrable):
 
 
 def _version_of(state: SamplerState) -> object:
-    """A key that is equal for two states with the same samples of GPUs and host."""
+    """A key that is equal for states with the same samples."""
     gpus = [
         (
             *(g.identity.uuid, g.up, g.at_ns, bool(g.readings)),
@@ -164,7 +164,7 @@ def _by_family(
 
 
 def _text(family: Family, by_gpu: ByGpu, last: _Text | None, encode: Encoder) -> _Text:
-    """The text of `family`, with as much as possible of the `last` one: encoding is expensive."""
+    """The text of `family`, from as much as possible of the `last` one."""
     if last and last.by_gpu == by_gpu:
         return last
     labels, values = _flat(by_gpu)

@@ -1,1 +1,1 @@
-"""The only place that reads /proc, /sys and cgroups; the roots are arguments."""
+"""Reads /proc, /sys and cgroups, at roots given as arguments."""

@@ -1,8 +1,8 @@
 """Runs calls that a process may block forever, as they need its memory or its descriptors.
 
-Its command line, environment and poll arguments may lie in pages of a FUSE file system or of a
+Its command line, environment and poll arguments may lie in pages of a FUSE file system or a
 userfaultfd handler that never responds. A helper thread makes the call and is abandoned on a
-timeout. A budget per tenant bounds calls that are slow but return in time.
+timeout. A budget per tenant bounds slow calls.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from queue import Empty, SimpleQueue
 from gpu_bottleneck_exporter.host.files import FileLimitError, T, read
 
 CALL_TIMEOUT_SECONDS = 0.25
-"""Timeout of a call; it takes microseconds unless it hangs. Two passes over the feeders are
-missed."""
+"""Timeout of a call, which takes microseconds: two missed passes."""
 MAX_HUNG_THREADS = 64
-"""Maximum number of hung threads; above half of it, each tenant is limited to one."""
+"""Maximum of hung threads; above half of it, one per tenant."""
 MAX_HUNG_THREADS_PER_TENANT = 4
 _UNCHARGED_SECONDS = 0.005
 """Free blocked time per call: the switch interval of the GIL."""
@@ -66,7 +65,7 @@ class GuardedExecutor:
             return self._ended_seconds + sum(map(time.clock_gettime, self._clocks))
 
     def call(self, pid: int, function: Callable[[], T]) -> T | None:
-        """The result of `function`, which reads process `pid`; None on a timeout or without budget.
+        """The result of `function`, which reads process `pid`; None if late or over budget.
 
         Raises its exceptions.
         """
@@ -118,13 +117,12 @@ class GuardedExecutor:
 
     def _charge(self, tenant: Hashable, seconds: float) -> None:
         with self._lock:
-            # More than five such tenants divide a tenth of the time.
+            # More than five such tenants share a tenth of the time.
             share = _MAX_BLOCKED_SHARE / max(1, len(_blocking(self._debts())) / 5)
             since = max(self._repaid_at.get(tenant, 0.0), time.monotonic())
             self._repaid_at[tenant] = since + seconds / share
 
     def _helper(self) -> _Calls:
-        """Queue of an idle helper thread, or of a new one."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -187,7 +185,7 @@ socket_queries = GuardedExecutor()
 proc_reads = GuardedExecutor(4 * CALL_TIMEOUT_SECONDS)
 """Reads of /proc files that may wait for an execve, but not for a fault.
 
-Their timeout is longer, as a process without a readable stat counts as ended.
+Their timeout is longer, as a process without stat counts as ended.
 """
 device_reads = GuardedExecutor(4 * CALL_TIMEOUT_SECONDS)
 """Reads of counters from a card's firmware."""

@@ -1,4 +1,4 @@
-"""Control groups of a process (limits, throttling, memory, pressure; v1, v2, hybrid); PSI files."""
+"""Control groups (limits, throttling, memory, pressure; v1, v2, hybrid); PSI files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CgroupSample:
 
 @dataclass(unsafe_hash=True)
 class Cgroup:
-    """The cgroup folders of one process, None where there is none; under v2 all the same."""
+    """The cgroup folders of one process, None if absent; under v2 all the same."""
 
     unified: Path | None
     cpu: Path | None
@@ -70,7 +70,7 @@ class Cgroup:
         throttled = [ns for cpu in stats if (ns := _throttled_ns(cpu)) is not None]
         most = max(stats, key=lambda cpu: cpu.get("nr_throttled", 0), default={})
         memory = self._numbers(f"{self.memory}/memory.stat") if self.memory else {}
-        # A kernel has either the plain line or the other two.
+        # Either the plain line or the other two.
         names = ("workingset_refault", "workingset_refault_anon", "workingset_refault_file")
         pages = [memory[name] for name in names if name in memory]
         self.counters = CgroupSample(
@@ -151,7 +151,7 @@ def cgroup_of(text: str, sysfs: Path) -> Cgroup:
 
 
 def hierarchy(sysfs: Path, controllers: str) -> Path | None:
-    """The mount of `controllers`, as in /proc/PID/cgroup; empty: v2, also of a hybrid machine."""
+    """The mount of `controllers`; empty: v2, also of a hybrid machine."""
     root = sysfs / "fs/cgroup"
     if not controllers and (root / "cgroup.controllers").exists():
         return root
@@ -161,7 +161,7 @@ def hierarchy(sysfs: Path, controllers: str) -> Path | None:
 
 
 def hidden_controllers(text: str, sysfs: Path) -> set[str]:
-    """Invisible cgroups (`cpu`, `memory`, `unified`) in `text`, a /proc/PID/cgroup file."""
+    """Invisible cgroups (`cpu`, `memory`, `unified`) in a /proc/PID/cgroup file."""
     paths, group = _paths(text), cgroup_of(text, sysfs)
     return {
         name
@@ -183,14 +183,14 @@ def memberships(text: str) -> list[tuple[str, str]]:
 def find_group(root: Path | None, path: str | None) -> Path | None:
     """The folder of `path` below `root`, the mount of its hierarchy; None if not visible.
 
-    The path is relative to our own cgroup in a private namespace, and may exceed PATH_MAX.
+    In a private namespace, the path is relative to our own cgroup.
     """
     below = _below(root, path) if root and path is not None else None
-    # In a container, the root of our mount is the container's cgroup.
+    # In a container, our mount's root is the container's cgroup.
     if root is None or below is None or not (below or _is_v2(root)):
         return None
     folder = root.joinpath(*below)
-    # Not Path.is_dir, which raises where a name is too long.
+    # Path.is_dir raises for a long name.
     return folder if os.path.isdir(folder) else None  # noqa: PTH112 - see above
 
 
@@ -205,7 +205,7 @@ def _below(root: Path, path: str) -> Sequence[str] | None:
         level = len(base) - len(parts) + len(below)
         return [*base[:level], *below] if level >= 0 else None
     if _is_v2(root) or not below:
-        return None  # our mount shows our own cgroup only, and the process is outside
+        return None  # our mount shows our own cgroup only
     return _search(root, below)
 
 
@@ -213,7 +213,7 @@ def _below(root: Path, path: str) -> Sequence[str] | None:
 def _namespace_root(mount: Path) -> Sequence[str] | None:
     """The folders from `mount` to our namespace's root, which the kernel does not report.
 
-    In a container it is our own group, which lists our pid; None if unknown.
+    It is our own group in a container, found by our pid; None if unknown.
     """
     own = {path for _, path in memberships(read("/proc/self/cgroup") or "")}
     # 40 µs per group, once.
@@ -225,7 +225,7 @@ def _namespace_root(mount: Path) -> Sequence[str] | None:
 
 def _search(root: Path, below: Sequence[str]) -> Sequence[str] | None:
     """The only folder that ends in `below`, a relative path of unknown start."""
-    # Kubernetes has three levels above a container: kubepods.slice, its QoS class and its pod.
+    # kubepods.slice, its QoS class and its pod, in Kubernetes.
     for depth in range(4):
         tops = root.glob("/".join("*" * depth)) if depth else [root]
         groups = (top.joinpath(*below) for top in tops)
@@ -236,7 +236,7 @@ def _search(root: Path, below: Sequence[str]) -> Sequence[str] | None:
 
 
 def _levels(folder: Path | None) -> list[Path]:
-    """The cgroup and its ancestors without the machine's root; of more than 64, both ends."""
+    """The cgroup and its ancestors without the root; of more than 64, both ends."""
     above = (folder, *folder.parents) if folder else ()
     levels = [path for path in above if (path.parent / "cgroup.procs").exists() or _is_v2(path)]
     # A job may nest thousands of groups in a delegated one.
@@ -275,8 +275,7 @@ def root_owned_prefix(sysfs: Path, controllers: str, path: str) -> str:
     """The beginning of `path` that only root can have created; else `/`.
 
     Users may create groups of any name in a delegated one, but not in a folder of root. The prefix
-    includes the first folder that is not root's, and ends at one that cannot be found: not UTF-8,
-    removed (`(deleted)`), unmounted, outside.
+    includes the first folder that is not root's, and ends at one that cannot be found.
 
     `controllers` and `path` are a line of /proc/PID/cgroup.
     """
@@ -301,7 +300,7 @@ def owned_prefix(mount: Path, parts: Sequence[str]) -> Sequence[str]:
 
 
 def stalled_ns(text: str) -> Mapping[str, int]:
-    """Stall time by kind (some, full) in a PSI file; before Linux 5.13 without `full` of cpu."""
+    """Stall time by kind (some, full) in a PSI file."""
     totals = re.findall(r"^(some|full) .*\btotal=([0-9]+)$", text, re.MULTILINE)
     return {kind: int(total) * 1000 for kind, total in totals}
 

@@ -1,9 +1,8 @@
 """Open descriptors of a process, and queries of its sockets. Takes the permission to ptrace.
 
 /proc names open files without access to them. Sockets are duplicated with pidfd_getfd (Linux 5.6),
-across network namespaces. To close a duplicate may block forever: files of network file systems are
-flushed, sockets linger (SO_LINGER). So only sockets are duplicated, on a helper thread, as a
-descriptor may be reused.
+on a helper thread, as to close a duplicate may block forever: sockets linger (SO_LINGER), and a
+reused descriptor may be a file of a network file system.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def links_of(folder: str, numbers: Iterable[int]) -> dict[int, str | None]:
 
 
 def fields(fdinfo: str) -> dict[str, str]:
-    """The fields of a /proc/PID/fdinfo file, such as `mnt_id`."""
+    """The fields of a /proc/PID/fdinfo file."""
     pairs = (line.partition(":") for line in fdinfo.splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
@@ -119,7 +118,7 @@ def _pidfd(pid: int) -> Iterator[int | None]:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A pidfd, readable once the process has ended; None if it has.
+    """A pidfd, readable after the end of the process; None if it has ended.
 
     Raises OSError, FileLimitError.
     """
@@ -153,7 +152,7 @@ def may_borrow(pid: int) -> bool | None:
 
 
 def _call(*arguments: int) -> int | None:
-    """The descriptor from a system call, as some Pythons lack os.pidfd_open; None if gone."""
+    """The descriptor from a system call, for Pythons without os.pidfd_open."""
     result: int = _libc.syscall(*arguments)
     if result >= 0:
         return result

@@ -14,8 +14,7 @@ from gpu_bottleneck_exporter.host.process import environment, stat_of
 def variables(proc: Path, pid: int, names: tuple[str, ...]) -> Mapping[str, str]:
     """The variables `names` of a process, which its user chooses; empty without permission.
 
-    More than 64 KiB (Kubernetes sets seven variables per service, launchers append theirs) are read
-    up to 1 MiB, which takes milliseconds, and cached.
+    More than 64 KiB (seven variables per Kubernetes service) are read up to 1 MiB, and cached.
     """
     part = environment(proc, pid, MAX_TEXT_BYTES)
     if part.whole:
@@ -33,7 +32,7 @@ def _of_large(
 ) -> Mapping[str, str]:
     """The first 1 MiB; raises LookupError, so that no failure is cached.
 
-    `_started_ticks` and `_first_hash` show a reused pid and an execve.
+    `_started_ticks` and `_first_hash` show another process or program.
     """
     part = environment(proc, pid, MAX_TABLE_BYTES)
     if not part.text:
@@ -46,7 +45,7 @@ def variables_in(text: str, names: tuple[str, ...]) -> Mapping[str, str]:
     alternatives = "|".join(map(re.escape, names))
     entries = re.finditer(rf"(?:^|\0)({alternatives})=([^\0]*)", text) if names else ()
     values: dict[str, str] = {}
-    # A host name has at most 253 characters, a PMIx namespace 255.
+    # Host names have at most 253 characters, PMIx namespaces 255.
     for entry in entries:
         values.setdefault(entry[1], entry[2][:256])
     return values

@@ -1,4 +1,4 @@
-"""Bounded reads of kernel files (/proc, /sys): a job controls their sizes and numbers."""
+"""Bounded reads of kernel files (/proc, /sys), whose sizes a job controls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 _FIRST_READ_BYTES = 2048
-"""Size of the first read: half a page or more of a list (seq_file) may be incomplete."""
+"""Size of the first read: half a page or more (seq_file) may be incomplete."""
 MAX_TEXT_BYTES = 65_536
-"""Bytes read of a command line, an environment or a status."""
+"""Bytes of a command line, an environment or a status."""
 MAX_TABLE_BYTES = 1_048_576
-"""Bytes read of a table of mounts or interfaces: large nodes have thousands."""
+"""Bytes of a table of mounts or interfaces: nodes have thousands."""
 MAX_LISTED = 4_096
 """Threads or open files listed per process, lowest numbers first."""
 MAX_QUERIED_SOCKETS = 64
@@ -28,7 +28,7 @@ MAX_CACHE_ENTRIES = 256
 
 
 class FileLimitError(Exception):
-    """The limit of open files is reached. Not an OSError, as the file itself may be fine."""
+    """The limit of open files is reached. Not an OSError: the file may be fine."""
 
 
 P = ParamSpec("P")
@@ -65,8 +65,7 @@ class FileText(NamedTuple):
 def read(path: Path | str, most: int = MAX_TEXT_BYTES) -> str | None:
     """The text of `path`, cut after `most` bytes at a separator; None if unreadable.
 
-    Failures are normal: processes end, and a pressure file may refuse reads (EOPNOTSUPP). Raises
-    FileLimitError.
+    Failures are normal: processes end. Raises FileLimitError.
     """
     part = read_bounded(path, most)
     return None if part is None else part.text
@@ -122,7 +121,7 @@ def _content(descriptor: int, most: int) -> tuple[bytes, bool]:
     text = b"".join(parts)
     if size <= most:
         return text, True
-    # Cut after a separator: half a number is a wrong number.
+    # Half a number is a wrong number.
     return text[: max(text.rfind(end, 0, most) for end in (b"\n", b"\0", b" ")) + 1], False
 
 
@@ -168,7 +167,7 @@ def _max_kept_files() -> int:
 
 
 def allow_many_files() -> None:
-    """Raise the soft limit of open files, not to the hard one, which costs kernel memory."""
+    """Raise the soft limit of open files; the hard one costs kernel memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         raised = max(soft, min(hard, 16_384))
@@ -176,7 +175,7 @@ def allow_many_files() -> None:
 
 
 class KeptFile:
-    """A file kept open, at a tenth of the cost of reopening it; closed again if many are open."""
+    """A file kept open, at a tenth of the cost; closed again if many are open."""
 
     __slots__ = ("_descriptor", "_path", "reopened", "whole")
 
@@ -202,7 +201,7 @@ class KeptFile:
             text, self.whole = _content(self._descriptor, 262_144)
         except OSError:
             self.close()
-        # The kernel gives the lowest free number: a new one shows how many are open.
+        # The lowest free number shows how many are open.
         if self.reopened and self._descriptor is not None and self._descriptor >= _max_kept_files():
             self.close()
         return text

@@ -1,8 +1,8 @@
 """Links between processes of one machine: pipes, FIFOs, UNIX sockets and TCP connections.
 
-Takes the permission to ptrace. Reads links and fdinfo only, as files may block. The peer of a TCP
-connection may be in any network namespace: in our own, sock_diag(7) takes 20 µs; net/tcp, which
-lists connections of the last minute too, at least 10 ms.
+Takes the permission to ptrace. Reads links and fdinfo only, as files may block. For a TCP
+connection in our own network namespace, sock_diag(7) takes 20 µs; in others net/tcp takes at least
+10 ms.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_SEARCH_SECONDS = 2.0
 """Duration of a search: a process may use up its tenant's time."""
 _EPOLL_TARGETS = re.compile(r"^tfd:\s*([0-9]+)\s", re.MULTILINE)
 _ADDRESS_INTERVAL_NS = 60_000_000_000
-"""Interval between reads of addresses, by when a new pod has its own."""
+"""Interval between reads of addresses: a pod has its own."""
 _CONNECTED = re.compile(r"^ *[0-9]+: (\S+) (\S+) (?:\S+ +){6}([1-9][0-9]*) ", re.MULTILINE)
 """Ends and inode in net/tcp; an ended connection has inode 0."""
 _SOCK_DIAG_BY_FAMILY = 20
@@ -89,8 +89,7 @@ class End(NamedTuple):
     """The other end of a pipe, a FIFO or a socket."""
 
     name: str
-    """Name as in /proc/PID/fd; of a FIFO a slash and its file name, as a job may name one
-    `socket:[7]`."""
+    """Name as in /proc/PID/fd; of a FIFO a slash and its name, against forgery."""
     file: tuple[str, str] | None = None
     """Device and inode of a FIFO."""
     pid: int = 0
@@ -102,7 +101,7 @@ def peer_ends(
 ) -> set[End]:
     """Ends opposite to descriptors `numbers` of process `pid`; None: those in its epolls.
 
-    A path counts as a FIFO's. Raises FileLimitError.
+    Raises FileLimitError.
     """
     targets = dict(descriptors(proc, pid))
     selected = {number for number in numbers if number is not None}
@@ -133,8 +132,7 @@ def find_processes(
 ) -> dict[End, set[int]]:
     """Pids that have each of `ends` open; for FIFOs and pipes, for writing.
 
-    Searches `feeders`, then the youngest; `again`: in random order, as a connection may have ended
-    before its turn. Raises FileLimitError.
+    Searches `feeders`, then the youngest; `again`: in random order. Raises FileLimitError.
     """
     others = processes(proc)
     if again:
@@ -183,12 +181,11 @@ def _basename(path: str) -> str:
 
 
 def _fdinfo(proc: Path, pid: int, number: int) -> str:
-    """Read with a timeout: an epoll is locked while it delivers events, maybe to FUSE."""
+    """Read with a timeout: an epoll is locked while it delivers events."""
     return memory_reads.call(pid, lambda: read(f"{proc}/{pid}/fdinfo/{number}")) or ""
 
 
 def _watched(proc: Path, pid: int, number: int) -> Iterator[int]:
-    """Descriptors watched by an epoll instance."""
     return map(int, _EPOLL_TARGETS.findall(_fdinfo(proc, pid, number)))
 
 
@@ -249,7 +246,7 @@ def inode_of(local: Endpoint, remote: Endpoint) -> int:
 
 
 def _addresses(proc: Path) -> dict[bytes, int]:
-    """The oldest process per address of all namespaces with addresses that no user can choose."""
+    """The oldest process per address that no user can choose, of all namespaces."""
     oldest = {network_namespace(proc, pid): pid for pid in reversed(processes(proc))}
     return {
         address: pid

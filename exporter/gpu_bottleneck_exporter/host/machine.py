@@ -1,4 +1,4 @@
-"""The machine: CPU, memory (both by psutil), disks, network, RDMA, shared memory, pressure."""
+"""The machine: CPU, memory, disks, network, RDMA, shared memory, pressure."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class MachineReader:
     def _read_traffic(self) -> dict[str, tuple[int, int]]:
         if not self._sees_host:
             return {}
-        # /proc/net/dev would be that of our own network namespace.
+        # /proc/net/dev would be of our own namespace.
         traffic = network_bytes(self._files.text(f"{self._proc}/1/net/dev"))
         return {name: traffic[name] for name in _bounded(traffic.keys() - self._layered)}
 
@@ -124,7 +124,7 @@ class MachineReader:
 
 
 def network_bytes(text: str) -> dict[str, tuple[int, int]]:
-    """Bytes received and sent by physical interface in a /proc/PID/net/dev file."""
+    """Bytes received and sent by physical interface in a net/dev file."""
     line = r"^ *([^:\s]+): *([0-9]+)(?: +[0-9]+){7} +([0-9]+) "  # name, bytes received and sent
     return {
         name: (int(received), int(sent))
@@ -136,8 +136,7 @@ def network_bytes(text: str) -> dict[str, tuple[int, int]]:
 def layered_interfaces(sysfs: Path) -> frozenset[str]:
     """Interfaces that count others' traffic again: bonds, bridges, VLANs, veth.
 
-    On a machine with network devices, also those with an `iflink`; a container's only interface is
-    one end of a veth.
+    A container's only interface, one end of a veth, is none of them.
     """
     folder = sysfs / "class/net"
     names, _ = list_names(folder, MAX_LISTED)
@@ -153,7 +152,7 @@ def layered_interfaces(sysfs: Path) -> frozenset[str]:
 
 
 def rdma_bytes(sysfs: Path) -> dict[str, tuple[int, int]]:
-    """Bytes received and sent by port of InfiniBand, RoCE and iWARP, as `mlx5_0:1`."""
+    """Bytes received and sent by RDMA port, as `mlx5_0:1`."""
     # On a helper thread, as a card may be slow.
     ports = sorted((sysfs / "class/infiniband").glob("*/ports/*/counters"))[:MAX_DEVICES]
     return (device_reads.call(os.getpid(), lambda: _rdma_bytes(ports)) or {}) if ports else {}
@@ -184,14 +183,13 @@ def _disk_of(name: str) -> str | None:
 
 
 def _bounded(names: Iterable[str]) -> list[str]:
-    """The first `MAX_DEVICES`, stacked block devices, which count I/O again, last."""
+    """The first `MAX_DEVICES`, stacked block devices last: they count I/O again."""
     return sorted(names, key=lambda name: (name.startswith(("dm-", "md", "drbd")), name))[
         :MAX_DEVICES
     ]
 
 
 def _part(reading: Callable[[], T], missing: M) -> T | M:
-    """The result of `reading`, or `missing` on any failure."""
     try:
         return reading()
     except Exception:

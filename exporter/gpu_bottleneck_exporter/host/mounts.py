@@ -1,6 +1,6 @@
 """Mounts of a process, and places of its open files' data.
 
-Reads only the kernel's own tables, as a mount may block. Open files take the permission to ptrace.
+Reads only the kernel's own tables. Open files take the permission to ptrace.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Place(Enum):
 def place_of(kind: str) -> Place:
     """The place of file systems of type `kind`.
 
-    Local ones are in the kernel, `fuseblk` for block devices among them, so FUSE is remote.
+    FUSE is remote, but for `fuseblk` on block devices.
     """
     # Of containers without root: these show files of other mounts.
     if kind in ("fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_ll"):
@@ -153,14 +153,14 @@ class Places:
             return Place.REMOTE
         if channel.startswith(FUSE_CHANNELS):
             return _common(kind for kind in kinds.values() if _is_fuse(kind))
-        # Page faults, paths, AIO and io_uring name no file of their own.
+        # Page faults, paths, AIO and io_uring name no file.
         open_files = self._cached(f"{pid}", lambda: mounts_of_open_files(self._proc, pid))
         return _common(open_files.values())
 
     def is_without_device(self, pid: int, tid: int, now_ns: int) -> bool:
         """Whether thread `tid` of `pid` waits for a file on no block device.
 
-        FUSE and many remote file systems do not account for I/O; others count it for the process.
+        FUSE and many remote file systems do not account for I/O.
         """
         self._renew(now_ns)
         wait = self._wait_of(pid, tid)
@@ -182,7 +182,7 @@ class Places:
             self._types.clear()
 
     def _wait_of(self, pid: int, tid: int) -> tuple[str | None, str] | None:
-        # With a timeout, for the locks of an execve, and of an epoll that reuses the number.
+        # With a timeout, for the locks of an execve or an epoll.
         return memory_reads.call(pid, partial(_wait_of, f"{self._proc}/{pid}", tid))
 
     def _mounted(self, pid: int) -> Mapping[str, str]:
@@ -203,7 +203,6 @@ class Places:
 
 
 def _common(kinds: Iterable[str]) -> Place:
-    """The common place of these file systems."""
     places = {place_of(kind) for kind in kinds}
     return places.pop() if len(places) == 1 else Place.UNKNOWN
 
@@ -216,7 +215,7 @@ def _wait_of(process: str, tid: int) -> tuple[str | None, str] | None:
     # Fails for `running`, and without the permission.
     if int(call[0]) < 0:  # a page fault
         return None, channel
-    # The first argument of all calls that wait for an open file; else a pointer, or AT_FDCWD.
+    # The first argument of all calls that wait for an open file.
     number = int(call[1], 16)
     try:
         link = link_of(f"{process}/fd", number)

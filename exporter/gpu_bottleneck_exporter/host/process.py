@@ -31,7 +31,7 @@ from gpu_bottleneck_exporter.host.files import (
 from gpu_bottleneck_exporter.host.waits import UNINTERRUPTIBLE_STATES, Wait, asleep_in, wait_of
 
 MAX_HOST_PROCESSES = 16_384
-"""Processes read, of the machine or below a root: half of the default kernel.pid_max."""
+"""Processes read, of the machine or below a root: half of the usual pid_max."""
 Started = tuple[int, int | None]
 """Pid and start in clock ticks since boot; unique, unlike the pid."""
 Children = tuple[list[int], bool]
@@ -41,7 +41,7 @@ TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Stat(NamedTuple):
-    """/proc/PID/stat; times of the whole thread group, ended threads included."""
+    """/proc/PID/stat; times of the whole thread group, with ended threads."""
 
     state: str
     parent: int
@@ -82,7 +82,7 @@ class Io(NamedTuple):
 def parse_stat(text: str | bytes | None) -> Stat:
     """Parse a stat file; None if invalid."""
     text = text.encode() if isinstance(text, str) else text or b""
-    # From field 3 of proc_pid_stat(5) on: the command may contain spaces and parentheses.
+    # From field 3 of proc_pid_stat(5) on: the command may contain spaces.
     fields = text[text.rindex(b")") + 2 :].split(None, 20)
     return Stat(
         state=fields[0].decode(),
@@ -136,8 +136,8 @@ def stat_of(proc: Path, pid: int) -> Stat | None:
 def stat_text(proc: Path, pid: int) -> str | None:
     """The text of /proc/PID/stat.
 
-    In a helper thread: since Linux 6.18 it waits for exec_update_lock, which an execve holds while
-    it closes descriptors, forever if a file system does not answer.
+    In a helper thread: since Linux 6.18 it waits for an execve that closes descriptors, forever if
+    a file system does not answer.
     """
     return proc_reads.call(pid, lambda: read(f"{proc}/{pid}/stat"))
 
@@ -166,14 +166,14 @@ def lineage(proc: Path, pid: int) -> Iterator[int]:
 
 
 def ourselves(proc: Path) -> frozenset[int]:
-    """The exporter and its ancestors: no feeders, though a shell may share pipes with a job."""
+    """The exporter and its ancestors, which are no feeders."""
     return frozenset(lineage(proc, os.getpid()))
 
 
 def living_thread(proc: Path, pid: int) -> int:
     """The id of a living thread: `pid` unless its first thread has ended.
 
-    An ended one (pthread_exit in main) shows no memory, descriptors or mounts.
+    An ended one (pthread_exit in main) shows no memory or descriptors.
     """
 
     def lives(tid: int) -> bool:
@@ -213,8 +213,8 @@ def user_id(proc: Path, pid: int) -> str:
     """The accountable user id of a process; empty if it has ended or does not answer.
 
     The real uid, or the creator of the outermost user namespace that a user created: rootless
-    containers run under 65 536 other uids (subuid(5)). Without the permission to ptrace, each of
-    these is a user.
+    containers run under 65 536 other uids (subuid(5)), separate users without the permission to
+    ptrace.
     """
     uid = real_uid(read(f"{proc}/{pid}/status") or "")
     with suppress(OSError):
@@ -228,7 +228,7 @@ def user_id(proc: Path, pid: int) -> str:
 def _creator_of_users(namespace: FileIO) -> int:
     """Creator's uid of the outermost user namespace within the exporter's; 0 if that is root.
 
-    A kubelet, for example, gives pods uids of their own. Raises OSError.
+    Root's may be a kubelet's for a pod. Raises OSError.
     """
     with namespace:
         if _are_our_users(namespace):
@@ -245,8 +245,8 @@ def _are_our_users(namespace: FileIO) -> bool:
 def is_our_network(proc: Path, pid: int) -> bool:
     """Whether the exporter's user namespace owns the network namespace of process `pid`.
 
-    After `unshare --user --net`, a user can set any address. False without the permission to
-    ptrace; true without network namespaces.
+    If not, as after `unshare --user --net`, its addresses are a user's choice. False without the
+    permission to ptrace; true without network namespaces.
     """
 
     def is_ours() -> bool:
@@ -308,11 +308,11 @@ def _from_memory(proc: Path, pid: int, name: str, limit: int) -> FileText:
 
 
 class ProcessReader:
-    """Reads a process through open descriptors; a reused pid counts as ended."""
+    """Reads a process through open descriptors, to detect a reused pid."""
 
     def __init__(self, proc: Path, pid: int) -> None:
         """`proc`: the host's procfs."""
-        folder = f"{proc}/{pid}"  # not a Path, to save memory: there may be thousands of readers
+        folder = f"{proc}/{pid}"  # not a Path, to save memory
         self.pid = pid
         self._folder = folder
         self._stat = KeptFile(f"{folder}/stat")
@@ -347,13 +347,13 @@ class ProcessReader:
 
     def _read(self, file: KeptFile) -> bytes | None:
         text = None if self._gone else file.read()
-        # A reopened descriptor may show another process with the same pid.
+        # A reopened descriptor may show another process.
         return None if text and file.reopened and self.stat() is None else text
 
     def wait(self) -> Wait:
         """The state of the first thread.
 
-        The wait channel usually suffices: this runs ten times a second for every feeder.
+        This runs ten times a second for every feeder: the wait channel usually suffices.
         """
         channel = self._read(self._channel)
         asleep = asleep_in(channel) if channel else None
@@ -374,7 +374,7 @@ class ProcessReader:
         return wait
 
     def _call(self) -> bytes | None:
-        """The system call of the first thread; in a helper thread, as an execve may lock it."""
+        """The system call of the first thread; in a helper thread."""
         text = proc_reads.call(self.pid, lambda: read(f"{self._folder}/syscall"))
         return text.encode() if text else None
 
@@ -433,8 +433,8 @@ def trees(
 ) -> Trees:
     """The descendants of each root, without those in `stop_at` and below.
 
-    Reads /proc/PID/task/TID/children (8 µs a thread) unless `cached` has the children, or scans
-    /proc once without that file (CONFIG_PROC_CHILDREN).
+    Reads /proc/PID/task/TID/children (8 µs a thread) unless `cached`, or scans /proc once without
+    that file (CONFIG_PROC_CHILDREN).
     """
     roots = list(roots)
     lists = (read(f"{proc}/{root}/task/{root}/children") for root in roots)

@@ -37,8 +37,7 @@ def compiles(command: str) -> bool:
 def is_no_worker(proc: Path, pid: int, mains: Collection[int], compilers: set[int]) -> bool:
     """Whether a descendant compiles (added to `compilers`), or is a helper of multiprocessing.
 
-    These are its forkserver and resource tracker; workers have the forkserver's command line, and
-    it for a parent.
+    These are its forkserver and resource tracker; workers have the forkserver for a parent.
     """
     command = command_line(proc, pid).text
     parent = parent_of(proc, pid)
@@ -89,7 +88,7 @@ def _executable(proc: Path, pid: int) -> str:
 def display_name(comm: str, executable: str, command: str) -> str:
     """Name of a process for people: of Python its script, also if it renames its threads.
 
-    `comm`: first thread's name; `executable`: path, if known; `command`: maybe replaced by a title.
+    `comm`: first thread's name; `executable`: path, if known.
     """
     first, *arguments = command.split("\0")
     program, runs = first.rpartition("/")[2], executable.rpartition("/")[2]

@@ -1,6 +1,6 @@
 """Requests in flight in io_uring rings (/proc/PID/fdinfo), and use of kernel AIO.
 
-Takes the permission to ptrace. Before Linux 5.16 only registered files and poll requests.
+Takes the permission to ptrace.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def distance(position: int, other: int) -> int:
 
 def read_rings(proc: Path, pid: int, numbers: Iterable[int]) -> list[Ring] | None:
     """Unlocked rings among descriptors `numbers`; None if one's queues are too long to read."""
-    # With a timeout, for the locks of an execve, and of an epoll that reuses the number.
+    # With a timeout, for the locks of an execve or an epoll.
     return memory_reads.call(pid, partial(_rings, f"{proc}/{pid}", [*numbers][:_MAX_RINGS]))
 
 
@@ -120,6 +120,6 @@ def _reads_files(process: str, numbers: Iterable[int]) -> bool:
 
 def uses_aio(proc: Path, pid: int) -> bool:
     """Whether a process has set up kernel AIO; False if its maps exceed 1 MiB."""
-    # With a timeout, as maps wait for page faults of the process.
+    # Maps wait for page faults of the process.
     part = memory_reads.call(pid, partial(read_bounded, f"{proc}/{pid}/maps", MAX_TABLE_BYTES))
     return part is not None and " /[aio]" in part.text

@@ -1,7 +1,7 @@
 """Shared memory (/dev/shm) of a process and of the machine, with no trust in a job.
 
-A job may place a link or a file system that blocks there. So no link is followed, the folder must
-be the tmpfs in mountinfo, and all has a timeout.
+A job may place a link or a blocking file system there. So no link is followed, the folder must be
+the tmpfs in mountinfo, and all has a timeout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def shared_memory_of(proc: Path, pid: int) -> tuple[int, SharedMemory] | None:
 
 
 def _read_sizes(proc: Path, pid: int, mount: str) -> tuple[int, SharedMemory] | None:
-    # Because of the dot, /proc/PID/root is the only link that is followed.
+    # The dot makes /proc/PID/root the only link that is followed.
     try:
         with (
             _opened(f"{proc}/{pid}/root/.") as root,
@@ -77,9 +77,8 @@ def _sizes(place: int | str) -> SharedMemory:
 def hosts_shared_memory(proc: Path) -> SharedMemory | None:
     """The /dev/shm of process 1, if we may ptrace it; else ours if it is the same.
 
-    A container in the host's PID namespace has its own /dev/shm. Mount namespaces take the
-    permission to ptrace, and PrivateTmp= makes another with the host's /dev/shm: so file systems
-    are compared, at this mount point only, as the host has those of pods elsewhere.
+    A container in the host's PID namespace has its own, and PrivateTmp= makes another mount
+    namespace with the host's: so file systems are compared, at this mount point only.
     """
     accessible = shared_memory_of(proc, 1)
     if accessible is not None:

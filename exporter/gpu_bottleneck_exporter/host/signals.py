@@ -19,9 +19,9 @@ _HOST_PID_NAMESPACE_INODE = 0xEFFFFFFC
 def host_signals(proc: Path, sysfs: Path, pids: Collection[int]) -> Mapping[str, bool]:
     """Whether each signal is readable, undetermined ones left out.
 
-    Permissions are tried on processes `pids`; else on process 1 unless that is us.
+    Permissions are tried on processes `pids`, else on process 1.
     """
-    # A try on ourselves proves nothing: in a container we may be process 1.
+    # A try on ourselves proves nothing.
     tried = pids or (() if (proc / "self").resolve() == (proc / "1").resolve() else (1,))
     lost = {
         name
@@ -58,7 +58,7 @@ def _has_pressure(path: Path) -> bool:
 
 
 def _cgroups_have_pressure(sysfs: Path) -> bool:
-    """Cgroup v2 only; the root has pressure files on newer kernels only."""
+    """Cgroup v2 only; the root has them on newer kernels only."""
     root = hierarchy(sysfs, "")
     files = (root / "cpu.pressure", *root.glob("*/cpu.pressure")) if root else ()
     return any(map(_has_pressure, files))
@@ -98,8 +98,7 @@ def _shows_wait_channel(proc: Path, pid: int) -> bool | None:
 def _can_query_sockets(proc: Path, pid: int) -> bool | None:
     """Whether we may query a process's sockets; None if it has ended.
 
-    Needs the permission to ptrace, a seccomp profile with pidfd_getfd, Linux 5.6, our PID
-    namespace.
+    Needs the permission to ptrace, pidfd_getfd (Linux 5.6, seccomp), and our PID namespace.
     """
     if not same_pids(proc):
         return False
@@ -107,7 +106,6 @@ def _can_query_sockets(proc: Path, pid: int) -> bool | None:
 
 
 def _succeeds(attempt: Callable[[], object]) -> bool | None:
-    """Whether an `attempt` succeeds; None if the process has ended."""
     try:
         attempt()
     except FileNotFoundError:

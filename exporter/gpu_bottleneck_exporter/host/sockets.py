@@ -39,7 +39,7 @@ _MAX_LISTENERS = 8
 _MAX_UDP_SOCKETS = 4
 """UDP sockets queried per sample, unless more are required."""
 _ACTIVE_MS = 10_000
-"""Maximum time since the last traffic of an active socket: active ones are queried first."""
+"""Maximum age of an active socket's last traffic: active ones are queried first."""
 
 
 def is_here(address: IPv4Address | IPv6Address) -> bool:
@@ -105,7 +105,7 @@ class Connection(NamedTuple):
     received_segments: int
     sent_segments: int
     unsent_bytes: int = 0
-    """Bytes written and not sent, as the peer or the network accepts none."""
+    """Bytes written and not sent, as the peer accepts none."""
     unacknowledged: int = 0
     """Segments sent and not acknowledged; if listening, clients not accepted yet."""
     acknowledged_bytes: int = 0
@@ -173,7 +173,7 @@ class Sockets:
             self._thread = living_thread(self._proc, self._pid)
             self._folder = f"{self._proc}/{self._thread}/fd"
         numbers = {int(name) for name in names}
-        # Closed numbers are dropped, as the next file with that number may be a socket.
+        # Closed numbers may be reused.
         for number in self._is_tcp.keys() - numbers:
             del self._is_tcp[number]
         for kind in (
@@ -283,13 +283,12 @@ class Sockets:
 
 
 def _datagrams(number: int, duplicate: socket.socket) -> Connection | None:
-    """A UDP socket, or None."""
     if duplicate.type != socket.SOCK_DGRAM or duplicate.family not in _ADDRESS_LAYOUTS:
         return None
-    unread, reserved = 0, 1  # it may have received some if the kernel does not show it
+    unread, reserved = 0, 1  # it may have received unseen ones
     with contextlib.suppress(OSError, struct.error):
         # SO_MEMINFO (linux/sock_diag.h): rmem_alloc, queued; fwd_alloc, reserved since the first
-        # datagram (Linux 4.10; tried).
+        # datagram.
         raw = duplicate.getsockopt(socket.SOL_SOCKET, 55, 20)
         unread, reserved = struct.unpack("=I12xI", raw)
     ends, received = ends_of(number, duplicate), unread + reserved

@@ -1,6 +1,6 @@
 """Threads of one process except the first, and their waits.
 
-A thread that was not scheduled waits as before: so only those whose schedstat changed are sampled.
+Only those whose schedstat changed are sampled: others wait as before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_WATCHED_THREADS = 128
 _MAX_SAMPLED_THREADS = 32
 """Threads sampled at a time per process."""
 SCAN_INTERVAL_NS = 900_000_000
-"""Scan interval, less than a tick of 1 s, so that each tick has one."""
+"""Scan interval, less than a tick of 1 s."""
 _SINGLE_THREADED_LINKS = 3
 """Link count of a single-threaded process's task folder."""
 MAX_PENDING_USAGE = 8 * MAX_WATCHED_THREADS
@@ -56,7 +56,7 @@ def _polls(name: str) -> bool:
 
 
 class Thread:
-    """One thread as last sampled; its schedstat remains open, other files while it moves."""
+    """One thread as last sampled; its schedstat remains open."""
 
     def __init__(self, folder: str, tid: int, pid: int | None) -> None:
         """`pid`: None if its descriptors cannot be queried."""
@@ -120,8 +120,8 @@ class Thread:
             self.wait = wait_of(letter, self._channel.read(), self._call.read)
             if self.wait.on_descriptors and self.wait is not Wait.ACCEPT:
                 on = None if self._pid is None else waits_on(self.tid, self._call.read())
-                # Since Linux 6.12 a task that falls asleep may remain on a crowded CPU's run
-                # queue for a while: without a wait channel, but with its system call.
+                # Since Linux 6.12 a task may remain on a crowded CPU's run queue without a wait
+                # channel.
                 self.descriptors = () if on is None and not self.wait.on_any else on
         return self.wait
 
@@ -159,8 +159,7 @@ class Threads:
             self.close()
             return []
         try:
-            # A changed link count shows started or ended threads: servers start one per request.
-            # A recreated pool may be of the old size, but some of the old threads are gone.
+            # A changed link count shows started or ended threads; ended ones show a recreated pool.
             if now_ns >= self._due_ns or links != self._links:
                 self._due_ns, self._links = now_ns + SCAN_INTERVAL_NS, links
                 self._scan()
@@ -195,7 +194,6 @@ class Threads:
         return [*usage]
 
     def _sample(self, tids: Collection[int]) -> list[Wait]:
-        """Waits of a random choice of `tids`."""
         chosen = random.sample([*tids], min(len(tids), _MAX_SAMPLED_THREADS))
         return [self._threads[tid].sample() for tid in chosen]
 
@@ -214,7 +212,7 @@ class Threads:
         return new
 
     def _evict(self, new: list[int], moving: frozenset[int]) -> list[int]:
-        # A runnable thread that was not scheduled waits for a CPU: it is not asleep.
+        # It waits for a CPU: it is not asleep.
         asleep = [
             tid
             for tid, thread in self._threads.items()
@@ -223,7 +221,7 @@ class Threads:
         for tid in asleep[: len(self._threads) + len(new) - MAX_WATCHED_THREADS]:
             del self._threads[tid]
         room = max(MAX_WATCHED_THREADS - len(self._threads), 0)
-        # The newest first: libraries start their pools long before a job loads data.
+        # The newest first: libraries start their pools early.
         turn = bisect_left(new, self._first_chosen)
         chosen = (new[turn:] + new[:turn])[-room:] if room else []
         self._first_chosen = chosen[0] if chosen else self._first_chosen

@@ -1,6 +1,6 @@
 """Waits of a thread by state letter, wait channel and system call (/proc/PID/wchan, syscall).
 
-All but the letter take the permission to ptrace; syscall also CONFIG_HAVE_ARCH_TRACEHOOK.
+The last two take the permission to ptrace; syscall also CONFIG_HAVE_ARCH_TRACEHOOK.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Wait(Enum):
     CHILD = "child"
     """End of a child process."""
     PROGRAM = "program"
-    """The memory map (mmap_lock), or a child of vfork until it calls execve."""
+    """The memory map (mmap_lock), or a vfork child before execve."""
     MEMORY = "memory"
     """Throttling above memory.high, or out of memory."""
     DRIVER = "driver"
@@ -65,7 +65,7 @@ class Wait(Enum):
         self.submitted = name in {"ring", "aio"}
         """Whether it ends with a request submitted to the kernel."""
         self.for_threads = name in {"lock", "poll", "pipe"}
-        """Whether a first thread sleeps so until another has work for it."""
+        """Whether a first thread sleeps so until it has work."""
         self.serves = name in {"accept", "poll", "lock", "socket", "ring"}
         """Whether a server's first thread sleeps so, for a client or its threads."""
         self.on_any = name in {"socket", "poll", "accept", "ring"}
@@ -149,8 +149,6 @@ _BY_LETTER = {
 
 
 class _SystemCalls(NamedTuple):
-    """Numbers of system calls on one architecture."""
-
     on_descriptor: frozenset[int] = frozenset()
     """Calls on the descriptor in their first argument: read, readv, recvfrom, recvmsg, recvmmsg,
     accept, accept4, connect, write, sendto, sendmsg."""
@@ -161,8 +159,8 @@ class _SystemCalls(NamedTuple):
     wait4: int | None = None
     waitid: int | None = None
     memory_map: frozenset[int] = frozenset()
-    """Calls that lock the memory map: mmap, mprotect, munmap, brk, mremap, mincore, madvise, mlock
-    family, and fork, which copies it."""
+    """Calls that lock the memory map: mmap, mprotect, munmap, brk, mremap, mincore, madvise, mlock,
+    fork."""
     io_uring_enter: int = 426
     """The same on every architecture."""
 
@@ -193,7 +191,7 @@ _iovec = ctypes.c_size_t * 2
 def wait_of(
     letter: str, channel: bytes | None, call: Callable[[], bytes | None] = lambda: None
 ) -> Wait:
-    """Wait of a thread; channel "0" means unknown: no permission to ptrace.
+    """Wait of a thread; channel "0" means unknown.
 
     `call` reads its syscall file, which few channels need.
     """
@@ -210,7 +208,7 @@ def wait_of(
 def asleep_in(channel: bytes) -> Wait | None:
     """Wait in a `channel` of sleep in state S only; else None."""
     wait = _in_channel(channel)
-    # Tasks in these channels may also sleep uninterruptibly, or be stopped.
+    # Tasks here may also sleep uninterruptibly, or be stopped.
     return None if wait in (Wait.DISK, Wait.FROZEN) else wait
 
 
@@ -219,14 +217,14 @@ def _uninterruptible(channel: bytes, call: Callable[[], bytes | None]) -> Wait |
     # Not NVMe, NVM and GPUDirect Storage: these are storage.
     if re.match("nv(?!me|mf|m_|fs|dimm)", name):
         return Wait.DRIVER
-    # Some kernels name the lock in place of its user: of a memory map, or of a file.
+    # Some kernels name the lock: of a memory map, or of a file.
     if name.startswith(("rwsem_", "call_rwsem_")):
-        # -1: a page fault, which may wait for the memory map, or for a file.
+        # -1: a page fault, for the memory map or a file.
         return Wait.PROGRAM if _number(call()) in {*_CALLS.memory_map, -1} else None
-    if name == "0":  # hidden, or still on the run queue of a crowded CPU (since Linux 6.12)
+    if name == "0":  # hidden, or on a crowded CPU's run queue
         return Wait.PROGRAM if _number(call()) in _CALLS.memory_map else None
     waits = (wait for wait, names in _UNINTERRUPTIBLE if name.startswith(names))
-    # The freezer of cgroup v1 leaves tasks in their channels since Linux 6.1, in state D.
+    # The freezer of cgroup v1 leaves tasks in their channels, in state D.
     return next(waits, None) or _in_channel(channel)
 
 
@@ -244,9 +242,9 @@ def _in_channel(channel: bytes) -> Wait | None:
 def waits_on(pid: int, call: bytes | None) -> tuple[int, ...] | None:
     """Descriptors that a thread waits on, at most `MAX_QUERIED_SOCKETS`; None: any, or unknown.
 
-    `call` is its syscall file. Only numbers are read from the process's memory.
+    Of the process's memory, only numbers are read.
     """
-    # Fails for `running`, and for `-1 SP PC` outside of a call.
+    # Fails for `running` and `-1 SP PC`.
     number, first, second, third, fourth = (int(word, 0) for word in (call or b"").split()[:5])
     if number == _CALLS.io_uring_enter:
         # With IORING_ENTER_REGISTERED_RING (Linux 5.18) `first` is not a descriptor.
@@ -290,12 +288,11 @@ def _selected(pid: int, count: int, addresses: Iterable[int]) -> tuple[int, ...]
 
 
 def _read_memory(pid: int, address: int, size: int) -> bytes | None:
-    """Memory of process `pid`; None without a response."""
     return memory_reads.call(pid, lambda: _read_memory_now(pid, address, size))
 
 
 def _read_memory_now(pid: int, address: int, size: int) -> bytes | None:
-    # A new buffer for each call: one that hangs may write much later.
+    # A new buffer, as a hung call may write much later.
     buffer = ctypes.create_string_buffer(size)
     ours, theirs = _iovec(ctypes.addressof(buffer), size), _iovec(address, size)
     count = _libc.process_vm_readv(pid, ours, 1, theirs, 1, 0)

@@ -1,1 +1,1 @@
-"""The jobs of this machine and their use of its GPUs: recorded, stored and served."""
+"""The jobs of this machine and their use of GPUs: recorded, stored and served."""

@@ -57,7 +57,7 @@ class GpuBook:
     def begin(self, gpu: JobGpu, pid: int, started_ns: int, at_ns: int) -> Tenancy:
         """Begin the tenancy of a process that started at `started_ns`, first sampled at `at_ns`.
 
-        Unallocated time since its start, or its job's last tenancy, is attributed to it.
+        Attributes unallocated time since its start, or its job's last tenancy.
         """
         self._evict(at_ns)
         left_ns = started_ns if gpu.end_seconds is None else gpu.end_seconds * 1e9
@@ -129,7 +129,7 @@ class GpuBook:
             self._place(UseSpan(before[0], at_ns, Use(), joules - before[1]))
 
     def record_memory(self, at_ns: int, used_bytes: int | None, total_bytes: int | None) -> None:
-        """Record the GPU's memory; the used part only if one job is its sole tenant."""
+        """Record the GPU's memory; the used part only of a sole tenant."""
         gpus = self._present(at_ns, at_ns)
         for gpu in gpus:
             gpu.memory_total_bytes = total_bytes

@@ -13,7 +13,7 @@ from gpu_bottleneck_exporter.host.files import FileLimitError
 from gpu_bottleneck_exporter.host.sockets import same_pids
 
 _MAX_PIDFDS = 1024
-"""Processes watched at once; others' exits are detected at the next tick."""
+"""Processes watched at once; other exits are detected at a tick."""
 
 
 class ExitWatch:
@@ -29,7 +29,7 @@ class ExitWatch:
         self._epoll.register(self._woken, select.EPOLLIN)
 
     def watch(self, pid: int, exited: Callable[[], None]) -> int | None:
-        """Have `notify` call `exited` after the exit; call it at once if the process has exited.
+        """Have `notify` call `exited` after the exit, at once if it has exited.
 
         Returns a pidfd, if possible.
         """
@@ -61,12 +61,12 @@ class ExitWatch:
 
     def notify(self) -> None:
         """Call back for each exited process."""
-        # Not polled in `wait`: the number of a pidfd may be reused.
+        # A pidfd's number may be reused.
         for pidfd in self._callbacks.keys() & {fd for fd, _ in self._epoll.poll(0)}:
             self._callbacks[pidfd]()
 
     def close(self) -> None:
-        """Close all descriptors except that of `wake`, which may still be called."""
+        """Close all but the descriptor of `wake`, which may still be called."""
         self._epoll.close()
         for pidfd in [*self._callbacks]:
             self.unwatch(pidfd)

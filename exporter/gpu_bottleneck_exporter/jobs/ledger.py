@@ -50,7 +50,7 @@ class Ledger:
         )
         self._lock = threading.Lock()
         """Guards the recorder."""
-        # Two per second of eight GPUs for a quarter of an hour, while the disk hangs.
+        # A quarter of an hour of eight GPUs, while the disk hangs.
         self._ticks: deque[Tick] = deque(maxlen=16_384)
         self._stored: set[Row] = set()
         self._saving_ended, self._saving_all = Every(CADENCE.probe_ns), Every(CADENCE.rare_ns)
@@ -105,7 +105,7 @@ class Ledger:
     def document(self, name: str) -> str | None:
         """The job with id `name`, as JSON; None if unknown.
 
-        `slurm-7` also matches a job that claims this number, unless several users claim it.
+        `slurm-7` also matches a single user's job that claims this number.
         """
         last = f"{name}-\x7f" if SLURM_ID.fullmatch(name) else name
         with self._lock:
@@ -185,7 +185,7 @@ class Ledger:
     def _row(self, job: Job, *, stored: bool = False) -> Row:
         """The row of `job`, without fields that the job controls if these cannot be encoded.
 
-        If `stored`, a running job ends now: it may end before the exporter restarts.
+        If `stored`, a running job ends now.
         """
         now = self._recorder.now_ns() / 1e9
         ended = (replace(g, end_seconds=now) if g.end_seconds is None else g for g in job.gpus)
@@ -212,8 +212,8 @@ def _packed(job: Job, until: float) -> Row:
 def _account(job: Job) -> str:
     """The account for the retention limit: the owner, as far as trusted.
 
-    Root in a container can claim jobs under any uid: a container, or a range of subordinate uids,
-    is one account.
+    Root in a container can claim any uid: the container, or a range of subordinate uids, is one
+    account.
     """
     first_subordinate, uids = 100_000, 65_536  # useradd's defaults (login.defs)
     name, owner = printable(job.owner_name, wire.MAX_CHARACTERS), job.owner

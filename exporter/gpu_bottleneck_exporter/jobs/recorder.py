@@ -39,8 +39,8 @@ SLURM_ID = re.compile(r"^slurm-[0-9A-Za-z]+")
 class JobRecorder:
     """Records this machine's jobs, from ticks and process exits.
 
-    When the wall clock is set, the times of running and recent jobs shift with it, so no duration
-    changes; if a job that was only in the store continues, its pause is wrong by the step.
+    When the wall clock is set, the times of running and recent jobs shift with it; only the pause
+    of a job from the store is wrong by the step.
 
     Not thread-safe.
     """
@@ -58,7 +58,7 @@ class JobRecorder:
     ) -> None:
         """`store_run` is called with an earlier run of a job under its new id."""
         self._settings, self._proc = settings, settings.procfs
-        # Names are part of ids, and other nodes may resolve them at once.
+        # Names are part of ids.
         users = UserNames(self._proc, timeout_seconds=1.0)
         self._owners = OwnerReader(self._proc, Groups(self._proc, settings.sysfs), users)
         self._store, self._exits, self._throttle = store, exits, throttle
@@ -80,9 +80,7 @@ class JobRecorder:
 
     def _follow_clock(self) -> None:
         step_ns = _wall_offset_ns() - self._offset_ns
-        min_step_ns = (
-            100_000_000  # more than the read error, less than steps by NTP and leap seconds
-        )
+        min_step_ns = 100_000_000  # more than the read error, less than leap seconds
         if abs(step_ns) >= min_step_ns:
             self._offset_ns += step_ns
             for book in self._books.values():
@@ -146,7 +144,6 @@ class JobRecorder:
     def _begin(
         self, book: GpuBook, gpu: Identity, at_ns: int, pid: int, holders: Processes
     ) -> bool:
-        """Begin a tenancy if the process exists; returns whether it does."""
         stat = stat_of(self._proc, pid)
         if stat is None or stat.ended:
             return False
@@ -183,9 +180,9 @@ class JobRecorder:
     def _job(self, owner: Owner, session: int, started_ns: int, run: Mapping[str, str]) -> Job:
         """The job of a process.
 
-        A Slurm job or a pod continues after a pause while it is retained. Other processes form a
-        job per launcher (`rendezvous`) or session until none of them holds a GPU. Each run of a
-        requeued Slurm job is a record; the last has the plain id.
+        A Slurm job or a pod continues after a pause. Other processes form a job per launcher
+        (`rendezvous`) or session until none of them holds a GPU. Each run of a requeued Slurm job
+        is a record; the last has the plain id.
         """
         name, user = name_of(owner), owner.user or "unknown"
         job = self._latest(name, started_ns) if name else None
@@ -194,7 +191,7 @@ class JobRecorder:
             job, started = self._latest(prefix, started_ns, timed=True), started_ns / 1e9
             name = f"{prefix}-{max(int(started), 0)}"
             end = end_of(job.gpus) if job else started
-            # Ends may be recorded a second late; future ones predate a clock set back.
+            # Ends may be recorded a second late.
             continues = end is None or started < end - 1.0 <= self.now_ns() / 1e9
             job = job if continues else None
         elif job and is_later(run, job.run):
@@ -204,7 +201,7 @@ class JobRecorder:
             job = self.jobs[name] = Job(id=name)
         job.run |= run
         fields = {field: text for field, text in asdict(owner).items() if text}
-        # With fakeroot or containers, processes have several users; the first is the owner.
+        # With fakeroot or containers, the first user is the owner.
         job.owner |= fields | {field: job.owner[field] for field in {"user"} & job.owner.keys()}
         return job
 
@@ -219,8 +216,7 @@ class JobRecorder:
     def _latest(self, name: str, started_ns: int, *, timed: bool = False) -> Job | None:
         """The last job, recorded or stored, with id `name`; if `timed`, with `name` and a time.
 
-        Raises OSError if the store cannot be read, as a new job would replace the stored one, while
-        waiting loses no time.
+        Raises OSError if the store cannot be read, as a new job would replace the stored one.
         """
         key = (lambda name: name.rpartition("-")[0]) if timed else str
         jobs = [job for job in self.jobs.values() if key(job.id) == name]
@@ -278,7 +274,7 @@ def _wall_offset_ns() -> int:
 def name_of(owner: Owner) -> str | None:
     """The id of the job of `owner`; None for a user's other processes.
 
-    A Slurm number that the process only claims is qualified by its user.
+    A Slurm number that the process claims is qualified by its user.
     """
     pod = owner.pod_uid or (owner.pod and f"{owner.namespace}.{owner.pod}")
     container = (owner.container_id or "")[:12]

@@ -17,8 +17,7 @@ def run_of(proc: Path, sysfs: Path, pid: int) -> dict[str, str]:
     """Identifiers of a job's run, as far as known.
 
     `restarts`: requeues of a Slurm job, from its environment, which the job may change. `group`:
-    inode of the job's control group, new for each run (on nodes with neither batch script nor
-    extern step, for each step), and the boot id.
+    inode of the job's control group, new for each run (or step), and the boot id.
     """
     variables, run = claims_of(proc, pid, ("SLURM_JOB_ID", "SLURM_RESTART_COUNT")), {}
     count = variables.get("SLURM_RESTART_COUNT", "0" if "SLURM_JOB_ID" in variables else "")
@@ -45,7 +44,7 @@ def _job_folder(path: str) -> str:
 def is_later(run: Mapping[str, str], before: Mapping[str, str]) -> bool:
     """Whether `run` is later than `before`; if in doubt, it is not.
 
-    The same group proves the same run, whatever the job claims.
+    The same group proves the same run.
     """
     if "group" in run and run["group"] == before.get("group"):
         return False

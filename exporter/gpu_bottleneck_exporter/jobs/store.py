@@ -23,7 +23,7 @@ from gpu_bottleneck_exporter.logthrottle import LogThrottle
 log = logging.getLogger(__name__)
 
 MAX_ROW_BYTES = 512 * 1024
-"""Size limit of a document: a job on 112 MIG instances has 300 kB."""
+"""Size limit of a document: 112 MIG instances take 300 kB."""
 NEWEST = (math.inf, "")
 """Upper bound of the end and id of rows."""
 _LAST_ID = chr(0x10FFFF)
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 def claim(path: str) -> None:
     """Lock the state file at `path` until this process ends; without a lock if the disk hangs.
 
-    The lock (flock(2), where supported) is on FILE.lock, as SQLite locks the file itself.
+    The lock (flock(2)) is on FILE.lock, as SQLite locks the file itself.
 
     Raises SettingsError if the file cannot be written, and ExporterError, which a restart may
     resolve, if it is in use or its disk is read-only.
@@ -102,7 +102,7 @@ def _refusal(path: str, error: OSError | None) -> ExporterError | None:
 
 
 def _lock(path: str) -> OSError | None:
-    """Lock the lock file of `path` and leave it open. Returns the error, if any."""
+    """Lock the lock file of `path`. Returns the error, if any."""
     try:
         with suppress(OSError):  # another user owns it
             if Path(path).is_file():
@@ -138,7 +138,7 @@ class Store:
             file.execute("CREATE INDEX IF NOT EXISTS kept_jobs_by_end ON kept_jobs (until, id)")
             file.executemany("INSERT OR REPLACE INTO kept_jobs VALUES (?, ?, ?, ?)", rows)
             # A gap of twice the retention time indicates a wrong clock: the age of earlier jobs is
-            # unknown. Jobs that end in the future, also from a wrong clock, do not end such a gap.
+            # unknown. Jobs with an end in the future do not end such a gap.
             file.execute(
                 """DELETE FROM kept_jobs WHERE until < :now - :seconds AND until > (
                 SELECT ifnull(max(until), -9e999) FROM (
@@ -194,7 +194,7 @@ class Store:
         self._file = None
 
     def _call(self, verb: str, do: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Result of `do`; None if it fails or the disk hangs. Sets a damaged file aside."""
+        """Result of `do`; None on failure. Sets a damaged file aside."""
         if not self._lock.acquire(timeout=2 * _LOCK_TIMEOUT_SECONDS):
             return None
         trouble = result = None
@@ -225,7 +225,7 @@ class Store:
                     Path(self._path).chmod(0o600)  # SQLite's journals take its mode
                 self._place = _place(self._path)
             self._file = sqlite3.connect(self._path, _LOCK_TIMEOUT_SECONDS, check_same_thread=False)
-            # Sorts need no temporary file, which may be impossible to create.
+            # Sorts need no temporary file, which may be impossible.
             self._file.execute("PRAGMA temp_store = MEMORY")
             self._file.text_factory = partial(str, encoding="utf-8", errors="replace")
         # A version with other columns must take another table name.
@@ -248,7 +248,7 @@ class Store:
 
 
 def _select(columns: str, condition: str) -> str:
-    """A query for jobs, last first, without rows that the exporter cannot have written."""
+    """A query for jobs, last first, without rows of other origin."""
     return f"""SELECT {columns} FROM kept_jobs WHERE until > ? AND {condition}
         AND typeof(until) = 'real' AND typeof(id) = 'text'
         AND length(id) <= 128 AND length(who) <= 1024

@@ -26,7 +26,7 @@ def axis(start: str, end: str) -> Html:
 def strip(steps: Sequence[Parts], columns: int, label: str) -> Html | None:
     """The shares over time, a column per step, the latest at the right; None if all are empty.
 
-    `label` is for screen readers. Unknown time is blank.
+    `label` is for screen readers.
     """
     if not any(steps):
         return None

@@ -1,5 +1,5 @@
 """The node document behind the status page, `top` and `diagnose`.
 
-`build` makes it from the sampler's state, `history` computes the shares of the last minute, `wire`
-converts it to and from JSON.
+`build` makes it, `history` computes the shares of the last minute, `wire` converts it to and from
+JSON.
 """

@@ -78,7 +78,7 @@ class LocalNode:
         return replace(node, gpus=tuple(map(self._completed, node.gpus, state.gpus)))
 
     def settle(self) -> None:
-        """Report `MEASURING` until the first window ends, for callers that can wait for it."""
+        """Report `MEASURING` until the first window ends."""
         self._judged_seconds = MIN_OBSERVED_SECONDS
 
     def _completed(self, gpu: model.GpuStatus, snapshot: GpuSnapshot) -> model.GpuStatus:
@@ -281,7 +281,7 @@ def _held(shown: model.GpuStatus, gpu: GpuSnapshot, collectors: frozenset[str]) 
 
 def _trouble(gpu: GpuSnapshot, state: SamplerState) -> Iterator[str]:
     sources = {readings.Utilization, readings.UnitActivity}
-    # Under MIG, the instances have readings, and the index of their GPU.
+    # Under MIG, the instances have readings.
     readable = {
         other.identity.index for other in state.gpus if not sources.isdisjoint(other.readings)
     }
@@ -308,7 +308,7 @@ def _memory_trouble(gpu: GpuSnapshot) -> Iterator[str]:
 
 
 def _link_trouble(gpu: GpuSnapshot, gpus: Iterable[GpuSnapshot]) -> Iterator[str]:
-    """Fewer PCIe lanes than this GPU, or another of its model on this node, has used."""
+    """Fewer PCIe lanes than this GPU, or another of its model, has used."""
     width, name = _reading(gpu, readings.Link).width, gpu.identity.name
     if width is None:
         return

@@ -51,7 +51,7 @@ class Shares(NamedTuple):
 
     @property
     def verdict(self) -> str | None:
-        """The largest wait, or `KEPT_BUSY`; None if the split is unknown."""
+        """The largest wait, or `KEPT_BUSY`; None if unknown."""
         return (
             KEPT_BUSY if self.busy_ratio >= KEPT_BUSY_RATIO else next(iter(self.stall_ratios), None)
         )
@@ -92,7 +92,7 @@ class CounterHistory:
     def add(self, at: float, moment: Moment) -> None:
         """Record the counters at `at` (monotonic seconds, increasing).
 
-        A GPU without counters is evicted: its history does not describe its present state.
+        A GPU without counters is evicted.
         """
         with self._lock:
             self._began = at if self._began is None else self._began
@@ -187,5 +187,5 @@ def _pressure(before: Machine, now: Machine, seconds: float) -> Parts:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """`part / whole`, clamped to 0-1: counters are not read simultaneously, and are rounded."""
+    """`part / whole`, clamped to 0-1: counters are not read simultaneously."""
     return min(max(part / whole, 0.0), 1.0)

@@ -1,7 +1,7 @@
 """The node document of `/api/v1/node`, `--json` and the displays.
 
-Fields are the JSON keys (`wire` adds a few) and end in their unit, as metrics do: seconds, bytes,
-watts, degrees Celsius, hertz, ratios 0-1. None (null) is unknown or nothing to report, never zero.
+Fields are the JSON keys and end in their unit: seconds, bytes, watts, degrees Celsius, hertz,
+ratios 0-1. None (null) is unknown or nothing to report, never zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DASH = "\u2013"
 KEPT_BUSY = "busy"
 """Verdict on a GPU without a bottleneck."""
 MEASURING = "measuring"
-"""Verdict before enough was observed; all others are the `waiting_on` value of a wait."""
+"""Verdict before enough was observed; all others are `waiting_on` values."""
 Ratio = Annotated[float, (-1.0, 1.0)]
 """A share of 0 to 1, or a difference of two; `wire` rejects others."""
 Parts = Mapping[str, float]
@@ -59,7 +59,7 @@ class GpuStatus:
     name: str | None = None
     mig_profile: str | None = None
     counted_with: str | None = None
-    """UUID of the MIG instance that reports for both: they share a GPU instance."""
+    """UUID of the MIG instance that reports for its whole GPU instance."""
     up: bool
     down_reason: str | None = None
     holder_pids: tuple[int, ...] | None = None
@@ -73,10 +73,7 @@ class GpuStatus:
     stall_ratios: Mapping[str, Ratio] | None = None
     """Share by `waiting_on`, largest first."""
     trend: tuple[Mapping[str, Ratio], ...] = ()
-    """Parts of each of the last steps of 5 s, oldest first; empty where nothing was observed.
-
-    A step of `top` without --url is its interval.
-    """
+    """Parts of each of the last steps of 5 s, oldest first; empty where nothing was observed."""
     verdict: str | None = None
     """The largest wait, `KEPT_BUSY` or `MEASURING`."""
     verdict_seconds: float | None = None

@@ -1,6 +1,6 @@
 """Text for the displays: readings, verdicts and recommendations of a node.
 
-An unknown reading is a dash, never zero; unknown parts of a recommendation are omitted.
+An unknown reading is a dash, never zero.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def levels(gpu: GpuStatus) -> tuple[str, str, str, str]:
 
 
 def _temperature(gpu: GpuStatus) -> str:
-    """`61 of 87 °C`, or `61 °C, margin 26` where the driver states no limit."""
+    """`61 of 87 °C`, or `61 °C, margin 26` without a limit."""
     now, limit = number(gpu.temperature_celsius), gpu.slowdown_temperature_celsius
     margin = gpu.temperature_margin_celsius if limit is None and now != DASH else None
     return of(now, number(limit), " °C") + ("" if margin is None else f", margin {margin:.0f}")
@@ -154,7 +154,7 @@ def serving(gpu: GpuStatus) -> str | None:
     clauses = [f"{least}{_count(server.clients, 'client')}"]
     if server.waiting_clients:
         clauses.append(f"{server.waiting_clients} of them not accepted yet")
-    # A sample of the sockets may have missed those with requests.
+    # A sample of the sockets may have missed these.
     if server.requests_in_flight or (server.clients and server.complete):
         clauses.append(f"{least}{_count(server.requests_in_flight, 'request')} in flight")
     if age is not None:
@@ -208,7 +208,7 @@ def idle(gpu: GpuStatus) -> float:
 
 
 def badness(gpu: GpuStatus) -> float:
-    """Sort key: down, then idle share in steps of 10 %, so that rows keep their places."""
+    """Sort key: down, then idle share in steps of 10 %."""
     return round(idle(gpu), 1) if gpu.up else 2.0
 
 
@@ -247,7 +247,7 @@ def owners(gpu: GpuStatus) -> str:
 
 
 def summary(node: Node) -> str:
-    """`3 of 4 GPUs starved, 2.3 GPUs of capacity lost (1 unallocated)`, without MIG instances."""
+    """`3 of 4 GPUs starved, 2.3 GPUs of capacity lost (1 unallocated)`, without MIG."""
     gpus = [gpu for gpu in node.gpus if gpu.mig_profile is None]
     if not gpus:
         return "No GPU"
@@ -357,7 +357,7 @@ def in_text(node: Node) -> Iterator[str]:
 
 
 def explained(gpu: GpuStatus) -> Iterator[tuple[str, str]]:
-    """Named texts: verdict, recommendation, lines of code, evidence, clients, change, runbook."""
+    """Named texts: verdict, recommendation, evidence and so on."""
     texts = {
         "likely cause" if gpu.cause else "verdict": verdict(gpu),
         "try": recommendation(gpu),

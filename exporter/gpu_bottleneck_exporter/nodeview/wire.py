@@ -24,18 +24,18 @@ STACKS_PATH = "/api/v1/stacks"
 MAX_DOCUMENT_BYTES = 16 * 2**20
 """Bound on a document; 16 GPUs take 35 kB."""
 MAX_ITEMS = 1024
-"""Bound on a list or mapping, such as GPUs, pids or owners; longer ones are truncated."""
+"""Bound on a list or mapping, such as GPUs; longer ones are truncated."""
 MAX_CHARACTERS = 1024
-"""Bound on a string, three times the longest remedy; longer ones are truncated."""
+"""Bound on a string; longer ones are truncated."""
 MAX_INTEGER = 2**63
-"""Bound on integers; larger ones become null, as no counter has more bits."""
+"""Bound on integers; larger ones become null."""
 
 
 def document(source: object, digits: int | None = None) -> dict[str, object]:
     """A dataclass or mapping as a dictionary for `jsontext.dumps`.
 
-    With `digits`, numbers are rounded to that number of decimals or to `digits` in the field's
-    metadata, and None is omitted unless the metadata has `null`.
+    With `digits`, numbers are rounded to that number of decimals or the field's own, and None is
+    omitted unless the metadata has `null`.
     """
     if is_dataclass(source):
         own = [
@@ -81,7 +81,7 @@ def node_in(text: bytes) -> Node:
 def read(model: type[T], value: object) -> T:
     """Decode JSON into a dataclass of a model, with printable strings; skips unknown fields.
 
-    Raises ValueError for a malformed document, or a value of another type or out of range.
+    Raises ValueError for a malformed document, a wrong type or range.
     """
     try:
         return _object(model, value)

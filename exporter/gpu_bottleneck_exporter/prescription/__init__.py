@@ -1,1 +1,1 @@
-"""Recommends settings for idle GPUs, predicts their effect and scores the predictions."""
+"""Recommends settings for idle GPUs, and scores its predictions."""

@@ -1,7 +1,7 @@
 """Recommends a setting for an idle GPU: knob, value and predicted busy share.
 
-One cause must dominate, or the effect is unpredictable. A step of the loop now takes one unit of
-time, of which the GPU works `busy`. At `rate` steps in that time, it works `busy * rate`.
+One cause must dominate. A step of the loop now takes one unit of time, of which the GPU works
+`busy`. At `rate` steps in that time, it works `busy * rate`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Advice = Prescription | Refusal
 class TrainingLoop(NamedTuple):
     """A training loop whose step now takes one unit of time.
 
-    Batches are in order, two ahead per worker, as PyTorch's DataLoader's: workers wait for the
-    slowest. `rate` was fitted to simulations (`tests/prescriptions/test_order.py`).
+    Batches are in order, two ahead per worker, as in PyTorch. `rate` was fitted to simulations
+    (`tests/prescriptions/test_order.py`).
     """
 
     work: float
@@ -202,13 +202,13 @@ def _loop(observed: Observed) -> TrainingLoop | Refusal:
     ):
         return Refusal("changing")
     now, waits = round(observed.workers), _batch_wait(observed)
-    # Fewer active workers do not explain the wait. The exponent is for batch times with a
-    # coefficient of variation of 2.
+    # Fewer active workers do not explain the wait. The exponent is for a coefficient of variation
+    # of 2.
     least = min(0.6 * now, math.pow(now, 0.55))
     if waits > ADVICE.min_gain and observed.active < least:
         return Refusal("peer" if observed.waits(stall.PEER) > ADVICE.min_gain else "inconsistent")
     # Active workers are the work of a step (Little's law). Idle ones during a wait mean uneven,
-    # ordered batches. A single worker is never idle then: its spread is measured.
+    # ordered batches. A single worker is never idle then.
     work = min(max(observed.active, least), now) if now > 1 else 1.0
     cause = max((*WORKER_WAITS, stall.ASLEEP), key=observed.waits)
     loop = TrainingLoop(work, max(1 - waits, observed.busy), cause)
@@ -229,9 +229,9 @@ def _batch_wait(observed: Observed) -> float:
 def _inline(observed: Observed) -> TrainingLoop | Refusal:
     """The loop with the main's loading moved to workers.
 
-    Loading takes the idle time, or the main's waits and run time if longer.
+    Loading takes the idle time, or the main's waits and run time.
     """
-    # States, not idle time: waits during GPU work move to the workers, too.
+    # States, not idle time: waits during GPU work move, too.
     waits, mains = min(observed.main_disk + observed.main_network, 1.0), _processes(observed)
     code = observed.waits(stall.HOST_CODE, stall.CPU_QUEUE)
     if mains > 1:  # another main may keep the GPU busy meanwhile
@@ -255,7 +255,7 @@ def _with_workers(observed: Observed, loop: TrainingLoop, workers: int) -> Presc
         then = model.dominant({**stalls, loop.cause: 1 - loop.serial * rate})
     more = max(workers - now, 0)
     at_most = loop.cause in EXTERNAL_WAITS and workers > now
-    # A single worker does not show whether batches are taken in order.
+    # A single worker does not show the order of batches.
     unordered = loop._replace(spread=0.0).rate(workers) if at_most and now <= 1 else 0.0
     return _prescription(
         observed,
@@ -327,7 +327,7 @@ def _free(observed: Observed) -> float | None:
     """Free cores within the job's limit; None if unknown."""
     left = [] if observed.limit_cores is None else [max(observed.limit_cores - observed.cores, 0.0)]
     left += [] if observed.free_cores is None else [observed.free_cores]
-    # Even on a busy machine, the scheduler prefers a job that sleeps.
+    # The scheduler prefers a job that sleeps.
     least = 0.25 if observed.worker_cores <= ADVICE.negligible_cores * observed.active else 0.0
     return max(min(left), least) if left else None
 
@@ -352,7 +352,7 @@ def _more_cores(observed: Observed, knob: str) -> Advice:
     cores = observed.cores * rate
     if knob == model.CPU_CORES:
         return _with_cores(observed, knob, math.ceil(round(10 * cores, 3)) / 10)
-    # Quotas are per 0.1 s, and use comes in bursts: 20 % of headroom, rounded up to half a core.
+    # Use comes in bursts: 20 % of headroom, rounded up to half a core.
     value = math.ceil(round(1.2 * cores / 0.5, 3)) * 0.5
     if observed.free_cores is not None:
         value = min(value, math.floor(10 * (observed.cores + observed.free_cores)) / 10)
@@ -404,7 +404,7 @@ def _without(observed: Observed, knob: str) -> Prescription:
     """The prediction without this work: an upper bound, as some remains."""
     share = parts_of(observed)[knob]
     cause = stall.HOST_CODE if knob == model.HOST_CODE else stall.STORAGE
-    # The wait for a CPU shrinks with the work. The factor covers sampling error.
+    # The factor covers sampling error.
     removed = 1.2 * share + min(observed.waits(stall.CPU_QUEUE), observed.main_queue)
     rate = 1 / max(1 - removed, observed.busy)
     return _prescription(

@@ -1,6 +1,6 @@
 """Measures the variance of the time between batches, for a main with one worker.
 
-Batches can be faster than the passes over the feeders, so a separate thread samples the pair.
+Batches can be faster than passes, so a separate thread samples the pair.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BatchTimes:
 
     def add(self, at: float, *, arrived: bool) -> None:
         """Add a sample: whether a part of a batch arrived since the last."""
-        # A thread that was short of CPU missed the time of arrival.
+        # A thread without CPU missed the time of arrival.
         if at - self._sampled > self.pause * ADVICE.samples_per_batch / 2:
             self._last = None
         elif arrived and not self._arriving:
@@ -60,10 +60,7 @@ class BatchTimes:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the batches suffice, or took a minute.
-
-        The heavier the tail, the rarer are the batches in it: 128 more per unit of spread.
-        """
+        """Whether the batches suffice, or took a minute: 128 more per unit of spread."""
         count = ADVICE.min_batches + 128 * (self.spread or 0.0)
         return self.count >= count or self._sampled - self._began > CADENCE.cache_ttl_ns / 1e9
 
@@ -89,8 +86,7 @@ class _Measurement:
     def _run(self) -> None:
         """Sample until there are enough batches.
 
-        A batch raises the main's reads and the worker's writes; log files and encrypted requests
-        raise only one of them.
+        A batch raises the main's reads and the worker's writes; logs raise one of them.
         """
         with suppress(FileLimitError):
             reads, writes = self._main.count("syscr"), self._worker.count("syscw")
@@ -138,8 +134,6 @@ class SpreadMeter:
 
 
 class _CallCount:
-    """Counts of system calls of process `pid`."""
-
     def __init__(self, proc: Path, pid: int) -> None:
         self._pid = pid
         self._file = KeptFile(f"{proc}/{pid}/io")

@@ -42,7 +42,7 @@ class _Trial(NamedTuple):
 
 
 class Keeper:
-    """The last minute of a GPU and its last change. Times: monotonic seconds. Not thread-safe."""
+    """The last minute of a GPU and its last change; monotonic seconds. Not thread-safe."""
 
     def __init__(self) -> None:
         self.outlook = model.NOTHING_KNOWN
@@ -68,12 +68,12 @@ class Keeper:
     ) -> None:
         """Add the observations up to `at`, made at `setting`.
 
-        `others_changed_at`: time of the last change of another rank of the job.
+        `others_changed_at`: time of another rank's last change.
         """
         if setting != self._setting:
             before, pending = self._setting, self._pending
             self._pending = setting
-            # Not before the second part: workers start one by one, and exit between epochs.
+            # Not before the second part: workers start one by one.
             if before and before.mains == setting.mains and pending != setting:
                 return
             self._adopt(at, setting)
@@ -112,7 +112,7 @@ class Keeper:
             self._baseline = self._trial = self._score = None
             self.last_change_at = at
         elif setting[2:] != last.setting[2:] and not is_pause:
-            # Only the last change has a score, and only if it was predictable.
+            # Only the last change has a score, if predictable.
             self._trial, self._score, self.last_change_at = _trial(last, setting), None, at
         self.outlook = self.outlook._replace(score=self._score)
 
@@ -155,7 +155,7 @@ def _enough(parts: list[Observed]) -> bool:
 
 
 def _trial(last: _Baseline, now: Setting) -> _Trial | None:
-    """The change from `last` to `now`, if it is of one knob and was predictable."""
+    """The change from `last` to `now`, if of one knob and predictable."""
     before, observed = last.setting, last.observed
     if (before.workers != now.workers) == (before.limit_cores != now.limit_cores):
         return None

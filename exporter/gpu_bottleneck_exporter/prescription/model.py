@@ -66,8 +66,7 @@ class Prescription:
     """GPUs of the job on this machine; for `busy_ratio`, all of them change."""
     job_current_busy_ratio: float | None = None
     job_busy_ratio: float | None = None
-    """Mean of these GPUs if only this rank changes, limited by the next slowest. None for one GPU,
-    or if unknown."""
+    """Mean of these GPUs if only this rank changes. None for one GPU, or if unknown."""
     processes: int = 1
     """Processes of the owner on this GPU."""
     needs_cores: float = 0.0
@@ -84,10 +83,7 @@ class Prescription:
 
     @property
     def of_own_requests(self) -> bool:
-        """Whether a main without workers waits for its own network requests.
-
-        Such requests, for data or reports, can overlap with its work.
-        """
+        """Whether a main without workers waits for its own network requests, maybe of reports."""
         return self.knob == NUM_WORKERS and self.cause == stall.NETWORK and not self.current_value
 
 

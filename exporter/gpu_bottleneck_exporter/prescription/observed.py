@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.prescription.thresholds import ADVICE
 
 EXTERNAL_WAITS = (stall.STORAGE, stall.MEMORY, stall.NETWORK)
-"""Causes outside of the machine's CPUs: additional workers may only wait longer."""
+"""Causes outside of the machine's CPUs: more workers may wait longer."""
 WORKER_WAITS = (stall.WORKER_CPU, *EXTERNAL_WAITS)
 
 
@@ -97,8 +97,8 @@ class Observed:
     def spare(self) -> float | None:
         """Share of time that this rank can lose without loss of throughput; None: unknown.
 
-        While it waits for a peer, its workers idle and their waits delay nothing. Unknown unless
-        such a wait is visible.
+        While it waits for a peer, waits of its workers delay nothing. Unknown unless such a wait is
+        visible.
         """
         peer = self.waits(stall.PEER)
         if self.workers < 1:

@@ -121,7 +121,7 @@ def _returned(job: Job, offer: Offer) -> float:
 def _saved(
     gpu: JobGpu, whole: Use, advice: Prescription, before: float | None, after: float | None
 ) -> float:
-    """GPU-seconds of `whole` that the same work saves, at most its loss to the cause and peers."""
+    """GPU-seconds of `whole` that the same work saves, at most its loss to cause and peers."""
     if before is None or not after:
         return 0.0
     most = gpu.stall_seconds.get(advice.cause, 0.0) + whole.stall_seconds.get(PEER, 0.0)

@@ -89,7 +89,6 @@ def columns(gpus: Iterable[JobGpu], start: float, end: float, count: int) -> lis
 
 
 def _parts(seconds: Mapping[str, float]) -> Parts:
-    """Shares by names that have a colour, in a fixed order."""
     amounts = dict.fromkeys((KEPT_BUSY, *WAIT_COLOURS), 0.0)
     for name, amount in seconds.items():
         amounts[name if name in amounts else UNKNOWN] += amount

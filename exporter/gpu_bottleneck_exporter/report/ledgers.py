@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.nodeview.wire import JOBS_PATH, NODE_PATH, read
 from gpu_bottleneck_exporter.report.bill import MAX_LABEL_CHARACTERS, JobReport, ReportQuery
 
 _MAX_JOBS = 32_768
-"""Limit of jobs from one node; the 8 MiB that an exporter sends have fewer."""
+"""Limit of jobs from one node; 8 MiB have fewer."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def ledgers(urls: Iterable[str], query: ReportQuery) -> JobReport:
 def _fetch(server: Server, since: float) -> tuple[bytes, float, float]:
     """Response of a node, and the times of request and response."""
     began = time.time()
-    # An hour more, as its clock may be behind. A job on eight GPUs has 20 kB.
+    # An hour more, as its clock may be behind.
     body = server.get(f"{JOBS_PATH}?since={max(since - 3600, 0):.0f}", 16 * 2**20)
     return body, began, time.time()
 
@@ -102,8 +102,7 @@ def _job(row: object, node: str, behind: float) -> Job | None:
 def joined(jobs: Iterable[Job]) -> Iterator[Job]:
     """Merge the parts of jobs on several nodes, or of one queried twice.
 
-    Parts have the same key and are at most an hour apart: Slurm reuses numbers, also in other
-    clusters. A node has each run under its own id.
+    Parts have the same key and are at most an hour apart: Slurm reuses numbers.
     """
     in_order = sorted(jobs, key=lambda job: (_key(job), job.start_seconds or 0.0))
     for _, same in groupby(in_order, _key):

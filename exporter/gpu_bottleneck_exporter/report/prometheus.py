@@ -1,7 +1,7 @@
 """Jobs from a Prometheus that evaluates our rules.
 
-Totals come from `workload:busy_gpu_seconds:sum5m` and `workload:stall_gpu_seconds:sum5m`; the use
-of a job's GPU, from the GPU's series at that time; tokens and demand, from sums of ten minutes.
+Totals come from `workload:busy_gpu_seconds:sum5m` and `workload:stall_gpu_seconds:sum5m`; a job's
+use, from its GPUs' series; tokens and demand, from sums of ten minutes.
 """
 
 from __future__ import annotations
@@ -177,7 +177,6 @@ def _pod(labels: Labels, prefix: str = "") -> tuple[str, ...]:
 
 
 def _detailed(engine: Engine, query: ReportQuery) -> Mapping[Key, Job]:
-    """Jobs by cluster and workload."""
     gpu_labels = "job, instance, gpu, uuid"
     info, by = f"gpu:owner:info{{{_matchers(query)}}}", f"{gpu_labels}, cluster, {_WORKLOAD}"
     at_owner = (
@@ -228,7 +227,6 @@ def _detailed(engine: Engine, query: ReportQuery) -> Mapping[Key, Job]:
 
 
 def _matchers(query: ReportQuery) -> str:
-    """Matchers of `gpu:owner:info`."""
     node, _, gpu = (query.gpu or "").rpartition("/")
     values = {
         "slurm_job_id": query.job and re.escape(query.job.removeprefix("slurm-")),

@@ -201,7 +201,6 @@ def _served_cells(served: Served | None) -> Row:
 
 
 def _table(head: Row, rows: Iterable[Row]) -> Sequence[Row]:
-    """A table without empty columns."""
     columns = zip(head, *rows, strict=True)
     return [*zip(*(cells for cells in columns if {*cells[1:]} - {"", DASH}), strict=True)]
 
@@ -234,7 +233,6 @@ def loss(report: JobReport, use: Use) -> str:
 
 
 def _lost(report: JobReport, use: Use) -> Row:
-    """Lost GPU-hours and their cost."""
     cost, currency = report.cost(use), report.query.currency
     symbol = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥"}.get(currency, currency)
     price = "" if cost is None else f"{rounded(cost)} {symbol}"

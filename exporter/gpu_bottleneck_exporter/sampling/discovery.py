@@ -53,13 +53,13 @@ class Discovery:
     ) -> dict[str, FeederGroup]:
         """The feeders of each GPU with `holders`; updates `current` ones.
 
-        Processes of GPUs `left_out` are not read, but remain mains.
+        Processes of GPUs `left_out` are not read.
         """
         self._units.forget()
         mains = frozenset(pid for gpu in holders.values() for pid in gpu.pids or ())
         readable = {uuid: gpu for uuid, gpu in holders.items() if uuid not in left_out}
         pids = {pid for gpu in readable.values() for pid in gpu.pids or ()}
-        # A process that hangs would block others; a late one is left as it was.
+        # A process that hangs would block others.
         hanging = {pid for uuid in left_out for pid in current[uuid].mains}
         watched = {pid for feed in current.values() for pid in feed.mains} - hanging
         answering = {pid for pid in pids if stat_of(self._proc, pid)}
@@ -145,9 +145,8 @@ def engaged_peer(
 ) -> tuple[float, FeederGroup | None]:
     """The largest engaged share of a peer in the last tick, 0-1, and the peer.
 
-    A rank is engaged while its GPU works or waits within that rank, so a starved rank counts. A
-    board's busy time is that of its MIG instances: neither waits for the other. Old ticks, as of a
-    GPU that hangs, are ignored.
+    A rank is engaged while its GPU works or waits within that rank, so a starved rank counts.
+    Neither of a board and its MIG instances waits for the other. Old ticks are ignored.
     """
     most: tuple[float, FeederGroup | None] = 0.0, None
     for _, theirs in ranks_beside(uuid, feeds, connections):
@@ -164,7 +163,7 @@ def inspect_connections(feeds: Mapping[str, FeederGroup], now_ns: int) -> Connec
     for uuid, feed in feeds.items():
         if len(feeds) > 1 or feed.family.related or feed.workers:
             feed.inspect_connections(now_ns)
-        # A broker of several GPUs, such as a raylet, connects none of them.
+        # A broker of several GPUs, such as a raylet, connects none.
         kin = (feed.family.related[pid] for pid in feed.family.kin if kin_of[pid] == 1)
         ends[uuid] = ends_of([*feed.mains.values(), *kin])
     connections = dict[str, JobConnections]()
@@ -190,8 +189,7 @@ def inspect_connections(feeds: Mapping[str, FeederGroup], now_ns: int) -> Connec
 def ends_towards(feed: FeederGroup, other: FeederGroup, ends: frozenset[Ends]) -> frozenset[Ends]:
     """The `ends` of `other`'s mains that may lead to the mains of `feed`.
 
-    Of the same user, as others could imitate an end. In another network namespace, a local address
-    is another machine's, and its creator may have copied both ends.
+    Of the same user, against imitation; in another network namespace, local addresses do not count.
     """
     if feed.facts.users.isdisjoint(other.facts.users):
         return frozenset()

@@ -1,6 +1,6 @@
 """Reads one physical GPU and its MIG instances into their ledgers.
 
-Schedules the collectors and isolates their failures from each other.
+Isolates failures of collectors.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class GpuReader:
             if self._watch is not None:
                 self._watch.forget(uuid)
         self._opened = tuple(OpenDevice(d, self._ledgers[d.identity.uuid]) for d in devices)
-        # Only `check` counts: a GPU may support only calls that are due every 10 s.
+        # `check` only: a GPU may support only rare calls.
         with suppress(DriverError):
             devices[0].check()
             self._supports_check = True
@@ -197,7 +197,7 @@ class GpuReader:
             opened.device.close()
 
     def interval(self) -> float:
-        """Seconds between ticks: four times the usual for a steady GPU, within its ring's 10 s."""
+        """Seconds between ticks: four times the usual for a steady GPU."""
         usual = self._settings.interval_seconds
         if self._watch is None or not self._has_ring or len(self._opened) > 1:
             return usual
@@ -237,7 +237,7 @@ class GpuReader:
         return now_ns
 
     def _tick(self, opened: OpenDevice, collectors: Sequence[Collector]) -> None:
-        """Read due collectors; publish windows at once, as the next call may hang."""
+        """Read due collectors; publish windows before the next call, which may hang."""
         opened.readings, opened.windows = {}, []
         try:
             for collector in collectors:
@@ -308,7 +308,7 @@ class GpuReader:
         return bool(old)
 
     def _before_request_ns(self, now_ns: int) -> int:
-        """Time until the tick before the next expected scrape; long if none is expected."""
+        """Time until the tick before the next expected scrape."""
         requested_ns, pause_ns = self._last_request  # one read: other threads write it
         ahead_ns = now_ns + self._tick_ns - requested_ns
         if ahead_ns > self._tick_ns + 2 * pause_ns:
@@ -436,8 +436,8 @@ class GpuReader:
     def _expect_holder(self, opened: OpenDevice, reading: Processes | Memory) -> None:
         """Detect new holders by their memory, which is cheaper to read than processes.
 
-        The baseline, read between two empty lists, is free of holders. Coherent memory has none,
-        as the kernel uses it.
+        The baseline is read between two empty lists. Coherent memory, which the kernel uses, has
+        none.
         """
         if opened.ledger.identity.coherent:
             return

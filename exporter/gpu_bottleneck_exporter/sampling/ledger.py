@@ -1,4 +1,4 @@
-"""The totals of one GPU, which survive failures, and its last readings."""
+"""The totals of one GPU, which survive failures, and its readings."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ from gpu_bottleneck_exporter.feeders.snapshot import Feeding
 from gpu_bottleneck_exporter.workload.join import UNASSIGNED, Assigned
 
 MIN_WORK_NS = 10_000_000_000
-"""Minimum work of a productive start in ns: busy time, or a server's time without requests.
-
-A job that crashes early works less: it loads weights or tries a batch."""
+"""Minimum work of a productive start in ns, also of a server without requests: a job that crashes
+early works less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class GpuTotals:
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """A GPU as of `at_ns` (monotonic), with fresh readings by type. Immutable."""
+    """A GPU as of `at_ns` (monotonic), with fresh readings by type."""
 
     identity: Identity
     at_ns: int
@@ -78,7 +77,7 @@ class GpuSnapshot:
     most_lanes: int | None = None
     """Maximum number of PCIe lanes since the start."""
     unlisted_pids: tuple[int, ...] | None = None
-    """Pids with its device open, if its memory is in use without a listed process."""
+    """Pids with its device open, if memory is in use without listed processes."""
 
     def stale(self) -> GpuSnapshot:
         """A copy without outdated data: readings and most totals."""
@@ -108,7 +107,7 @@ class _Sums(Generic[N]):
 class Starts:
     """Counts job starts on one GPU, except of jobs older than the exporter.
 
-    A job starts when the GPU is held and the previous job's initial processes have exited.
+    The previous job's initial processes must have exited.
     """
 
     def __init__(self) -> None:
@@ -171,7 +170,7 @@ class GpuLedger:
         self._starts = Starts()
 
     def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
-        """Add a reading with a lifetime of `fresh_ns`; returns utilization windows for `note`."""
+        """Add a reading with a lifetime of `fresh_ns`; returns windows for `note`."""
         self._readings[type(reading)] = now_ns + fresh_ns, reading
         if isinstance(reading, Utilization):
             self._fresh_ns = fresh_ns
@@ -340,7 +339,7 @@ class GpuLedger:
         )
 
     def _memory_is_measured(self) -> bool:
-        # Unified memory always reports 0 %: plausible only until a kernel runs.
+        # Unified memory always reports 0 %.
         memory = self._memory
         return memory.observed_ns > 0 and (memory.active_ns > 0 or self._busy.active_ns == 0)
 

@@ -79,7 +79,7 @@ class Prescriber:
     ) -> Outlook:
         """The current recommendation; starts a new interval if this one is long enough.
 
-        `rivals`: number of jobs that share free resources. `ranks`: the job's GPUs of other mains.
+        `rivals`: jobs that share free resources. `ranks`: the job's GPUs of other mains.
         """
         self._rivals, self._ranks = rivals, ranks
         now_ns = feed.last_count_ns
@@ -169,7 +169,6 @@ class Prescriber:
         )
 
     def _spread(self, feed: FeederGroup, now_ns: int) -> float | None:
-        """Spread of batch times of a single worker."""
         if self._meter is None or len(feed.mains) != 1 or len(feed.workers) != 1:
             return None
         main, worker = (
@@ -184,7 +183,7 @@ class Prescriber:
     def _limit_cores(
         self, feed: FeederGroup, feeding: Feeding | None, now_ns: int, *, idle: bool
     ) -> float | None:
-        """The CPU limit; for a busy GPU from the snapshot, which is free."""
+        """The CPU limit; for a busy GPU from the snapshot."""
         if idle:
             # Raising the limit may make it busy.
             self._limit_until_ns = now_ns + CADENCE.cache_ttl_ns
@@ -262,7 +261,7 @@ def _without_feeders(mark: Mark, now: Mark, feed: FeederGroup) -> Observed | Non
 
 
 def _data_rate(bucket: Bucket, before: Mark, now: Mark, plain: Observed) -> float | None:
-    """Bytes per second read, or received by the network namespace if the GPU waits for that."""
+    """Bytes per second read, or received if the GPU waits for that."""
     if plain.stalls.get(stall.NETWORK, 0.0) > plain.idle / 2:
         if before.received is None or now.received is None:
             return None

@@ -99,7 +99,7 @@ class Sampler:
         self.status = OPENING
         self.remedy = NO_GPU
         self._throttle = LogThrottle(log)
-        # Four checks per deadline, as a late check must not make workers look hung.
+        # Four checks per deadline, so that a late one is harmless.
         self._beat_seconds = min(CADENCE.gauge_ns / 1e9, settings.deadline_seconds / 4)
         self._own_cpu = OwnCpu(self._beat_seconds)
         self._deadline_ns = int(max(settings.deadline_seconds, 1.5 * CADENCE.window_ns / 1e9) * 1e9)
@@ -145,7 +145,7 @@ class Sampler:
     def standstill(self, timeout_seconds: float = CADENCE.stall_timeout_seconds) -> str | None:
         """A sentence about a stuck thread, if any.
 
-        Hung driver calls do not count: a new process would hang, too.
+        Hung driver calls do not count: a restart would not help.
         """
         if not self.alive:
             return f"the sampler has stopped: {self.status}"
@@ -287,7 +287,6 @@ class Sampler:
         return host if host and now_ns - host.at_ns <= self._deadline_ns else None
 
     def _supervise(self) -> float:
-        """Open the driver, then detect hung GPUs."""
         if self._driver is not None:
             self._check_workers()
             return self._beat_seconds

@@ -17,8 +17,7 @@ def schedstat_of(thread: int) -> KeptFile:
 def run_delay_ns(schedstat: KeptFile) -> int | None:
     """Run-queue delay of a thread in ns, without the current wait.
 
-    None: not reported. Source: the second field of
-    /proc/PID/task/TID/schedstat (kernel: Documentation/scheduler/sched-stats.rst).
+    None: not reported. Source: schedstat's second field (Documentation/scheduler/sched-stats.rst).
     """
     try:
         text = schedstat.read()
@@ -31,7 +30,7 @@ def run_delay_ns(schedstat: KeptFile) -> int | None:
 class OwnCpu:
     """Measures the exporter's time without a CPU, by the kernel's counters of each thread.
 
-    Heartbeats work on any kernel and detect more: a stopped process, a GIL owner without CPU.
+    Heartbeats also detect a stopped process, or a GIL owner without CPU.
     """
 
     def __init__(self, beat_seconds: float) -> None:
@@ -64,13 +63,12 @@ class OwnCpu:
         delays_ns = self._new_delays_ns()
         if self._last_check is not None:
             at_ns, late_ns = self._last_check
-            # Any thread may read a GPU; delayed for a quarter of the time, it samples too late.
+            # Delayed for a quarter of the time, a thread samples too late.
             longest_ns = max(self._late_ns - late_ns, *delays_ns, 0)
             self.starved = longest_ns > (now_ns - at_ns) / 4
         self._last_check = now_ns, self._late_ns
 
     def _new_delays_ns(self) -> list[int]:
-        """Run-queue delay by thread since the last check."""
         try:
             names, _ = list_names(_OWN_TASKS, MAX_LISTED)
         except (OSError, FileLimitError):

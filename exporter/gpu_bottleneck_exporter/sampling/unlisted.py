@@ -1,7 +1,6 @@
 """Finds unlisted processes that retain GPU memory: orphans of a holder.
 
-A fork inherits device nodes and GPU memory, but no context: the driver does not list a data
-loader's worker that outlives its main.
+A fork inherits device nodes and GPU memory, but no context: the driver does not list it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 log = logging.getLogger(__name__)
 
 MIN_HELD_BYTES = 2**28
-"""Minimum memory of a holder (the rules' held_bytes): above monitoring tools, below contexts."""
+"""Minimum memory of a holder (the rules' held_bytes)."""
 _MAX_PIDS = 32
 """Maximum number of reported pids per GPU."""
 Nodes = Callable[[Identity], Collection[str]]
@@ -42,7 +41,7 @@ class UnlistedProcesses(Loop):
 
     def __init__(self, proc: Path, gpus: Callable[[], Iterable[GpuSnapshot]], nodes: Nodes) -> None:
         """`gpus`, `nodes`: called from this thread."""
-        # A search reads the links of all descriptors, 4 µs each.
+        # A search costs 4 µs per descriptor.
         super().__init__("unlisted", self._update, 30.0, log=log)
         self._throttle = LogThrottle(log)
         self._proc = proc

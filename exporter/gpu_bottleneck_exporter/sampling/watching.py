@@ -49,13 +49,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_PASS_BLOCKED_SECONDS = 0.1
-"""Blocked time of sampling one GPU's feeders, after which they pause as for CPU time."""
+"""Blocked time per GPU's feeders, after which they pause."""
 
 
 @dataclass(slots=True)
 class _GpuState:
-    """The state of one GPU between passes."""
-
     reader: FeedingReader
     feeding: Feeding | None = None
     """The published snapshot; None while feeders are invisible."""
@@ -72,8 +70,7 @@ class _GpuState:
 class HostSampler:
     """Samples mains in each pass, workers in every other one, and counters once a second.
 
-    Steady feeders are sampled at the intervals of `feeders.group.SamplingPace`. The same thread
-    reads the host (`sampling.hostreader`) and owners (`workload.owners`).
+    The same thread reads the host (`sampling.hostreader`) and owners (`workload.owners`).
     """
 
     def __init__(
@@ -122,7 +119,7 @@ class HostSampler:
         self._hung: dict[str, threading.Thread] = {}
         """Replaced threads, by the GPU that blocked them."""
         self._waited = 0.0
-        """Run-queue delay of the thread, in seconds, when it last blocked."""
+        """Run-queue delay of the thread, in seconds, when last blocked."""
         self._throttle = LogThrottle(log)
         self._discovering = Every(CADENCE.slow_ns / 1e9)
         self._next_pass, self._discover_from = time.monotonic(), 0.0
@@ -170,8 +167,8 @@ class HostSampler:
     def replace_if_hung(self, now_ns: int) -> None:
         """Replace the thread if it hangs in files of one GPU's processes, which is then skipped.
 
-        An execve that closes descriptors on a file system that does not answer holds a lock for
-        which /proc/PID/stat, wchan, syscall and io wait. Called from one thread, once a second.
+        An execve that closes descriptors on a hung file system holds a lock for which files in
+        /proc/PID wait. Called from one thread, once a second.
         """
         uuid, since_ns = self._reading
         if uuid and now_ns - since_ns > CADENCE.hang_timeout_ns and not self._loop.stopping:
@@ -240,7 +237,6 @@ class HostSampler:
                 )
 
     def _publish(self) -> None:
-        """Update the snapshots that scrapes show."""
         feeds = self._feeds.values()
         self.host.read(
             {pid for feed in feeds for pid in feed.mains},
@@ -278,7 +274,7 @@ class HostSampler:
     def _isolated(self, step: str, uuid: str = "", *, may_hang: bool = True) -> Iterator[None]:
         """Contain failures of a `step` for the sake of other jobs.
 
-        `uuid`: the GPU of the processes that are read. `may_hang`: whether a read can.
+        `uuid`: the GPU of the read processes. `may_hang`: whether a read can.
         """
         self._reading = uuid if may_hang else "", time.monotonic_ns()
         with self._throttle.guarded(step, uuid=uuid or None):
@@ -293,7 +289,7 @@ class HostSampler:
 
     def _watch(self) -> float:
         """Make a pass, and a discovery if due. Returns the pause in seconds."""
-        # In step with a loop of 25 or 100 ms, passes would see one moment of it.
+        # Passes in step with a loop would see one moment of it.
         began, jitter = _cpu_seconds(), random.uniform(0.7, 1.3)  # noqa: S311
         now = min(self._next_pass, time.monotonic())  # earlier if a snapshot is requested
         age_ns = time.monotonic_ns() - self._published_ns
@@ -328,7 +324,7 @@ class HostSampler:
     def _pass(self, now: float, jitter: float, *, publishes: bool) -> bool:
         """Sample feeders and read counters that are due. Returns whether trees are stale.
 
-        `jitter`: factor for the next interval. If it `publishes`, counters are also due early.
+        `jitter`: factor for the next interval. If it `publishes`, counters are due early.
         """
         stale, answering = False, {u: feed for u, feed in self._feeds.items() if not self._hangs(u)}
         feeds = answering.values()
@@ -388,10 +384,7 @@ class HostSampler:
         return stale
 
     def _back_off(self, uuid: str, seconds: float) -> None:
-        """Pause feeders that blocked the thread for `seconds`.
-
-        All such groups together may block it for a tenth of the time.
-        """
+        """Pause feeders that blocked the thread for `seconds`: together, a tenth of the time."""
         if seconds > _MAX_PASS_BLOCKED_SECONDS and (gpu := self._gpus.get(uuid)):
             now = time.monotonic()
             groups = 1 + sum(other.rests_until > now for other in list(self._gpus.values()))

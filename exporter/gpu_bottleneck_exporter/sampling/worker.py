@@ -99,8 +99,7 @@ class GpuWorker(Loop):
     def _starved_ns(self, now_ns: int) -> int:
         """Upper bound on the time without a CPU since the last tick.
 
-        Run-queue delay plus the heartbeat's, as lock owners may lack CPU, too. Overlap only delays
-        the report of a hang.
+        Run-queue delay plus the heartbeat's: lock owners may lack CPU, too.
         """
         late_ns = self._own_cpu.late_ns(now_ns) - self._late_ns
         delay_ns = run_delay_ns(self._schedstat) if self._schedstat else None
@@ -127,7 +126,7 @@ class GpuWorker(Loop):
                 )
 
     def request_holders(self, uuids: Collection[str], *, now: bool) -> None:
-        """Have holders read at the next tick; `now`: a minimum interval after the last one."""
+        """Have holders read at the next tick; `now`: soon."""
         if self.reader.request_holders(uuids) and now:
             self.wake()
 
@@ -153,7 +152,7 @@ class GpuWorker(Loop):
         return [(name, last._replace(error=down.reason, down=True)) for name, last in outcomes]
 
     def _read(self) -> float:
-        """Read the GPU, which is down after any error; returns the pause in seconds."""
+        """Read the GPU, which is down after any error; returns the pause."""
         if self._schedstat is None:
             self._schedstat = schedstat_of(threading.get_native_id())
             self._delay_ns = run_delay_ns(self._schedstat)  # opened before other threads read it
@@ -212,7 +211,7 @@ class GpuWorker(Loop):
         self._log_state()
 
     def _log_state(self, error: DriverError | None = None) -> None:
-        """Log a change of state or of the kind of `error`, as its text varies by call."""
+        """Log a change of state or of the kind of `error`."""
         kind = None if error is None else (type(error), error.remedy)
         texts = "GPU is down", "GPU is back"
         self._throttle.log_change(logging.ERROR, "gpu", kind, texts, gpu=self.index, err=self._down)

@@ -1,1 +1,1 @@
-"""Finds the line of the job's Python code that an idle GPU waited for."""
+"""Finds the line of Python code that an idle GPU waited for."""

@@ -16,7 +16,7 @@ MAX_CACHED_CHARACTERS = 2**18
 """Bound on the cached frames of a process: at most 1 MiB."""
 _CHARACTER_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _BYTES_OFFSET = 16
-"""Offset from the header of a bytes object's content, and of a string's flags."""
+"""Offset of a bytes object's content, and of a string's flags."""
 _NO_LINE = -128
 
 
@@ -46,7 +46,7 @@ class Codes:
     def frame(self, address: int, instruction: int, copy: int = 0) -> Frame:
         """The frame at `instruction` in a copy of the code object at `address`.
 
-        `instruction`: an address; before 3.11, an offset. Raises UnreadableError.
+        `instruction`: an address; an offset before 3.11. Raises UnreadableError.
         """
         code, layout = self._code(address), self._layout
         if copy and layout.copies:  # copy 0 is in the object itself
@@ -135,7 +135,7 @@ def _with_columns(entries: Iterable[re.Match[bytes]], line: int, offset: int) ->
 def _step(entry: bytes) -> int:
     """A signed varint: six-bit groups, the lowest first; the lowest bit is the sign.
 
-    Raises IndexError for more than six groups: enough for a C int.
+    Raises IndexError for more than six groups.
     """
     groups, number, at = entry[:7], 0, 0
     while at == 0 or groups[at] & 64:

@@ -1,6 +1,6 @@
 """Symbols of the ELF programs and libraries that a process has mapped.
 
-Read from memory, as the files may have been replaced.
+Read from memory: the files may have been replaced.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class PythonThread(NamedTuple):
 
     address: int
     number: int
-    """Thread id in its own PID namespace; 0 if unknown, arbitrary without glibc."""
+    """Thread id in its own PID namespace; 0 if unknown."""
 
 
 class Interpreter:
@@ -94,7 +94,7 @@ class Interpreter:
     def holds_lock(self, thread: PythonThread) -> bool | None:
         """Whether the thread holds the GIL, or needs none; None if unknown.
 
-        Before 3.12, the field follows locks of the C library, whose size is known on x86 only.
+        Before 3.12, the field follows locks of a size known on x86 only.
         """
         pointer, at = self.memory.pointer, self._layout.lock
         if self.minor >= 12:  # noqa: PLR2004 threads have an `active` flag
@@ -102,7 +102,7 @@ class Interpreter:
         return pointer(self._runtime + at) == thread.address if _IS_X86 else None
 
     def place(self, thread: PythonThread) -> tuple[int, int]:
-        """Addresses of the innermost call and its code: they change with each call."""
+        """Addresses of the innermost call and its code, which change with each call."""
         call = self._innermost(thread)
         return call, self.memory.pointer(call + self._layout.code) if call else 0
 

@@ -1,7 +1,6 @@
-"""Offsets within CPython's structures on 64-bit Linux, the same in all releases of a version.
+"""Offsets within CPython's structures on 64-bit Linux, by minor version.
 
-tests/stacktraces/offsets.c prints a version's row of
-layouts.csv from its headers.
+tests/stacktraces/offsets.c prints a version's row of layouts.csv.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Layout(NamedTuple):
     tid: int
     """Thread: its number; before 3.11, the address of its `struct pthread`."""
     call: int
-    """Thread: its innermost call; in 3.11 and 3.12, a structure that has it at `via`."""
+    """Thread: its innermost call; in 3.11 and 3.12, a structure with it at `via`."""
     previous: int
     """Call: the calling call, followed by code and instruction."""
     code: int

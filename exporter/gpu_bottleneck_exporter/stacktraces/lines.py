@@ -1,7 +1,7 @@
 """Idle time by line of code, from samples of the stacks of a GPU's feeders. No I/O.
 
 The split by cause gives the seconds, the samples their lines. As in the split, busy time is first
-subtracted from the mains: one that sleeps in a synchronize while its GPU works delays nothing.
+subtracted from the mains.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class Line(NamedTuple):
 
 
 def line_of(frames: Sequence[Frame]) -> Line | None:
-    """The innermost line of the job's own code, else of the stack; None if it is empty."""
+    """The innermost line of the job's code, else of the stack; None if empty."""
     inner = next((n for n, f in enumerate(frames) if not _LIBRARY_FILE.search(f.file)), 0)
     if not frames:
         return None
-    # Before Python 3.12 a comprehension is a function of its own.
+    # Before Python 3.12 a comprehension is a function.
     comprehensions = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
     names = (f.function for f in frames[inner:] if not f.function.endswith(comprehensions))
     function = next(names, frames[inner].function)
@@ -114,8 +114,8 @@ def line_of(frames: Sequence[Frame]) -> Line | None:
 def serves_others(wait: Wait, frames: Sequence[Frame]) -> bool:
     """Whether a thread only awaits requests of others, so that nothing waits for it.
 
-    It is in accept, or its whole stack is plumbing, such as an event loop or multiprocessing's
-    `resource_sharer`. The requesting thread shows the job's own line.
+    It is in accept, or its stack is plumbing, such as an event loop. The requesting thread shows
+    the job's own line.
     """
     if ACTIVITY_OF[wait].runs or not frames:
         return False
@@ -239,7 +239,7 @@ class LineCount:
             )
 
     def _weights(self) -> dict[_LineKey, float]:
-        """Idle samples by key. Busy time is subtracted from mains', in order of `Activity`."""
+        """Idle samples by key, less the mains' busy time in order of `Activity`."""
         weights = {key: weight.idle for key, weight in self._sampled.items()}
         busy, mains = self._busy, [key for key in weights if key.role == Role.MAIN]
         whole = sum(self._sampled[key].all for key in mains)

@@ -24,7 +24,7 @@ class NoMemoryError(Exception):
 
 
 class ProcessMemory:
-    """A process's memory, by /proc/PID/mem: a third of the cost of process_vm_readv."""
+    """A process's memory, by /proc/PID/mem: a third of process_vm_readv's cost."""
 
     def __init__(self, folder: str, until: float) -> None:
         """`folder`: /proc/PID. Raises NoMemoryError, FileLimitError."""
@@ -38,7 +38,7 @@ class ProcessMemory:
             raise NoMemoryError(f"reading its memory takes {takes}: {error.strerror}") from None
 
     def __del__(self) -> None:
-        # Not earlier: a hung read may resume later, and must not read another file.
+        # Not earlier: a hung read may resume in another file.
         with suppress(AttributeError):
             os.close(self._file)
 

@@ -1,6 +1,6 @@
 """Reads the stacks of Python threads without stopping them.
 
-A stack that changes during a read may be inconsistent, and is read again.
+A stack that changes meanwhile is read again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from gpu_bottleneck_exporter.stacktraces.memory import (
 )
 
 READ_TIMEOUT_SECONDS = 0.8
-"""Time limit per sample: less than `stack_reads` allows a call, so that calls return and their CPU
-time is counted."""
+"""Time limit per sample: less than a call's in `stack_reads`, so that CPU time is counted."""
 _MAX_CACHED_PROCESSES = 64
 _MAX_PROCESSES_PER_ROLE = 2
 """Bound on the mains of a sample, and on the helpers."""
@@ -116,7 +115,7 @@ class StackReader(AbstractContextManager["StackReader"]):
     def read(self, mains: Sequence[Started], helpers: Sequence[Started]) -> Mapping[int, Stacks]:
         """Stacks by pid of the first mains and their owner's first helpers.
 
-        All mains must have one owner: each is shown the lines.
+        All mains must have one owner, who is shown the lines.
         """
         until = time.monotonic() + self._timeout
         owners = [self._owner(pid) for pid, _ in mains]
@@ -129,7 +128,7 @@ class StackReader(AbstractContextManager["StackReader"]):
     def _owner(self, pid: int) -> _Owner:
         """The owner of a process; None if unknown, or it has ended.
 
-        A process with several user ids, such as a setuid program, holds data of several users.
+        Several user ids, as of a setuid program, mean several users' data.
         """
         status = read(f"{self._proc}/{pid}/status") or ""
         if not re.search(r"^Uid:\t(\d+)\t\1\t\1\t\1$", status, re.MULTILINE):
@@ -160,7 +159,7 @@ class StackReader(AbstractContextManager["StackReader"]):
     def _read_aside(
         self, cached: _CachedProcess | None, started: Started, until: float, *, may_read: bool
     ) -> tuple[_CachedProcess, Stacks]:
-        """Stacks of a process, read in `stack_reads`: an execve can delay each read."""
+        """Stacks of a process, read in `stack_reads`, as an execve can delay reads."""
         pid, started_ticks = started
         process = cached or _CachedProcess(self._proc, pid)
         stacks: Stacks
@@ -179,7 +178,7 @@ class StackReader(AbstractContextManager["StackReader"]):
 def _shares(owner: _Owner, other: _Owner) -> bool:
     """Whether two processes are of one user, pod, container or Slurm job.
 
-    Root's processes in a Slurm job, slurmstepd and sshd, are not part of the job.
+    Root's processes in a Slurm job are not part of it.
     """
     if owner is None or other is None or owner[1:] != other[1:]:
         return False
@@ -198,7 +197,7 @@ def _stacks(process: _CachedProcess, until: float) -> list[ThreadStack]:
     stacks: dict[int, ThreadStack] = {}
     for thread in threads:
         if stack := _stack(process.threads[thread.number], interpreter, thread):
-            # A thread of a subinterpreter, listed first, is also in the main one.
+            # A subinterpreter's thread is also in the main one.
             stacks.setdefault(stack.tid or thread.address, stack)
     return [*stacks.values()]
 

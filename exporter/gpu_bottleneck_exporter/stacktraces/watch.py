@@ -39,9 +39,9 @@ _SESSION_INTERVAL_NS = 10 * CADENCE.cache_ttl_ns
 """Pause between unrequested sessions, and lifetime of lines."""
 _MIN_SAMPLE_INTERVAL_SECONDS = 0.2
 _MAX_PENDING = 64
-"""Bound on samples that await the driver's windows (9 s), and on unpopped findings (eight GPUs)."""
+"""Bound on samples that await the driver's windows, and on unpopped findings."""
 MIN_WAIT_SHARE = 0.1
-"""Minimum share of time in one wait: less is not worth a sample. Judged."""
+"""Judged: minimum share of time in one wait that is worth a sample."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class _WatchedGpu:
 
 
 class LineWatch:
-    """Samples the stacks of GPUs' feeders, on request or during a long wait. Thread-safe."""
+    """Samples the stacks of GPUs' feeders, on request or in a long wait. Thread-safe."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class LineWatch:
         self.loop.wake()
 
     def add_tick(self, tick: Tick) -> None:
-        """Count a tick. Publishes the findings of a session that ends, or whose holders change."""
+        """Count a tick. Publishes findings at the end of a session or of its holders."""
         if not tick.windows:
             return
         uuid, windows, stalls = tick.gpu.uuid, tick.windows, tick.stalls
@@ -157,7 +157,7 @@ class LineWatch:
             self.loop.wake()
 
     def pop_ended(self) -> Iterator[tuple[str, Findings]]:
-        """Uuid and findings of the sessions that ended since the last call. Single consumer."""
+        """Uuid and findings of sessions that ended since the last call. Single consumer."""
         while self._ended:
             yield self._ended.popleft()
 
@@ -199,7 +199,7 @@ class LineWatch:
         return _MIN_SAMPLE_INTERVAL_SECONDS
 
     def _watched(self, now_ns: int) -> dict[str, _WatchedGpu]:
-        """The GPUs to sample now: the requested ones, or else one that is due."""
+        """The GPUs to sample now: the requested ones, or else a due one."""
         with self._lock:
             active = {uuid: gpu for uuid, gpu in self._gpus.items() if now_ns < gpu.until_ns}
             requested = {uuid: gpu for uuid, gpu in active.items() if gpu.requested}

@@ -1,1 +1,1 @@
-"""`top`: one node, live in a terminal, drawn with curses of the standard library."""
+"""`top`: one node, live in a terminal, drawn with curses."""

@@ -54,7 +54,7 @@ COLUMNS = (
 
 
 def columns(gpus: Sequence[GpuStatus], width: int) -> list[Column]:
-    """The columns that fit; the bar and the owner share the remaining width."""
+    """The columns that fit; bar and owner share the remaining width."""
     label_width = min(max(4, *(len(words.label(gpu)) for gpu in gpus)), 16)  # fits 0 · MIG 3g.40gb
     shown = [replace(COLUMNS[0], width=label_width), *COLUMNS[1:]]
     if not any(gpu.prescription for gpu in gpus):

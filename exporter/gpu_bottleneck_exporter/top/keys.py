@@ -30,7 +30,7 @@ ORDERS: Mapping[str, Callable[[GpuStatus], float | str | None]] = {
     "memory": lambda gpu: gpu.memory_used_bytes,
     "cause": likely_cause,
 }
-"""Sort keys: largest first, texts from A to Z; unknown values last."""
+"""Sort keys: largest first, texts from A to Z."""
 HELP = (
     ("q, Ctrl-C", "quit"),
     ("up, down, k, j", "select a GPU"),

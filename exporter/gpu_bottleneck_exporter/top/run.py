@@ -44,7 +44,7 @@ def top(source: Source, seconds: float, count: int | None, order: str, *, as_jso
 
 
 def write(feed: Feed, interval_seconds: float, count: int | None, *, as_json: bool = False) -> None:
-    """Print the node `count` times, or forever, first after an interval; report failures.
+    """Print the node `count` times, or forever, after an interval each; report failures.
 
     Raises ExporterError if the last reading fails.
     """

@@ -28,7 +28,7 @@ def frame(feed: Feed, choice: Choice, width: int, height: int, glyphs: Glyphs) -
     node = feed.node
     lines = [*_top(feed, node, width)]
     if choice.help:
-        # The help fits 24 lines and replaces everything below the heading.
+        # The help fits 24 lines.
         lines[1:] = _help(width, glyphs)
     elif node and node.gpus:
         lines += _gpus(node, choice, width, height, glyphs)
@@ -121,7 +121,7 @@ def _row(gpu: GpuStatus, shown: Sequence[Column], glyphs: Glyphs, *, selected: b
 
 
 def _details(gpu: GpuStatus, width: int, glyphs: Glyphs) -> Iterator[Line]:
-    """A GPU in full, most important first: the screen may cut off the rest."""
+    """A GPU in full, most important first: the rest may be cut off."""
     name = f"GPU {words.label(gpu)}  {gpu.name or ''}  {gpu.uuid}"
     yield [StyledText(clipped(name, width), Style.STRONG)]
     facts = words.explained(gpu)

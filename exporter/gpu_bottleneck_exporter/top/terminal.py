@@ -19,11 +19,11 @@ from gpu_bottleneck_exporter.top.source import Feed
 from gpu_bottleneck_exporter.top.spans import Glyphs, Line, Style
 
 _COLOURS = 256
-"""Number of colours of nearly all terminals; with fewer, waits look alike."""
+"""Number of colours of nearly all terminals."""
 
 
 def show(feed: Feed, choice: Choice) -> None:
-    """Draw until the user quits, then restore the terminal. Raises ExporterError on failure."""
+    """Draw until the user quits, then restore the terminal. Raises ExporterError."""
     locale.setlocale(locale.LC_ALL, "")
     os.environ.setdefault("ESCDELAY", "25")
     for size in ("LINES", "COLUMNS"):

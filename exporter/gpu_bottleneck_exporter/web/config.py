@@ -19,7 +19,7 @@ from gpu_bottleneck_exporter.web.files import shown
 
 Pem = Union[Path, str]  # noqa: UP007 - evaluated, by 3.10 too
 Parser = Callable[[object], object]
-"""Converts a value of the file to a setting; raises ValueError with its requirement."""
+"""Converts a value of the file; raises ValueError with its requirement."""
 Schema = Mapping[str, Parser]
 
 CIPHER_SUITES = {
@@ -33,9 +33,9 @@ CIPHER_SUITES = {
     }.items()
     for key in ("ECDSA", "RSA")
 }
-"""Go's secure suites up to TLS 1.2: OpenSSL's name by Go's."""
+"""Go's secure suites up to TLS 1.2, and OpenSSL's names."""
 TLS13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""Suites of TLS 1.3, which neither Go nor Python can disable."""
+"""Suites of TLS 1.3, which Python cannot disable."""
 _REQUIRE_CLIENT_CERT = "RequireAndVerifyClientCert"
 _EMPTY_VALUES = (None, "", "~", "null")
 
@@ -238,7 +238,7 @@ def _users(content: object) -> dict[bytes, bytes]:
     users = _mapping("basic_auth_users", content)
     if users:
         import bcrypt  # noqa: F401, PLC0415 - comes with an extra, and is used later
-    # Cost 4 to 18; at 18, a login takes half a minute on a slow CPU.
+    # At 18, a login takes half a minute.
     bcrypt_hash = r"\$2[aby]\$(?:0[4-9]|1[0-8])\$[./A-Za-z0-9]{53}"
     hashes = {}
     for user, hashed in users.items():

@@ -13,8 +13,8 @@ from gpu_bottleneck_exporter.errors import SettingsError
 def read(subject: str, path: Path, max_bytes: int) -> bytes:
     """Read a regular file.
 
-    Raises SettingsError, which begins with `subject`, if the file cannot be read, is larger, or is
-    a pipe, socket or device, which may block forever.
+    Raises SettingsError, which begins with `subject`, if the file cannot be read, is larger, or may
+    block, such as a pipe.
     """
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer.

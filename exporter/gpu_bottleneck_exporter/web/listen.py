@@ -1,7 +1,6 @@
 """Parses a listen address and opens its socket.
 
-The socket is opened before anything else starts, so that a wrong address does not leave the
-exporter half started.
+That comes first, so that a wrong address does not leave the exporter half started.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ def bind(address: str) -> socket.socket:
         ExporterError: If the address is malformed or not available.
     """
     host, port = parse_address(address)
-    # Some kernels have no IPv6. [::] accepts IPv4 too, regardless of net.ipv6.bindv6only.
+    # Some kernels have no IPv6.
     dual = host in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_UNSPEC if host else socket.AF_INET
     try:
-        # Bytes: for a str, Python loads its Unicode tables, a third of a MiB.
+        # Bytes: for a str, Python loads a third of a MiB of tables.
         name = host.encode("ascii") or None
         results = socket.getaddrinfo(
             name, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -65,8 +64,8 @@ def bind(address: str) -> socket.socket:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise ExporterError(f"Cannot listen on {address!r}: {reason}.") from error
-    # Accepted sockets inherit both. Without the first, a body waits 40 ms for an ACK; without the
-    # second, the kernel buffers up to 4 MiB for a client that does not read.
+    # Accepted sockets inherit both. Without the first, a body waits 40 ms for an ACK; the second
+    # bounds the kernel's buffer of up to 4 MiB.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 128 * 1024)
     return sock

@@ -25,8 +25,8 @@ _CONFIG_RETAINED = "the last good web configuration stays in force"
 class WebConfigFile:
     """The active web configuration. A thread reads its files, as their file system may hang.
 
-    The thread rereads changed files until `close`, also files that were replaced or that a symbolic
-    link now leads to. A faulty configuration is logged once and does not replace the active one.
+    It rereads changed or replaced files until `close`. A faulty configuration is logged once and
+    does not replace the active one.
     """
 
     def __init__(self, path: Path, timeout_seconds: float = 10.0) -> None:
@@ -100,7 +100,7 @@ class WebConfigFile:
         log.info("reloaded the web configuration", {"now": active.summary})
 
     def _read(self) -> WebConfig:
-        # Stamped before reading, so that a concurrent change is read next time.
+        # Before reading: a concurrent change is read next time.
         self._file_stamps = _stamps([self._path])
         try:
             config = parse(self._path)
@@ -116,7 +116,7 @@ class WebConfigFile:
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, object]:
-    """Identity, size and times by file; None if it does not exist."""
+    """Identity, size and times by file; None if missing."""
     return {path: _stamp(path) for path in paths}
 
 

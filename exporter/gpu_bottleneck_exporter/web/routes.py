@@ -22,13 +22,13 @@ JSON = "application/json"
 
 _VARY_BY_ENCODING = {"Vary": "Accept-Encoding"}
 _RENDER_TIMEOUT_SECONDS = 10.0
-"""Time limit on another client's rendering of the same page; Prometheus' scrape timeout."""
+"""Time limit on another client's rendering of the page; Prometheus' timeout."""
 _MIN_GZIP_BYTES = 1024
-"""Smallest body to compress; a smaller one fits into one packet."""
+"""Smallest body to compress: more than a packet."""
 
 
 class Content(Protocol):
-    """The content of the pages. Thread-safe; pages are rendered for one client at a time."""
+    """The content of the pages. Thread-safe; one client at a time per page."""
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Render a scrape: body and content type for an Accept header, "" if absent.
@@ -48,7 +48,7 @@ class Content(Protocol):
     def jobs(self, since: float) -> Iterator[bytes]:
         """Parts of the JSON of jobs that ended after Unix time `since`.
 
-        Each part is rendered once the client has received the previous one.
+        Each is rendered once the client has received the previous one.
         """
 
     def job(self, name: str) -> bytes | None:
@@ -127,8 +127,8 @@ def plain(status: int, sentence: str, headers: Mapping[str, str] | None = None) 
 
 
 def page_headers() -> Mapping[str, str]:
-    """Headers that keep names of processes and users from running as script or leaking."""
-    # The page takes a megabyte, and most exporters never serve it.
+    """Headers that keep names from running as script or leaking."""
+    # A megabyte that most exporters never need.
     from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY  # noqa: PLC0415
 
     policy = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Referrer-Policy": "no-referrer"}
@@ -144,8 +144,8 @@ def allows_gzip(accept_encoding: str) -> bool:
 
 @lru_cache(maxsize=4)
 def _gzipped(body: bytes) -> bytes:
-    """Compress the body; cached for the metrics, the page, the node document and the jobs."""
-    # Level 1 takes a fifth of the CPU time of level 9, and exposition text a seventh more bytes.
+    """Compress the body; cached where it is often the same."""
+    # Level 1 takes a fifth of level 9's CPU time, for a seventh more bytes.
     return gzip.compress(body, 1, mtime=0)
 
 
@@ -179,7 +179,7 @@ def _probe(result: tuple[bool, str]) -> Answer:
 
 
 def _serialized(page: Callable[[str, str], Answer]) -> Page:
-    """`page` for one client at a time, compressed; of an iterator, the first part is rendered."""
+    """`page` for one client at a time, compressed; of an iterator, the first part."""
     lock = threading.Lock()
 
     def answer(accepts_gzip: bool, *request: str) -> Answer:  # noqa: FBT001 - as `Page`

@@ -30,11 +30,11 @@ from gpu_bottleneck_exporter.web.users import Authenticator
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 16 * 1024
-"""Bound on a request's head: Prometheus sends 0.5 KiB, browsers with foreign cookies a few KiB."""
+"""Bound on a request's head: Prometheus sends 0.5 KiB, browsers a few."""
 _BUFFER_BYTES = 2048
-"""Size of reads: most requests fit, and 128 clients take 0.25 MiB."""
+"""Size of reads: most requests fit."""
 _MAX_FULL_SECONDS = 1.0
-"""Time after which a new client evicts a connection before its `min_lifetime`."""
+"""Time after which clients evict connections before `min_lifetime`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class WebServer:
         self._listening = listening
         self._web_config = web_config
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # An eighth of the file descriptors, so that the exporter keeps enough.
+        # An eighth of the file descriptors.
         self._max_connections = max(1, min(self.limits.connections, files // 8))
         self.connections: set[HttpConnection] = set()
         self._changed = threading.Condition()
@@ -162,8 +162,8 @@ class WebServer:
         """Close the connection that has been idle longest, if all are in use.
 
         It retains connections whose response is being rendered and, for `min_lifetime`, new ones
-        and fresh responses. After `_MAX_FULL_SECONDS` the latter may be evicted, too, as clients
-        that send requests all the time would otherwise retain all connections.
+        and fresh responses. After `_MAX_FULL_SECONDS` the latter may be evicted, too, lest busy
+        clients retain all.
         """
         full_until = time.monotonic() + _MAX_FULL_SECONDS
         with self._changed:
@@ -194,7 +194,7 @@ class WebServer:
         time.sleep(0.1)  # the next `accept` may fail at once
 
     def _shut_down(self) -> None:
-        """Close connections, those in the middle of a response after the grace period."""
+        """Close connections, after the grace period if in a response."""
         with self._changed:
             for connection in self.connections:
                 if connection.phase is Phase.CLIENT:
@@ -342,9 +342,9 @@ class HttpConnection(BaseHTTPRequestHandler):
         self._reply(plain(code, f"{HTTPStatus(code).phrase}."))
 
     def _is_valid(self) -> bool:
-        """Whether the request is well-formed. Bodies are not read, as no page takes one.
+        """Whether the request is well-formed; bodies are not read.
 
-        After a body the connection is closed, to prevent request smuggling (RFC 9112, 6.1).
+        After a body the connection is closed, against request smuggling (RFC 9112, 6.1).
         """
         lengths = self.headers.get_all("Content-Length", [])
         encodings = self.headers.get_all("Transfer-Encoding", [])
@@ -380,7 +380,7 @@ class HttpConnection(BaseHTTPRequestHandler):
         return ", ".join(self.headers.get_all(name, ()))
 
     def _reply(self, answer: Answer) -> None:
-        """Send a response, to HEAD without its body, and close the connection after an error."""
+        """Send a response, to HEAD without its body; close the connection after an error."""
         self.close_connection |= answer.status >= HTTPStatus.BAD_REQUEST or self._server.stopping
         parts: Iterator[bytes]
         if isinstance(answer.body, bytes):
@@ -412,7 +412,7 @@ class HttpConnection(BaseHTTPRequestHandler):
         self._answered = True
 
     def _linger(self) -> None:
-        """Send the end of the stream and drain the client's, lest the kernel drop the response."""
+        """Send the end of the stream and drain the client's, or the kernel may drop it."""
         self._set_timeout(0.5)
         with suppress(OSError, ValueError):  # no handshake, or pending data
             if isinstance(self._socket, ssl.SSLSocket):

@@ -17,12 +17,11 @@ from gpu_bottleneck_exporter.web.files import read, shown
 def build(config: TlsConfig) -> ssl.SSLContext:
     """Read the certificates into a context.
 
-    Raises SettingsError for an unreadable or malformed file, or a cipher or curve that OpenSSL
-    lacks.
+    Raises SettingsError for a malformed file, or a cipher or curve that OpenSSL lacks.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
-    # No tickets, so that a client presents its certificate on every connection.
+    # No tickets: each connection presents its certificate.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     context.minimum_version, context.maximum_version = config.min_version, config.max_version
@@ -61,7 +60,7 @@ def _set_ciphers(context: ssl.SSLContext, config: TlsConfig) -> None:
 def _load_chain(context: ssl.SSLContext, config: TlsConfig) -> None:
     try:
         with _file("cert", config.cert) as cert, _file("key", config.key) as key:
-            # Without a password, OpenSSL would prompt for one on the terminal.
+            # Without one, OpenSSL would prompt on the terminal.
             context.load_cert_chain(cert, key, password="")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":

@@ -23,14 +23,13 @@ def credentials(authorization: str) -> tuple[bytes, bytes] | None:
 class Authenticator:
     """Checks passwords one at a time and caches the correct ones. Thread-safe.
 
-    bcrypt is slow by design; a cached password costs a keyed hash. The lock has no timeout: a
-    waiting client sends no further passwords.
+    bcrypt is slow by design; a cached password costs a keyed hash. The lock has no timeout.
     """
 
     def __init__(self) -> None:
         self._secret = os.urandom(32)
         self._accepted: set[bytes] = set()
-        """Digests of passwords with their hashes, keyed by this process's secret."""
+        """Digests of passwords with hashes, keyed by this process's secret."""
         self._lock = threading.Lock()
 
     def check(

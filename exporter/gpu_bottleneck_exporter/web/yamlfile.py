@@ -18,7 +18,7 @@ _Section = dict[Hashable, object]
 
 
 class _Loader(yaml.BaseLoader):
-    """Reads scalars as text, such as the user names 007 and yes, and rejects duplicate keys."""
+    """Reads scalars as text, such as the user 007, and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> _Section:  # noqa: FBT001, FBT002 - PyYAML's
         mapping = super().construct_mapping(node, deep)

@@ -1,7 +1,7 @@
 """Device nodes of claimed devices, from the CDI files of DRA drivers.
 
 A claim has a file `VENDOR-CLASS_CLAIM.yaml` or `.json` with devices `VENDOR/CLASS=CLAIM-DEVICE`
-(Container Device Interface, transient specs).
+(transient specs).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def device_nodes(folder: Path, name: str) -> tuple[str, ...]:
 def _nodes(text: str, name: str) -> tuple[str, ...]:
     import yaml  # noqa: PLC0415 - takes a MiB, and few nodes have such files
 
-    # JSON is YAML, too. The base loader only builds strings, lists and mappings.
+    # JSON is YAML, too; the base loader builds plain values.
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         devices = yaml.load(text, Loader=loader)["devices"]  # noqa: S506

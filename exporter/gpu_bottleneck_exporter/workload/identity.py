@@ -23,9 +23,7 @@ _SLURM_JOB = re.compile(
     r"/(?:job_([0-9]{1,10})|(s[0-9A-HJKMNP-TV-Z]{13}))(?:/|$)"
 )
 """Folder of a job, cgroup v2 then v1; with `<node>_` or `_<node>` if a machine has several slurmd.
-
-Since 26.05 v2 names a job by its SLUID, unless CgroupJobIdPaths is set: Crockford's base 32
-(src/common/sluid.c)."""
+Since 26.05 v2 names a job by its SLUID: Crockford's base 32 (src/common/sluid.c)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Owner:
     """The owner of a process. None: none, or unknown."""
 
     namespace: str | None = None
-    """Namespace of the pod. Only the kubelet has these three names."""
+    """Namespace of the pod. Only the kubelet has these names."""
     pod: str | None = None
     container: str | None = None
     pod_uid: str | None = None
@@ -47,15 +45,15 @@ class Owner:
     """Other scheduler's job, or container manager's machine: `pbs-1234.server`, `lxc-101`."""
     source: str | None = None
     """Source of pod, container and job: `cgroup` (made by root), `kubelet`, `prolog` or `claim`
-    (the environment); None: only a user. In a container, the last two are of the job only."""
+    (the environment); None: only a user. In a container, the last two are the job's."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The label values in this order, empty if unknown: all fields but `source`."""
+        """The label values in this order, empty if unknown."""
         return tuple([getattr(self, name) or "" for name in _LABELS])
 
     def with_source(self, source: str) -> Owner:
-        """This owner with `source`, if it has more than a user."""
+        """This owner with `source`, unless it is only a user."""
         unit = self.pod_uid or self.container_id or self.slurm_job_id or self.job
         return replace(self, source=source if unit else None)
 
@@ -72,7 +70,7 @@ def owner_in_cgroup(
 
     `ours`: our own such file; folders above our container are the node's. `made_by_root`: from
     controllers and path, the leading part that only root can have created. Under cgroup v1, the
-    most specific line counts. A path of another cgroup namespace may begin with `/../..`.
+    most specific line counts.
     """
     around = {controllers: _around(path) for controllers, path in memberships(ours)}
     owners = [
@@ -94,9 +92,8 @@ def slurm_job(variables: Mapping[str, str]) -> str | None:
 def _owner(path: str, around: Sequence[str]) -> Owner:
     """The owner named by the folders of `path`, except those `around` us.
 
-    The outermost container counts, within a pod the pod's: nested ones are of the same tenant. But
-    a container with pods is a node (kind, k3d), and they are its tenants. Users' own groups do not
-    count. The kernel appends ` (deleted)` to a removed group.
+    The outermost container counts, within a pod the pod's. But a container with pods is a node
+    (kind, k3d), and they are its tenants. Users' own groups do not count.
     """
     folders = path.removesuffix(" (deleted)").split("/")
     same = takewhile(lambda pair: pair[0] == pair[1], zip(folders, around, strict=False))

@@ -1,7 +1,7 @@
 """GPUs allocated to Slurm jobs, from files that a prolog writes and an epilog removes.
 
-Reads /run/gpustat of Princeton's jobstats, files named by a GPU's number or uuid with `JOB UID`;
-and the job mapping directory of dcgm-exporter, files `GPU` or `GPU.INSTANCE` with a job per line.
+Reads /run/gpustat of Princeton's jobstats, files named by a GPU with `JOB UID`; and dcgm-exporter's
+job mapping directory, files `GPU` or `GPU.INSTANCE` with a job per line.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def holders(
 ) -> dict[str, tuple[ContainerName, ...]]:
     """Sorted containers by uuid of their GPU.
 
-    A device that matches several GPUs is resolved by its device nodes, or ignored.
+    A device of several GPUs is resolved by its device nodes, or ignored.
     """
     by_gpu: dict[str, set[ContainerName]] = {}
     for device in devices:
@@ -51,17 +51,17 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     """The `owners` of processes with their names, and owners of unused allocations.
 
     Names match by container id only: a process can open a GPU that is not allocated to it. While a
-    pod has no name, no holder is added: it may be that pod, not a second tenant. A placeholder
-    counts only while alone: its fraction's pod has not opened the GPU yet. Another container of a
-    pod that uses the GPU, as while an init container runs, is of the same tenant.
+    pod has no name, no holder is added, which may be that pod. A placeholder counts only while
+    alone: its fraction's pod has not opened the GPU yet. Another container of a pod that uses the
+    GPU is of the same tenant.
     """
     using = tuple(_with_name(_checked(owner, assigned.jobs), assigned.names) for owner in owners)
     using += _unused(using, assigned.jobs)
-    # A container without a pod uid is not the kubelet's, so no holder.
+    # Without a pod uid it is not the kubelet's.
     if any(owner.pod_uid and owner.pod is None for owner in using):
         return using
     names = {(owner.namespace, owner.pod, owner.container) for owner in using}
-    # Namespaces of pods that reserve a GPU for fractions by KAI and Run:ai.
+    # Namespaces of reserving pods of KAI and Run:ai.
     placeholders = ("kai-resource-reservation", "runai-reservation")
     tenants = tuple(name for name in assigned.holders if name.namespace not in placeholders)
     holders = tenants if using or tenants else assigned.holders
@@ -81,7 +81,7 @@ def _holding(holder: ContainerName, owners: Iterable[Owner]) -> Owner:
 def _checked(owner: Owner, jobs: Sequence[Owner]) -> Owner:
     """`owner`, with a claimed job replaced by the prolog's for the same user.
 
-    A claim that contradicts the prolog's `jobs` is dropped: the job is unknown.
+    A claim that contradicts the prolog's `jobs` is dropped.
     """
     if owner.source != "claim" or not jobs:
         return owner
@@ -93,7 +93,6 @@ def _checked(owner: Owner, jobs: Sequence[Owner]) -> Owner:
 
 
 def _unused(owners: Sequence[Owner], jobs: Iterable[Owner]) -> tuple[Owner, ...]:
-    """The `jobs` to which none of `owners` may belong."""
     return tuple(job for job in jobs if not any(_may_belong_to(owner, job) for owner in owners))
 
 

@@ -30,7 +30,7 @@ from gpu_bottleneck_exporter.workload.podresources import (
 log = logging.getLogger(__name__)
 
 _MAX_SEARCHES = 1024
-"""Bound on searches for CDI files, and for names of containers (a node starts fewer in 90 s)."""
+"""Bound on searches for CDI files, and for names of containers."""
 _SOCKET_REMEDY = (
     "mount the host's folder /var/lib/kubelet/pod-resources (the folder, because a kubelet that "
     "restarts creates a new socket) and name the socket with --kubelet.socket"
@@ -46,7 +46,7 @@ class KubeletTiming:
     socket: float = 10.0
     """Interval between checks while there is no socket."""
     naming: float = 10.0
-    """Interval of searches for container names; younger containers are searched at each check."""
+    """Interval of searches for names of older containers."""
     query: float = 30.0
     """Interval between calls."""
     deadline: float = 5.0
@@ -151,7 +151,7 @@ class KubeletWatch(Loop):
         unnamed = sought.keys() - self._names.keys()
         is_new = any(now - sought[container_id] < self._timing.naming for container_id in unnamed)
         if unnamed and (is_new or self._naming.is_due(now)):
-            # A deleted pod has no link; its job retains the name.
+            # A deleted pod has no link.
             retained = {key: name for key, name in self._names.items() if key in sought}
             with suppress(OSError):
                 self._names = {
@@ -163,7 +163,7 @@ class KubeletWatch(Loop):
         if socket != self._socket:
             self._retry, self._rejected = self._timing.first_retry, False
             return True
-        # A new pod triggers a call at once, except during the pause after a failure.
+        # Not during the pause after a failure.
         works = self.condition.given and not self._rejected
         return now >= self._due or bool(works and pods - self._queried_pods)
 
@@ -192,8 +192,8 @@ class KubeletWatch(Loop):
     def _accept(self, devices: tuple[Allocation, ...], at: float) -> None:
         """Accept a response of time `at`, or reject it and query again soon.
 
-        A kubelet that has just started responds without its pods, except static ones. So a response
-        with missing devices is rejected, unless the last one was.
+        A kubelet that has just started responds without its pods: a response with missing devices
+        is rejected, unless the last one was.
         """
         missing = not devices if self._devices is None else not {*self._devices} <= {*devices}
         self._rejected = missing and not self._rejected
@@ -204,7 +204,7 @@ class KubeletWatch(Loop):
         if not self._rejected and devices:
             self._due = at + self._timing.query
         else:
-            # Pods may still be missing; an empty node is queried less and less often.
+            # Pods may still be missing; an empty node is queried ever less often.
             self._pause(at)
 
     def _pause(self, since: float) -> None:
@@ -217,7 +217,7 @@ class KubeletWatch(Loop):
             self._report(
                 KubeletState(given=False, trouble=KubeletTrouble(sentence, _SOCKET_REMEDY))
             )
-        # Matches no socket, so that the next one counts as new.
+        # No socket has it: the next one is new.
         self._socket = (0, 0) if self._socket else None
 
     def _report(self, condition: KubeletState) -> None:
@@ -235,7 +235,7 @@ class KubeletWatch(Loop):
 
 def container_names(folder: Path, ids: Collection[str]) -> Mapping[str, ContainerName]:
     """Names of the containers `ids`, from log links in `folder`. Raises OSError."""
-    # `<pod>_<namespace>_<container>-<id>.log`; Kubernetes allows no `_` in these names.
+    # `<pod>_<namespace>_<container>-<id>.log`; names have no `_`.
     name = r"([-.A-Za-z0-9]{1,253})"
     link = re.compile(rf"{name}_{name}_{name}-([0-9a-f]{{64}})\.log")
     links = [link.fullmatch(file.name) for file in folder.iterdir()]

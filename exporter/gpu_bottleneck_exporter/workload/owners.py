@@ -51,7 +51,7 @@ class OwnerReader:
     def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
         """The distinct owners of `processes`, sorted, at monotonic time `now_ns`.
 
-        Several rendezvous are several jobs: such an owner gets none.
+        An owner with several rendezvous, so several jobs, gets none.
         """
         places: defaultdict[Owner, set[str]] = defaultdict(set)
         owners = {self._owner(process, now_ns) for process in processes} - {NO_OWNER}
@@ -68,7 +68,7 @@ class OwnerReader:
         ageing, owner = self._known.get(process) or (RefreshSchedule(now_ns), NO_OWNER)
         if not ageing.is_due(now_ns):
             return owner
-        # Overdue entries are of processes that hold no GPU any longer.
+        # Entries of processes that hold no GPU any longer.
         since = now_ns - CADENCE.slow_ns
         self._known = {key: it for key, it in self._known.items() if it[0].due_ns >= since}
         if now_ns != self._cleared_ns:  # once per tick
@@ -76,7 +76,7 @@ class OwnerReader:
             self._groups.forget()
         proven = owner.source == "cgroup" or owner.container_id
         group = f"{self._proc}/{process[0]}/cgroup" if proven else ""
-        # A removed group, or one so named, proves its owner all the same.
+        # A removed group proves its owner, too.
         if " (deleted)\n" not in (read(group) or ""):
             owner = read_owner(self._proc, process[0], self._users, self._groups)
         self._known[process] = ageing, owner
@@ -132,7 +132,7 @@ class Groups:
     def claims(self, pid: int) -> Mapping[str, str]:
         """Launcher variables of a process.
 
-        Users can set SLURM_JOB_ID: Slurm's control groups, if it creates any, prevail.
+        Users can set SLURM_JOB_ID: Slurm's control groups prevail.
         """
         claims = variables(self._proc, pid, VARIABLES)
         if "SLURM_JOB_ID" not in claims:
@@ -158,7 +158,7 @@ class Groups:
         self._slurm_tracks = None
 
     def slurm_tracks(self) -> bool:
-        """Whether Slurm creates groups for jobs: other processes then have none."""
+        """Whether Slurm creates groups for jobs."""
         if self._slurm_tracks is None:
             patterns = ("*.slice/*slurmstepd.scope", "*/slurm/uid_*", "*/slurm_*/uid_*")
             groups = (group for pattern in patterns for group in self._cgroups.glob(pattern))
@@ -170,9 +170,10 @@ class Groups:
 def job_number(proc: Path, cgroups: Path, text: str, job: str) -> str | None:
     """The number of Slurm job `job` if it is a SLUID and its slurmstepd is visible; else `job`.
 
-    Since Slurm 26.05, groups of cgroup v2 are named by SLUID. A slurmstepd runs in `step_0/slurm`,
-    with the title `slurmstepd: [JOB.STEP]` (src/plugins/cgroup/v2/cgroup_v2.c,
-    src/slurmd/slurmstepd/slurmstepd.c). Both are root's: a job cannot forge them.
+    Since Slurm 26.05, groups of cgroup v2 are named by SLUID. A slurmstepd, root's, runs in
+    `step_0/slurm`, with the title `slurmstepd: [JOB.STEP]` (src/plugins/cgroup/v2/cgroup_v2.c,
+    src/slurmd/slurmstepd/slurmstepd.c).
+
     `text`: a /proc/PID/cgroup file; `cgroups`: the mount of cgroup v2.
     """
     if not job or job.isdecimal():
@@ -187,20 +188,20 @@ def job_number(proc: Path, cgroups: Path, text: str, job: str) -> str | None:
 
 
 def _title(proc: Path, pid: int) -> str:
-    """The title of process `pid` if it is root's: users choose theirs."""
+    """Title of process `pid` if root's: users choose theirs."""
     return command_line(proc, pid).text if user_id(proc, pid) == "0" else ""
 
 
 def rendezvous_hash(place: Rendezvous) -> str:
-    """Hash of a rendezvous, 48 bits: a plain address would disclose the job's network."""
+    """Hash of a rendezvous, 48 bits, which hides the job's addresses."""
     return hashlib.sha256("\0".join(place).encode(errors="replace")).hexdigest()[:12]
 
 
 def without_bystanders(reading: Processes, proc: Path, daemons: Collection[str]) -> Processes:
     """`reading` without the processes of a desktop and without the driver's own `daemons`.
 
-    X server, compositor and browser only draw, outside of containers and jobs. Daemons hold the GPU
-    for others. Unreadable processes are retained. `proc`: the host's.
+    X server, compositor and browser, outside of jobs, only draw. Daemons hold the GPU for others.
+    Unreadable processes are retained. `proc`: the host's.
     """
     processes = tuple(
         process
@@ -219,8 +220,8 @@ def _is_desktops(process: Process, proc: Path) -> bool:
 def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = True) -> bool:
     """Whether a process is root's daemon, or was `started` by it as its client's user.
 
-    The name proves nothing, but only root can start a process as another user. A container's root
-    counts only if privileged, as in NVIDIA's MPS daemon set.
+    Only root can start a process as another user. A container's root counts only if privileged, as
+    in NVIDIA's MPS daemon set.
     """
     status = (read(f"{proc}/{pid}/status") or "") if names else ""
     match = re.match(r"Name:\t(.*)\n(?:.*\n)*?PPid:\t([0-9]+)\n", status)
@@ -235,7 +236,7 @@ def _is_daemon(proc: Path, pid: int, names: Collection[str], *, started: bool = 
 
 
 def _administers(proc: Path, pid: int, status: str) -> bool:
-    """Whether a process has CAP_SYS_ADMIN in our user namespace: in its own, any process can.
+    """Whether a process has CAP_SYS_ADMIN in our user namespace, not just in its own.
 
     False without the permission to ptrace.
     """
@@ -249,7 +250,7 @@ def _administers(proc: Path, pid: int, status: str) -> bool:
 def tenants(proc: Path, sysfs: Path) -> Callable[[int], str]:
     """The function from a pid to its tenant: pod, container, job or user, by groups of root's.
 
-    Tenants have time budgets for blocking reads. Its own reads never block. Thread-safe.
+    It never blocks, as tenants are the accounts of blocking reads. Thread-safe.
     """
     by_root = partial(root_owned_prefix, sysfs)
 

@@ -1,9 +1,9 @@
 """Device allocations of containers, from the kubelet's v1.PodResourcesLister/List.
 
-A gRPC call over its UNIX socket, by h2, which takes a tenth of grpcio's memory. Protobuf is parsed
-here, as few fields are needed. Their numbers in the kubelet's podresources/v1/api.proto: pod
-{name 1, namespace 2, containers 3 {name 1, devices 2 {resource_name 1, device_ids 2},
-dynamic_resources 5 {claim_resources 4 {cdi_devices 1, driver_name 2, device_name 4}}}}.
+A gRPC call over its UNIX socket, by h2, which takes a tenth of grpcio's memory. Field numbers in
+the kubelet's podresources/v1/api.proto: pod {name 1, namespace 2, containers 3 {name 1, devices 2
+{resource_name 1, device_ids 2}, dynamic_resources 5 {claim_resources 4 {cdi_devices 1, driver_name
+2, device_name 4}}}}.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _exchange(channel: socket.socket, deadline: float) -> tuple[dict[bytes, byte
                 body += event.data or b""
                 if len(body) > _MAX_RESPONSE_BYTES:
                     raise ConnectionError(f"its answer exceeds {_MAX_RESPONSE_BYTES} bytes")
-                # Reopens the flow control window, or a long response would stall.
+                # Reopens the flow control window for a long response.
                 size = event.flow_controlled_length or 0
                 http.acknowledge_received_data(size, event.stream_id)
 

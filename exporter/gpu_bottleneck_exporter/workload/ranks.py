@@ -29,7 +29,7 @@ class Launcher(NamedTuple):
     place: tuple[str, ...]
     """Variables of all ranks that identify a job."""
     size: tuple[str, ...]
-    """Variables with the number of ranks; the first set counts. A single rank has no rendezvous."""
+    """Variables with the number of ranks; the first set counts."""
     source: str
     """Code or page that documents them."""
     refines: str = ""
@@ -155,8 +155,8 @@ def rendezvous(
 ) -> Rendezvous | None:
     """The rendezvous of a process and its user; None without other ranks.
 
-    `variables`: its environment, not trusted, hence the user. Loopback addresses are unique within
-    a network namespace and `unit` (container or Slurm job), which are added.
+    `variables`: its environment, not trusted, hence the user. Loopback addresses get their network
+    namespace and `unit` (container or Slurm job).
     """
     values = {**variables, **_ray_address(proc, pid, variables)}
     for launcher in launchers:
@@ -174,7 +174,7 @@ def rendezvous(
 
 
 def _ray_address(proc: Path, pid: int, variables: Mapping[str, str]) -> Mapping[str, str]:
-    """A Ray worker's cluster address, by its raylet: RAY_ADDRESS may be missing or loopback."""
+    """A Ray worker's cluster address, by its raylet: RAY_ADDRESS may be missing."""
     raylet = parent_of(proc, pid) if "RAY_JOB_ID" in variables else 0
     # A raylet's option (python/ray/_private/services.py).
     line = command_line(proc, raylet).text if raylet else ""

@@ -1,4 +1,4 @@
-"""Recognises jobs and machines by control groups of schedulers and container managers."""
+"""Recognises jobs and machines by control groups of their managers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Scheme(NamedTuple):
     source: str
     """Code or page that documents them."""
     is_machine: bool = False
-    """Whether it is a machine: its pods and containers have owners of their own."""
+    """Whether it is a machine, whose pods and containers have owners."""
 
 
 SCHEMES = (
@@ -106,7 +106,7 @@ def job_in(path: str) -> SchedulerJob | None:
     for scheme, pattern in _PATTERNS:
         if match := pattern.search(path):
             name = f"{scheme.scheduler}-{_unescaped(match[1])}"
-            # Room for a job id with a host name; LXC allows 253 characters.
+            # Room for a job id with a host name.
             return SchedulerJob(name[:128], scheme.is_machine, match.end())
     return None
 

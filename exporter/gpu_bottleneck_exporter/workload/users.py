@@ -12,13 +12,13 @@ from gpu_bottleneck_exporter.host.mounts import mount_points
 from gpu_bottleneck_exporter.host.signals import in_hosts_pid_namespace
 
 _NAME_TIMEOUT_SECONDS = 0.05
-"""Time limit of a look-up; a later result is used from the next read on."""
+"""Time limit of a look-up; a later result is used next time."""
 
 
 def known_name(uid: int) -> str | None:
-    """The name from /etc/passwd or a directory service, which may be slow; None if it is no label.
+    """The name from /etc/passwd or a slow directory service; None if it is no label.
 
-    A name of digits only would pass for a user id.
+    A name of digits would pass for a user id.
     """
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -31,7 +31,7 @@ def known_name(uid: int) -> str | None:
 class UserNames:
     """Caches user names by user id.
 
-    A container's /etc/passwd is not the host's; only root is the same.
+    Of a container's /etc/passwd, only root is the host's.
     """
 
     def __init__(self, proc: Path, timeout_seconds: float = _NAME_TIMEOUT_SECONDS) -> None:
@@ -46,7 +46,7 @@ class UserNames:
         """The name of user `uid`, or the id as text."""
         due = uid not in self._known and time.monotonic() >= self._due.get(uid, 0.0)
         if due and self._has_host_users:
-            # As one process, so that one look-up at a time is pending.
+            # As one process: one look-up at a time.
             self._directory.call(0, partial(self._update, uid))
         return self._known.get(uid, str(uid))
 
@@ -57,7 +57,7 @@ class UserNames:
 
 
 def _is_host_root(proc: Path) -> bool:
-    """Whether our root folder, so /etc/passwd, is that of the machine's process 1."""
+    """Whether our root folder, so /etc/passwd, is that of process 1."""
     ours = _root(proc / "self")
     return bool(in_hosts_pid_namespace(proc)) and ours is not None and ours == _root(proc / "1")
 

@@ -51,7 +51,7 @@ class Board(AbstractContextManager["Board"]):
 
 
 class VirtualGpu:
-    """A GPU of a board. The tests' C library computes the same figures from the same memory."""
+    """A GPU of a board. The tests' C library computes the same figures."""
 
     def __init__(self, board: Board, index: int) -> None:
         self.index = index
@@ -92,8 +92,7 @@ class VirtualGpu:
 
     def done(self, at_ns: int) -> list[int]:
         """Sums by lane, up to the last slot that ended before `at_ns`."""
-        # A sequence lock: odd during a write, and different after each. 0.1 s of retries outlast
-        # any writer that has not died.
+        # A sequence lock, odd during a write. 0.1 s of retries outlast any living writer.
         for _ in range(2000):
             before = self.record.sequence
             sums = self._done_now(at_ns // SLOT_NS)

@@ -14,7 +14,7 @@ from gpu_bottleneck_exporter.demo.board.layout import MAGIC, GpuRecord, Header
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The fields of `GpuRecord` that depend on the model; by default an H100's data sheet."""
+    """The fields of `GpuRecord` that depend on the model; by default an H100's."""
 
     name: bytes = b"NVIDIA H100 80GB HBM3"
     slices: int = 7
@@ -22,7 +22,7 @@ class Model:
     gpm_supported: bool = True
     no_power_average: bool = False
     period_slots: int = 17
-    """Slots per utilization window of 1/6 s, as on real GPUs."""
+    """Slots per utilization window of 1/6 s."""
     ring_samples: int = 60
     """Windows in the ring, about 10 s."""
     idle_mw: int = 72_000
@@ -41,11 +41,11 @@ class Model:
     pcie_width_max: int = 16
     c2c_links: int = 0
     engines: int = 0b1110
-    """Bits of video engines in the order of `ENGINES`; an H100 has no encoder."""
+    """Bits of video engines in the order of `ENGINES`."""
     no_engine_rings: bool = False
-    """Whether the driver has readings of video engines, but no samples."""
+    """Whether video engines have readings, but no samples."""
     module_limit_mw: int = 0
-    """Power limit of a superchip's module; 0 without a CPU on the module."""
+    """Power limit of a superchip's module; 0 without a CPU."""
     module_cpu_mw: int = 0
     """Power draw of the module's CPU."""
     process_list_version: int = 0

@@ -9,10 +9,10 @@ MAGIC = 0x4952414F42555047
 SLOT_NS = 10_000_000
 """Slot of 10 ms; a utilization window has 17."""
 SLOTS = 2048
-"""Slots per GPU: 20 s, enough for the sample ring of 10 s and for queued work."""
+"""Slots per GPU: 20 s, for the sample ring of 10 s and queued work."""
 MAX_QUEUED_NS = 8_000_000_000
 MAX_PROCESSES = MAX_EVENTS = 64
-"""Capacity for processes per GPU and for events, beyond the needs of demo and tests."""
+"""Capacity for processes per GPU and for events."""
 
 ENGINES = ("encoder", "decoder", "jpeg", "ofa")
 SHARES = (
@@ -29,7 +29,7 @@ LANES = (
     *(f"{way}_bytes" for way in TRAFFIC),
     "energy_uj",
 )
-"""Sums of a slot; `index` is the slot's number, by which an overwritten row is detected."""
+"""Sums of a slot; `index` is its number, which shows an overwritten row."""
 LANE = {name: position for position, name in enumerate(LANES)}
 
 CLOCKS = ("graphics", "sm", "memory", "video")
@@ -41,7 +41,7 @@ def _each(kind: type, *names: str) -> list[tuple[str, type]]:
 
 
 class ProcessRecord(ctypes.Structure):
-    """A context's process, dead or alive; `pid` is 0 in a free entry, `kind` 1 for graphics."""
+    """A context's process, dead or alive; `pid` 0: a free entry; `kind` 1: graphics."""
 
     _fields_ = [*_each(ctypes.c_uint32, "pid", "kind"), ("used_bytes", ctypes.c_uint64)]
 

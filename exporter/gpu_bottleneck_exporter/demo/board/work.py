@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.demo.board.layout import SHARES, TRAFFIC
 class Work:
     """The load of a kernel, in the order of `LANES`.
 
-    Ratios are shares of its run time, 0-1; `watts` adds to the idle power.
+    Ratios are shares of its run time; `watts` adds to the idle power.
     """
 
     kernel: float = 1.0

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.driver.nvml.throttle import EVENT_REASONS, HW_SLOWD
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 
 _LAST_ARCHITECTURE_WITH_LIMITS = 7
-"""Ampere, in NVML's numbers; later models report a margin instead of limits."""
+"""Ampere, in NVML's numbers; later models report a margin."""
 
 
 class VirtualDevice(Device):
@@ -39,7 +39,7 @@ class VirtualDevice(Device):
         )
 
     def utilization(self) -> readings.Utilization:
-        """Utilization in percent: windows that ended since the last call, and the last window."""
+        """Utilization in percent: windows since the last call, and the last window."""
         record = self._record
         period_ns = record.period_slots * SLOT_NS
         end = time.monotonic_ns() // period_ns
@@ -81,7 +81,7 @@ class VirtualDevice(Device):
         return _activity(done, now - before_ns)
 
     def power(self) -> readings.Power:
-        """Mean power of the last second and limits in watts; energy since creation in joules."""
+        """Mean power of the last second and limits in watts; energy in joules."""
         now = time.monotonic_ns()
         record = self._record
         idle_joules = record.idle_mw / 1000 * (now - self._created_ns) / 1e9
@@ -94,7 +94,7 @@ class VirtualDevice(Device):
         )
 
     def _work_watts(self, seconds: int) -> float:
-        """Mean power of the last `seconds` above idle power, in watts."""
+        """Mean power above idle power."""
         slots = seconds * 1_000_000_000 // SLOT_NS
         first = time.monotonic_ns() // SLOT_NS - slots
         return self._gpu.sum_of("energy_uj", first, slots) / 1e6 / seconds
@@ -103,7 +103,7 @@ class VirtualDevice(Device):
         """Temperatures, and limits or the margin, in degrees Celsius."""
         record = self._record
         watts = self._work_watts(10) if self._follows_load else 0.0
-        warming = round(watts * 0.07)  # an H100 at 490 W is 30 degrees warmer than at rest
+        warming = round(watts * 0.07)  # an H100 at 490 W is 30 degrees above rest
         sensors = {
             "gpu": record.temperature + warming,
             "memory": record.memory_temperature + warming,

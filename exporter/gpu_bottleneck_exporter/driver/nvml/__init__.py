@@ -1,1 +1,1 @@
-"""NVIDIA's driver through pynvml; FINDINGS.md lists the driver behaviour that it relies on."""
+"""NVIDIA's driver through pynvml; FINDINGS.md lists the behaviour that it relies on."""

@@ -34,7 +34,7 @@ def read(queries: Queries) -> Condition:
     active, errors = _nvlinks(queries)
     # nvmlRepairStatus_v1_t: version, pending repairs of memory channels and of TPCs.
     repair = queries.structure("nvmlDeviceGetRepairStatus", "=III", 0x100000C)
-    # nvmlUnrepairableMemoryStatus_v1_t: one member, no version as in the binding; with room.
+    # nvmlUnrepairableMemoryStatus_v1_t: one member, no version; with room.
     memory = queries.structure("nvmlDeviceGetUnrepairableMemoryFlag_v1", "=I4x")
     queries.require(action, fabric, active, repair or None, memory or None)
     condition = Condition(

@@ -99,7 +99,7 @@ class NvmlDevice(NvmlInstance):
         return readings.Video(proven, percents)
 
     def power(self) -> readings.Power:
-        """Watts, mean of the last second, with limits; joules since the driver was loaded."""
+        """Watts, mean of the last second, with limits; joules since driver load."""
         queries = self._queries.begin()
         milliwatts = queries.field(
             pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT
@@ -120,7 +120,7 @@ class NvmlDevice(NvmlInstance):
     def thermal(self) -> readings.Thermal:
         """Degrees Celsius: temperatures, limits, margin.
 
-        A margin gives no limit: it is that of any sensor's nearest threshold.
+        A margin gives no limit: it is of any sensor's nearest threshold.
         """
         queries = self._queries.begin()
         versions = (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature)

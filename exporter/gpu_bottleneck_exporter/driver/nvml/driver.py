@@ -36,8 +36,7 @@ _ARCHITECTURES = {
 class NvmlDriver(Driver):
     """NVML, opened once and never shut down.
 
-    A shutdown during a call is a use-after-free; reopening is a cold start of GPUs without
-    persistence mode.
+    A shutdown during a call is a use-after-free; reopening may be a cold start of GPUs.
     """
 
     name = "nvml"
@@ -47,7 +46,7 @@ class NvmlDriver(Driver):
     def __init__(self) -> None:
         """Load and initialise the library.
 
-        Raises DriverMissing (also without a GPU), DriverUnusable, or another DriverError.
+        Raises DriverMissing (also without a GPU), DriverUnusable, DriverError.
         """
         self._metered: dict[int | None, Calls] = {}
         self._handles: dict[int, object] = {}
@@ -61,7 +60,7 @@ class NvmlDriver(Driver):
         )
         self._count = int(calls.ask(pynvml.nvmlDeviceGetCount))
         if not self._count:
-            # Safe before any thread is inside; GPUs are counted at initialisation only.
+            # Safe before any thread is inside; GPUs are counted at initialisation.
             with contextlib.suppress(DriverError):
                 calls.ask(pynvml.nvmlShutdown)
             raise DriverMissing("the driver lists no GPU", remedy("no_gpu"))

@@ -1,7 +1,7 @@
 """XIDs through NVML's event sets.
 
 One thread waits for all GPUs; each registers in its own, as any call may hang. A failed set (GPU
-reset) is replaced, and every GPU registers again.
+reset) is replaced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class XidEvents:
             self._set = self._new_set()
 
     def register(self, index: int, calls: Calls, handle: object) -> None:
-        """Register GPU `index` behind `handle`, once, in its own thread. Raises DriverError."""
+        """Register GPU `index` behind `handle`, once, in its thread. Raises DriverError."""
         with self._lock:
             chosen = self._set
             if chosen is None or index in chosen.registered:
@@ -88,7 +88,7 @@ class XidEvents:
         with self._lock:
             self._set = None
             in_use = failed.users > 0
-        if not in_use:  # never freed otherwise: a call that uses it may hang forever
+        if not in_use:  # never freed otherwise: a call may hang with it
             with contextlib.suppress(DriverError):
                 self._calls.ask(pynvml.nvmlEventSetFree, failed.handle)
 

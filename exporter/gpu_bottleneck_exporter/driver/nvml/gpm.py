@@ -1,4 +1,4 @@
-"""GPU performance monitoring (nvmlGpm*, Hopper and later): means between consecutive samples.
+"""GPU performance monitoring (nvmlGpm*, Hopper and later): means between samples.
 
 Needs no root, and does not conflict with profilers.
 """
@@ -21,9 +21,9 @@ from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from gpu_bottleneck_exporter.driver.readings import UnitActivity
 
 MINIMUM_INTERVAL_NS = 200_000_000
-"""Twice the 100 ms below which the driver's means are invalid."""
+"""Twice the 100 ms below which means are invalid."""
 MAXIMUM_INTERVAL_NS = 10_000_000_000
-"""Interval beyond which means are dropped, as their time would be recorded at one moment."""
+"""Interval beyond which means are dropped: they would count at one moment."""
 
 _RATIOS = {
     pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: "graphics",
@@ -52,7 +52,7 @@ C2C_RATES = {
 }
 """Metrics without names in older bindings."""
 IDS = (*_RATIOS, *_PIPES, *_RATES)
-"""Metrics read in one call into our own array; the binding's has room for all, 19 kB."""
+"""Metrics in one call into our own array; the binding's takes 19 kB."""
 _HEAD = struct.Struct("=II2Q")
 """nvmlGpmMetricsGet_t: version, number of metrics, two samples; the metrics follow."""
 _METRIC = struct.Struct("=IId24x")
@@ -101,7 +101,7 @@ class GpmReader:
                 values |= self._compare(tuple(C2C_RATES))
         self._old, self._new = self._new, self._old
         self._old_at_ns = now
-        # After failures: minutes recorded at once would look like a rate above one.
+        # After failures, minutes recorded at once would exceed a rate of one.
         return None if interval > MAXIMUM_INTERVAL_NS else _activity(values, interval)
 
     def _compare(self, ids: tuple[int, ...]) -> dict[int, float]:

@@ -50,8 +50,7 @@ class NvmlInstance(Device):
     ) -> None:
         """`whole`: handle of its GPU; `coherent`: whether it has NVLink-C2C.
 
-        NVML describes GPUs that share memory with the CPU (GB10, GH200, GB200) as on PCIe: the
-        GB10's link is a placeholder, its memory refused.
+        NVML describes GPUs that share memory with the CPU (GB10, GH200, GB200) as on PCIe.
         """
         self.identity = identity
         self._calls = calls
@@ -123,8 +122,8 @@ class NvmlInstance(Device):
     def _is_integrated(self) -> bool:
         """Whether the GPU uses the machine's memory and is not on PCIe (Thor, Orin, GB10).
 
-        Not every driver counts its C2C links. A refused link may come back, so memory must be
-        refused for longer.
+        Not every driver counts C2C links. A refused link may come back, so memory must be refused
+        for longer.
         """
         if not self._integrated and self._lacks_memory():
             link = self._pcie_link()
@@ -138,7 +137,6 @@ class NvmlInstance(Device):
         return generation, queries.ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth)
 
     def _lacks_memory(self) -> bool:
-        """Whether memory is refused, other than for a missing permission."""
         try:
             self._calls.ask(pynvml.nvmlDeviceGetMemoryInfo, self._whole)
         except DriverError as error:
@@ -146,7 +144,7 @@ class NvmlInstance(Device):
         return False
 
     def processes(self) -> Processes:
-        """Compute, graphics and MPS processes, each once. Raises Unsupported without permission."""
+        """Compute, graphics and MPS processes, each once. Raises Unsupported."""
         queries = self._queries.begin()
         lists = [queries.ask_version(versions) for versions in VERSIONED_LISTS]
         queries.require(*lists)

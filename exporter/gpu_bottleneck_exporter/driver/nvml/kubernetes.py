@@ -1,4 +1,4 @@
-"""The kubelet's names of NVIDIA's GPUs, by NVIDIA's and GKE's device plugin and the DRA driver."""
+"""The kubelet's names of NVIDIA's GPUs, by device plugins (NVIDIA, GKE) and DRA driver."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
     name = re.fullmatch(claimed, device)
     if name is None:
         return []
-    # The minor of the device node, in all DRA drivers since 25.3.0.
+    # The minor of the device node, since DRA driver 25.3.0.
     numbered = re.fullmatch(r"gpu-([0-9]{1,4})(?:-mig-(.+))?", name[1])
     if numbered is None:
         return _by_uuid(name[1], gpus)
@@ -66,7 +66,7 @@ def _claimed(device: str, gpus: Sequence[Identity]) -> list[Identity]:
 
 
 def _by_profile(profile: str, gpus: Sequence[Identity]) -> list[Identity]:
-    """MIG instances with this profile, in unknown places; any if older versions number it."""
+    """MIG instances with this profile, in unknown places."""
     instances = [gpu for gpu in gpus if gpu.parent_uuid is not None]
     if profile.isdecimal():
         return instances
@@ -74,7 +74,7 @@ def _by_profile(profile: str, gpus: Sequence[Identity]) -> list[Identity]:
 
 
 def _in_a_name(profile: str) -> str:
-    """Form of a profile such as `1g.10gb+me` in device names: `1g10gb-me`."""
+    """`1g.10gb+me` in device names: `1g10gb-me`."""
     return profile.lower().replace(".", "").replace("+", "-")
 
 

@@ -38,7 +38,7 @@ _ERRORS: dict[int, tuple[type[DriverError], str | None]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (Unsupported, None),
     pynvml.NVML_ERROR_DEPRECATED: (Unsupported, None),
     pynvml.NVML_ERROR_GPU_NOT_FOUND: (DeviceLost, None),
-    # In a container that lost its device cgroup, as after `systemctl daemon-reload`.
+    # As in a container after `systemctl daemon-reload`.
     pynvml.NVML_ERROR_UNKNOWN: (AccessLost, "access_lost"),
 }
 """Error and cause (see `remedies`) by code."""
@@ -47,7 +47,7 @@ _NAMES = {
     for name, code in vars(pynvml).items()
     if name.startswith("NVML_ERROR_")
 }
-"""Not nvmlErrorString: the library may be missing, or of another version."""
+"""Not nvmlErrorString: the library may be missing."""
 _TEXT_BYTES = 96
 """Buffer size of names and UUIDs (NVML_DEVICE_{NAME,UUID}_V2_BUFFER_SIZE)."""
 
@@ -94,7 +94,7 @@ class Calls:
             self.nanoseconds += time.perf_counter_ns() - began
 
     def text(self, name: str, *arguments: object) -> str:
-        """Text from the C function `name`, which pynvml cannot decode unless UTF-8.
+        """Text from the C function `name`, which pynvml decodes only if UTF-8.
 
         Raises DriverError.
         """
@@ -105,14 +105,14 @@ class Calls:
     def call(self, name: str, *arguments: object) -> None:
         """Call the C function `name`. Raises DriverError.
 
-        For the hot path: pynvml's structures cost 22 times a reused array.
+        For the hot path: pynvml's structures cost 22 times as much.
         """
         self.ask(_direct(name), *arguments)
 
 
 def c_function(name: str) -> Callable[..., int]:
     """The C function `name`. Raises NVMLError if it is missing."""
-    # pynvml's lookup has the library handle, a cache, and no public name.
+    # pynvml's lookup has handle and cache, but no public name.
     function: Callable[..., int] = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001
     return function
 

@@ -1,7 +1,6 @@
 """A check of the driver's library before loading.
 
-The loader maps a truncated file beyond its end (SIGBUS), blocks on a pipe, and silently skips
-unreadable files.
+The loader dies of a truncated file (SIGBUS), blocks on a pipe, and skips unreadable files.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def _places(library: str) -> list[Path]:
 
 
 def _lengths(file: Path) -> tuple[int, int]:
-    """Length in bytes of a library, and as its segments need it."""
+    """Length in bytes of a library, and the length that its segments need."""
     try:
         with file.open("rb") as content:
             length, head = os.fstat(content.fileno()).st_size, content.read(64)
@@ -64,7 +63,6 @@ def _lengths(file: Path) -> tuple[int, int]:
 
 
 def _skipped(path: Path) -> str | None:
-    """Reason to skip `path`: no permission, or a dead link."""
     try:
         path.open("rb").close()
     except PermissionError:

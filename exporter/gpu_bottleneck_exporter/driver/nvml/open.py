@@ -48,7 +48,7 @@ def _check(sysfs: Path, *, wake_suspended: bool) -> None:
 def all_suspended(sysfs: Path) -> bool:
     """Whether all NVIDIA GPUs are suspended by runtime power management, and exist.
 
-    To open the driver keeps them awake: 5 to 25 W of a laptop.
+    To open the driver keeps them awake, at 5 to 25 W.
     """
     devices = (sysfs / "bus/pci/devices").glob("*")
     of_nvidia = (device for device in devices if _text(device / "vendor") == "0x10de")

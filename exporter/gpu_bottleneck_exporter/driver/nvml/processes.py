@@ -17,8 +17,7 @@ _LAYOUTS = {
 }
 """Entry layout by preferred version: pid, bytes, instance ids.
 
-Version 3 is second, as drivers 530 to 535.98 write longer entries; version 1, without a suffix, is
-for drivers before 450.
+Drivers 530 to 535.98 write longer entries for version 3; version 1 is for drivers before 450.
 """
 
 
@@ -31,7 +30,7 @@ class Holder(NamedTuple):
 
 def _read(name: str, layout: struct.Struct, handle: object) -> list[Holder]:
     """The list of C function `name`. Raises pynvml.NVMLError."""
-    # pynvml's lookup has the library handle, a cache, and no public name.
+    # pynvml's lookup has handle and cache, but no public name.
     function = pynvml._nvmlGetFunctionPointer(name)  # noqa: SLF001
     count, entries = ctypes.c_uint(0), ctypes.create_string_buffer(0)
     code = function(handle, ctypes.byref(count), None)

@@ -1,7 +1,7 @@
 """Independent queries of one GPU or MIG instance.
 
-Of field ids, only 199, 200 and 251-273 changed their meaning between driver branches (nvml.h of
-CUDA 11.5 to 13.3): choose them by driver version.
+Of field ids, 199, 200 and 251-273 changed their meaning between driver branches (nvml.h of CUDA
+11.5 to 13.3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpu_bottleneck_exporter.generics import T
 FIELD = struct.Struct("=IIqqII8s")
 """nvmlFieldValue_t: field id, scope id, timestamp, latency, value type, return code, value."""
 UNTOUCHED = 998
-"""Marker of entries not filled in, as with ECC off; no NVML code."""
+"""Marker of entries not filled in, as with ECC off."""
 VALUES = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "d",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "I4x",
@@ -37,7 +37,7 @@ _FORMATS = {kind: struct.Struct(f"={value}") for kind, value in VALUES.items()}
 
 
 class Queries:
-    """The queries of a reading: a failed call costs only its own value."""
+    """Queries of a reading: a failed call costs its own value."""
 
     def __init__(self, calls: Calls, handle: object) -> None:
         """`handle`: GPU or instance, the first argument."""
@@ -55,7 +55,7 @@ class Queries:
     def ask(self, function: Callable[..., T], *arguments: object) -> T | None:
         """The result, or None; unsupported calls are seldom retried.
 
-        A failure, or a refusal after an answer, becomes `last_error`.
+        A failure, also a refusal after an answer, becomes `last_error`.
         """
         key = (function.__name__, *arguments)
         return self.attempt(key, lambda: self.calls.ask(function, self.handle, *arguments))
@@ -68,7 +68,7 @@ class Queries:
     def ask_version(self, versions: Sequence[Callable[..., T]]) -> T | None:
         """The result of the first of `versions` not refused, or None.
 
-        Once answered, only that version counts: others may have other structures.
+        Only that one is called from then on.
         """
         for function in versions:
             answer = self.ask(function)
@@ -93,7 +93,7 @@ class Queries:
         return next((value for value in values if value is not None), None)
 
     def structure(self, name: str, layout: str, version: int = 0) -> tuple[int, ...]:
-        """Members filled in by the C function `name`, which older bindings lack; else empty.
+        """Members filled in by the C function `name`; empty if the binding lacks it.
 
         `layout`: its format; `version`: preset first member.
         """
@@ -148,7 +148,7 @@ class Queries:
 
 
 def unanswered(fields: Iterable[tuple[int, int]]) -> bytes:
-    """Entries by field id and scope; one spare, as NVML may touch it."""
+    """Entries by field id and scope; one spare, for NVML."""
     entries = (*fields, (0, 0))
     return b"".join(FIELD.pack(i, scope, 0, 0, 0, UNTOUCHED, bytes(8)) for i, scope in entries)
 

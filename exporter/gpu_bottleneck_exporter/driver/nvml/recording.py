@@ -1,7 +1,6 @@
 """Records the driver library's answers for replay in tests.
 
-Needs no root, sets nothing, with a thread per GPU, as calls may hang. Repeated answers are left
-out.
+Needs no root, sets nothing, with a thread per GPU. Repeated answers are left out.
 """
 
 from __future__ import annotations
@@ -35,12 +34,11 @@ from gpu_bottleneck_exporter.jsontext import Document
 _POLL_SECONDS = 0.5
 """Interval between readings of rings, which hold 10 s."""
 _REPEAT_SECONDS = 10.0
-"""Interval between the two readings of all fields, or the capture's length: it distinguishes
-counters from settings."""
+"""Interval between two readings of all fields, which distinguish counters."""
 _HANG_SECONDS = 20.0
 """Time after the capture until a call counts as hung."""
 _MAX_CALL_IDS = 32
-"""Fields and metrics per call, which one unknown id may fail."""
+"""Fields and metrics per call, which one unknown id fails."""
 _MAX_PROCESSES = 256
 
 Value = object
@@ -493,7 +491,6 @@ def _text(member: Value) -> Value:
 
 
 def _number(kind: int, raw: bytes) -> float:
-    """A value of nvmlValue_t; an integer for unknown types."""
     number: float = struct.unpack(f"={VALUES.get(kind, 'Q')}", raw)[0]
     return number
 

@@ -1,6 +1,6 @@
 """NVML's sample rings (nvmlDeviceGetSamples) of about 10 s.
 
-A call returns samples newer than a mark: an earlier timestamp, as the driver has its own clock.
+A call returns samples newer than a timestamp of the driver's own clock.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class RingReader:
         return tuple(sample for sample in newest if sample.timestamp_us < self._mark)
 
     def _newer_than(self, mark: int) -> Ring | None:
-        """Samples newer than `mark`; None on failure."""
         return self._queries.attempt(self._key, lambda: self._read(mark))
 
     def _read(self, mark: int) -> Ring:

@@ -1,6 +1,6 @@
 """Signatures of NVML functions in a capture, named as in nvml.h, for the tests' replay.
 
-By a test, every call of the driver layer is here or in `recording`.
+A test looks for each call of the driver layer here or in `recording`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Signature(NamedTuple):
     arguments: tuple[tuple[int, ...], ...] = ((),)
     """Numbers, one tuple per call."""
     presets: tuple[tuple[int, ...], ...] = ((),)
-    """First members of the output preset by the caller, such as a version."""
+    """First members of the output preset by the caller."""
     polled: bool = False
-    """Whether to call it every second, not only at begin and end."""
+    """Whether to call it every second."""
 
 
 def _each(count: int) -> tuple[tuple[int, ...], ...]:

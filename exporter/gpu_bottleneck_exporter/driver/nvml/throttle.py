@@ -1,7 +1,7 @@
 """Throttle time by reason, in nanoseconds since the driver was loaded.
 
 Field ids of finer causes moved twice, once within a driver branch, and would be read as
-power-smoothing settings. So they follow the driver's full version; in doubt only constant ids are
+power-smoothing settings: they follow the driver's full version; in doubt only constant ids are
 read. A value that keeps running backwards is dropped.
 """
 
@@ -58,8 +58,8 @@ _MAX_BACKWARD_STEPS = 2
 
 def field_ids(driver_version: str | None) -> Mapping[int, str]:
     """Throttle reason by field id for driver `driver_version`, such as 580.95.05."""
-    # The headers of 575.51 to 580.65 have the first ids, those from 580.82 on the moved ones. Those
-    # of 580.66 to 580.81 are not published.
+    # The headers of 575.51 to 580.65 have the first ids, those from 580.82 on the moved ones; those
+    # between are not published.
     branch_and_minor = r"[^\d\ufffd]*(\d{3,4})(?:\.(\d+))?"
     found = re.match(branch_and_minor, driver_version or "")
     version = (int(found[1]), int(found[2] or 66)) if found else (0, 0)
@@ -74,8 +74,7 @@ def active_reasons(bits: int, supported: int = 0, growing: Collection[str] = ())
     """Whether each reason's event bit is set; `supported`: possible bits.
 
     `growing`: reasons with growing counters, which name the cause if only bit 8 (hardware slowdown)
-    is set; else it is `HW_SLOWDOWN`, and both hardware causes are left out, as are unset,
-    unsupported bits of driver 615.
+    is set; else it is `HW_SLOWDOWN`, without both hardware causes.
     """
     later = EVENT_REASONS["board_limit"] | EVENT_REASONS["reliability"]
     unknown = later & ~(bits | supported)
@@ -123,6 +122,6 @@ class ThrottleCounters:
         return {reasons[field]: int(n) for field, n in values.items() if field in reasons}
 
     def _from_policies(self) -> dict[str, int]:
-        # Deprecated, to be removed in CUDA 14; the only way with drivers that lack the fields.
+        # Deprecated, to be removed in CUDA 14; for drivers that lack the fields.
         found = self._queries.ask_each(pynvml.nvmlDeviceGetViolationStatus, _POLICIES)
         return {reason: int(status.violationTime) for reason, status in found.items()}

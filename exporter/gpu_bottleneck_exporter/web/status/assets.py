@@ -1,4 +1,4 @@
-"""The page's template and script, and the policy that allows only these and its style."""
+"""The page's template and script, and the policy that allows only these."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpu_bottleneck_exporter.markup.style import STYLE, digest
 PAGE = (files(__package__) / "page.html").read_text(encoding="utf-8")
 SCRIPT = (files(__package__) / "refresh.js").read_text(encoding="utf-8")
 BUILD = sha256((STYLE + SCRIPT).encode()).hexdigest()[:12]
-"""Hash by which an open page detects another build and reloads itself."""
+"""Hash by which an open page detects another build."""
 
 CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; style-src {digest(STYLE)}; script-src {digest(SCRIPT)}; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-"""Policy that keeps names of processes and users from running as script or leaking."""
+"""Policy that keeps names from running as script or leaking."""
