@@ -12,13 +12,13 @@ class Cadence:
     stagger_seconds: float = 0.001
     """Offset between GPUs' ticks, against contention for the GIL."""
     pass_seconds: float = 0.1
-    """Interval of passes, doubled for more than `SMALL_GROUP` mains."""
+    """Interval of passes, doubled for more than `SMALL_GROUP` mains, as wake-ups cost most."""
     search_ns: int = 300_000_000
     """Initial interval of searches for helpers; grows by a quarter up to `slow_ns`."""
     children_seconds: float = 0.4
     """Interval of checks for new children: some workers live for a second."""
     refresh_timeout_seconds: float = 0.5
-    """Wait of a scrape for a pass before it serves the last snapshot."""
+    """Wait of a scrape for a pass, which takes milliseconds, before it serves the last snapshot."""
     counter_seconds: float = 1.0
     """Interval of reading counters, and the maximum between two samples."""
     event_timeout_seconds: float = 1.0
@@ -26,7 +26,7 @@ class Cadence:
     min_retry_seconds: float = 1.0
     """First pause between attempts."""
     gauge_ns: int = 2_000_000_000
-    """Interval of gauges and of the driver's own counters."""
+    """Interval of gauges and of the driver's own counters: twice the usual tick."""
     prescription_ns: int = 3_900_000_000
     """Shortest time of an observation to predict from: feeders are counted every 4 s or sooner."""
     window_ns: int = 4_000_000_000
@@ -45,11 +45,11 @@ class Cadence:
     rare_ns: int = 30_000_000_000
     """Interval of readings that rarely change, once these are established."""
     access_lost_timeout_seconds: float = 30.0
-    """Time without access to the driver until the process exits."""
+    """Time without access to the driver until the process exits: only a new one can recover."""
     cache_ttl_ns: int = 60_000_000_000
     """Lifetime of cached and learned state."""
     stall_timeout_seconds: float = 60.0
-    """Time without progress after which a thread is stuck."""
+    """Time without progress after which a thread is stuck: a pass takes milliseconds."""
     max_retry_seconds: float = 60.0
     """Longest pause between attempts."""
     sparse_factor: int = 2

@@ -92,7 +92,8 @@ class Counters(NamedTuple):
         """The counters with hidden bytes as storage I/O, without bytes `piped` to the process.
 
         `unaccounted`: bytes written in the life of the process that the kernel did not account for.
-        It accounts for a long write at once, but counts it in `write_chars` at its end.
+        It accounts for a long write as the page cache fills, but counts it in `write_chars` at its
+        end.
         """
         read, written = self.read_bytes, self.written_bytes
         hidden = min(self.write_chars, max(unaccounted, 0))

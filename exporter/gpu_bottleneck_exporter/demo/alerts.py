@@ -21,7 +21,7 @@ from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 _SPEED_UP_FACTOR = 20
 """Factor by which rule durations shrink: ten minutes become half a minute."""
 _MIN_HEARTBEATS = 15
-"""Polls after the rules' first heartbeat before alerts are printed."""
+"""Polls after the rules' first heartbeat before alerts are printed: at first, windows are empty."""
 _MIN_PENDING_POLLS = 3
 """Polls before a pending alert is printed: a scrape may fail."""
 Print = Callable[[str], None]

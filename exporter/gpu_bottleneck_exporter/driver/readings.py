@@ -21,7 +21,7 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a GPU or MIG instance; `index`: the parent's."""
+    """The identity of a GPU or MIG instance; `index`: the driver's, of the parent."""
 
     index: int
     uuid: str
@@ -114,7 +114,10 @@ class Power(Reading):
 
 @dataclass(frozen=True, slots=True)
 class Thermal(Reading):
-    """The degrees Celsius by sensor (gpu, memory) and limit."""
+    """The degrees Celsius by sensor (gpu, memory) and limit.
+
+    Limits: slowdown, shutdown and max_operating of the GPU, and memory_max_operating.
+    """
 
     sensors: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)

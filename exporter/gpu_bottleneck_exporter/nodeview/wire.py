@@ -26,9 +26,9 @@ MAX_DOCUMENT_BYTES = 16 * 2**20
 MAX_ITEMS = 1024
 """Bound on a list or mapping, such as GPUs; longer ones are truncated."""
 MAX_CHARACTERS = 1024
-"""Bound on a string; longer ones are truncated."""
+"""Bound on a string, three times the longest remedy; longer ones are truncated."""
 MAX_INTEGER = 2**63
-"""Bound on integers; larger ones become null."""
+"""Bound on integers; larger ones become null, as no counter has more bits."""
 
 
 def document(source: object, digits: int | None = None) -> dict[str, object]:

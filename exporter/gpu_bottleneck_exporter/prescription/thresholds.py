@@ -10,7 +10,7 @@ class AdviceThresholds:
     """The thresholds of advice, each with its source, or the word judged."""
 
     healthy: float = 0.85
-    """Busy share from which nothing is prescribed."""
+    """Busy share from which nothing is prescribed: well tuned, by platform teams."""
     min_busy: float = 0.01
     """Judged: busy share below which the GPU counts as unused."""
     min_gain: float = 0.05
@@ -24,7 +24,7 @@ class AdviceThresholds:
     saturated_share: float = 0.9
     """Judged: busy share of a disk or interface above which requests only queue."""
     target_throughput: float = 0.95
-    """Judged: share of the throughput with unlimited workers."""
+    """Judged: share of the throughput with unlimited workers; the rest takes many of them."""
     min_count: float = 0.5
     """Judged: mean cores, workers or threads below which none counts."""
     negligible_cores: float = 0.1
@@ -40,7 +40,8 @@ class AdviceThresholds:
     min_batches: int = 32
     """Judged: minimum number of batches for a spread."""
     moment_order: float = 1.5
-    """Order of the moment behind the spread: the second takes far more batches."""
+    """Order of the moment behind the spread: the second takes far more batches, the logarithm
+    misses rare slow ones."""
 
 
 ADVICE = AdviceThresholds()

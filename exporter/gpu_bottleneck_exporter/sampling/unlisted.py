@@ -20,7 +20,7 @@ from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 log = logging.getLogger(__name__)
 
 MIN_HELD_BYTES = 2**28
-"""Minimum memory of a holder (the rules' held_bytes)."""
+"""Minimum memory of a holder (the rules' held_bytes): above monitoring tools, below contexts."""
 _MAX_PIDS = 32
 """Maximum number of reported pids per GPU."""
 Nodes = Callable[[Identity], Collection[str]]

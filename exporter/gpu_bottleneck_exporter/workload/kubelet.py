@@ -30,7 +30,7 @@ from gpu_bottleneck_exporter.workload.podresources import (
 log = logging.getLogger(__name__)
 
 _MAX_SEARCHES = 1024
-"""Bound on searches for CDI files, and for names of containers."""
+"""Bound on searches for CDI files, and for names of containers (a node starts fewer in 90 s)."""
 _SOCKET_REMEDY = (
     "mount the host's folder /var/lib/kubelet/pod-resources (the folder, because a kubelet that "
     "restarts creates a new socket) and name the socket with --kubelet.socket"
