@@ -61,7 +61,7 @@ def test_one_gpu_by_its_index_or_uuid(board: Board) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf])
-def test_what_is_no_length_of_time_is_refused(seconds: float) -> None:
+def test_a_malformed_duration_is_refused(seconds: float) -> None:
     with pytest.raises(SettingsError, match="is not a duration"):
         diagnose(seconds)
 

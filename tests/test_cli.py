@@ -58,7 +58,7 @@ def test_every_collector_can_be_switched_off(name: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "printed"), [((), "gpu_exporter_build_info{"), (("--json",), '"gpus": []')]
 )
-def test_once_without_a_driver_prints_what_there_is_and_fails(
+def test_once_without_a_driver_prints_the_host_and_fails(
     tmp_path: Path, flags: tuple[str, ...], printed: str
 ) -> None:
     result = run(tmp_path, "once", *flags)
@@ -75,7 +75,7 @@ def serve(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_serve_without_a_driver_serves_what_there_is_and_says_what_is_missing(
+def test_serve_without_a_driver_serves_the_host_and_names_the_missing_driver(
     serve: Server,
 ) -> None:
     status, text = serve.get()
@@ -91,7 +91,7 @@ def test_serve_without_a_driver_serves_what_there_is_and_says_what_is_missing(
     assert 'level=warning source=sampler msg="no GPU metrics; trying again" err="' in serve.said
 
 
-def test_a_state_file_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+def test_an_unusable_state_file_is_reported_at_the_start(tmp_path: Path) -> None:
     def refused(file: str, status: int = 2) -> str:
         result = run(tmp_path, "serve", *ANY_PORT, "--jobs.state-file", file)
         assert (result.returncode, result.stdout) == (status, "")
@@ -134,7 +134,7 @@ def test_signals_end_serve(serve: Server, number: signal.Signals) -> None:
     assert "Traceback" not in serve.said
 
 
-def test_the_environment_sets_what_flags_do_not(tmp_path: Path) -> None:
+def test_the_environment_sets_values_without_a_flag(tmp_path: Path) -> None:
     variables = {
         "GPU_EXPORTER_WEB_LISTEN_ADDRESS": "127.0.0.1:0",
         "GPU_EXPORTER_WEB_TELEMETRY_PATH": "/elsewhere",

@@ -57,7 +57,7 @@ def typed(script: str, folder: Path, home: Path) -> Iterator[Server]:
 
 
 @pytest.mark.first
-def test_what_is_typed_first_works_as_printed(tmp_path: Path) -> None:
+def test_the_first_commands_of_the_readme_work_as_printed(tmp_path: Path) -> None:
     require("make", "make")
     require("git", "git")
     if not (ROOT / ".git").exists():

@@ -21,7 +21,7 @@ OTHER = "GPU 3  GpuIdle (info)"
 PENDING, FIRING = ("pending", "what and why"), ("firing", "what and why")
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_changes_are_reported() -> None:
     assert changes({}, {NAMED: PENDING}) == [f"pending  {NAMED}"]
     assert changes({NAMED: PENDING}, {NAMED: PENDING}) == []
     assert changes({NAMED: PENDING}, {NAMED: FIRING, OTHER: PENDING}) == [
@@ -31,13 +31,15 @@ def test_only_what_changed_is_told() -> None:
     assert changes({NAMED: FIRING}, {}) == [f"over     {NAMED}"]
 
 
-def test_an_alert_that_is_pending_for_a_moment_is_not_told() -> None:
+def test_an_alert_that_is_pending_for_a_moment_is_not_reported() -> None:
     now = {NAMED: PENDING, OTHER: FIRING}
     assert lasting(now, {NAMED: 1, OTHER: 1}) == {OTHER: FIRING}
     assert lasting(now, {NAMED: 3, OTHER: 3}) == now
 
 
-def test_without_prometheus_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_prometheus_the_demo_explains_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     said: list[str] = []
     with alerting("127.0.0.1:1", said.append):

@@ -89,7 +89,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(to), f"{target}#{anchor}"
 
 
-def test_every_command_is_run_by_a_test_or_said_not_to_be() -> None:
+def test_every_command_is_run_by_a_test_or_listed_as_exempt() -> None:
     told = {one for page in PAGES for one in commands(page.read_text(encoding="utf-8"))}
     known = {**HELD, **UNTESTED}
     assert [one for one in told if not one.startswith(tuple(known))] == []

@@ -163,7 +163,7 @@ def board(make_board: MakeBoard, monkeypatch: pytest.MonkeyPatch) -> Board:
 
 
 @pytest.mark.parametrize("codes", list(batched(CODES, 5)), ids=str)
-def test_a_call_that_fails_for_a_while_costs_what_it_gives(
+def test_a_temporary_failure_of_a_call_costs_only_its_values(
     board: Board, libraries: Libraries, caplog: pytest.LogCaptureFixture, codes: tuple[int, ...]
 ) -> None:
     began_ns = time.monotonic_ns()

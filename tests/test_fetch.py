@@ -137,7 +137,7 @@ FRAGMENTS = st.sampled_from(
 BYTES = st.lists(st.one_of(FRAGMENTS, st.binary(max_size=8)), max_size=12).map(b"".join)
 
 
-def test_whatever_bytes_come_are_an_answer_or_one_line() -> None:
+def test_any_bytes_are_a_response_or_one_line() -> None:
     answer = b""
 
     def talk(line: Line) -> None:
@@ -176,7 +176,7 @@ def test_a_password_is_sent_as_the_bytes_that_were_typed() -> None:
     assert b"Authorization: Basic %b\r\n" % expected in heads[0]
 
 
-def test_a_name_with_an_address_that_does_not_answer_has_another_one() -> None:
+def test_a_name_with_a_silent_address_has_another_one() -> None:
     """`localhost` is both ::1 and 127.0.0.1 on most machines; where it is not, one is enough."""
     with talking(saying(OK + b"\r\nab")) as (port, _):
         assert Server(f"http://localhost:{port}").get("/x", MOST) == b"ab"

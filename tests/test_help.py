@@ -61,7 +61,7 @@ def test_no_range_is_open(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_says_what_it_does_and_what_each_status_means(name: str) -> None:
+def test_a_page_explains_its_purpose_and_each_status(name: str) -> None:
     text = help_of(name)
     summary, description = text.split("\n\n")[1:3]
     assert summary.strip().endswith(".")
@@ -83,7 +83,7 @@ def test_every_option_is_listed_once_and_collectors_take_one_entry(name: str) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_short_page_is_the_long_one_without_what_is_seldom_needed(name: str) -> None:
+def test_the_short_page_is_the_long_one_without_rare_options(name: str) -> None:
     short, whole = LISTED.findall(help_of(name)), LISTED.findall(whole_help_of(name))
     assert [option for option in whole if option in short] == short
     seldom = {option for option in whole if option not in short}

@@ -29,7 +29,7 @@ def test_half_a_surrogate_pair_is_not_passed_on() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_is_unknown(value: float) -> None:
+def test_a_text_that_is_no_number_is_unknown(value: float) -> None:
     assert dumps({"a": [value, {"b": value}], "c": (value,), "d": 0.5}) == (
         '{"a": [null, {"b": null}], "c": [null], "d": 0.5}'
     )

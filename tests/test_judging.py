@@ -33,13 +33,13 @@ def looks(*margins: float, crowded: bool = False) -> list[Look]:
         "above zero in the mean alone": (looks(*[0.9, -0.1, 0.9] * 4), None),
     },
 )
-def test_a_verdict_takes_enough_looks_and_a_machine_of_ones_own(
+def test_a_verdict_takes_enough_samples_and_an_undisturbed_machine(
     seen: list[Look], *, right: bool | None
 ) -> None:
     assert verdict(seen) is right
 
 
-def test_what_is_not_known_is_skipped_and_all_is_counted(
+def test_unknown_verdicts_are_skipped_and_all_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGED", f"{tmp_path / 'judged'}")

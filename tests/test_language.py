@@ -119,7 +119,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
     assert not riddles, "\n".join(riddles)
 
 
-def test_no_text_is_vague_about_who_or_how_much() -> None:
+def test_texts_name_persons_and_quantities() -> None:
     vague = [f"{place}: {word}" for place, text, _ in texts() for word in VAGUE.findall(text)]
     assert not vague, "\n".join(vague)
 

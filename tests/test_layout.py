@@ -52,14 +52,14 @@ def test_there_is_no_circle_of_imports_not_even_between_folders() -> None:
     assert list(TopologicalSorter(folders).static_order())
 
 
-def test_what_reads_the_host_could_be_a_package_of_its_own() -> None:
+def test_modules_that_read_the_host_could_be_a_separate_package() -> None:
     known = modules()
     host = {module for module in known if part(module) == "host"}
     assert host
     assert not {one for module in host for one in imports(known[module], known)} - host
 
 
-def test_what_reads_stacks_needs_no_more_than_the_host() -> None:
+def test_modules_that_read_stacks_need_only_the_host() -> None:
     known = modules()
     arrows = {module: imports(path, known) for module, path in known.items()}
     pending, reached = [f"{PACKAGE}.stacktraces.reader"], set[str]()
@@ -79,7 +79,7 @@ def test_rooms_that_do_without_another(room: str, other: str) -> None:
     assert other not in {part(one) for path in paths for one in imports(path, known)}
 
 
-def test_nobody_sets_an_attribute_of_what_it_holds() -> None:
+def test_attributes_of_other_objects_are_not_set() -> None:
     """What steers an object is an argument, or a method's: `self.a.b = c` hides who changes it.
 
     Structures of C and connections of sqlite3 have nothing but attributes.
@@ -102,7 +102,7 @@ def test_nobody_sets_an_attribute_of_what_it_holds() -> None:
     assert met == foreign
 
 
-def test_hardly_any_value_is_of_any_type() -> None:
+def test_the_type_any_is_rare() -> None:
     """Where click, the socket of `http.client` or a field's name at run time leave no choice."""
     lines = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
@@ -119,7 +119,7 @@ def test_no_test_is_imported_by_another() -> None:
         assert not of_a_test.search(path.read_text(encoding="utf-8")), path
 
 
-def test_what_the_readme_names_of_the_code_is_there() -> None:
+def test_modules_named_in_the_readme_exist() -> None:
     text = (Path(__file__).parent.parent / "exporter/README.md").read_text()
     section = text.partition("### An idle second in the code\n")[2].partition("\n### ")[0]
     names = re.findall(r"`(\w+\.[\w.]+)`", section)

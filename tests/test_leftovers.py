@@ -46,7 +46,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_what_a_killed_run_started_made_and_mounted_is_gone(
+def test_processes_files_and_mounts_of_a_killed_run_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = [tmp_path / "hung", tmp_path / "memory"]

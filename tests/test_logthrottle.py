@@ -18,7 +18,7 @@ class Throttle(LogThrottle):
         self.now = 1e6
 
 
-def test_a_state_is_told_when_it_changes() -> None:
+def test_a_state_is_logged_when_it_changes() -> None:
     throttle = Throttle()
     states = ("on", "off", "off", "on", "on")
     told = [throttle.is_new("light", state, usual="on") for state in states]
@@ -26,7 +26,7 @@ def test_a_state_is_told_when_it_changes() -> None:
     assert throttle.is_new("another", state="off", usual="on")
 
 
-def test_what_comes_and_goes_is_told_a_few_times() -> None:
+def test_a_flapping_state_is_logged_a_few_times() -> None:
     throttle, told = Throttle(), 0
     for tick in range(1000):
         throttle.now += 0.1
@@ -34,7 +34,7 @@ def test_what_comes_and_goes_is_told_a_few_times() -> None:
     assert told <= MAX_LINES * (100 / THROTTLE_SECONDS + 1)
 
 
-def test_what_has_stayed_is_told_in_the_end() -> None:
+def test_a_lasting_state_is_logged_in_the_end() -> None:
     throttle = Throttle()
     for tick in range(99):
         throttle.is_new("light", tick)
@@ -43,7 +43,9 @@ def test_what_has_stayed_is_told_in_the_end() -> None:
     assert throttle.is_new("light", "off")
 
 
-def test_a_fault_is_told_once_with_its_place_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_is_logged_once_with_its_place_and_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     throttle = Throttle()
     for pid in range(100):

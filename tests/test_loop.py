@@ -32,7 +32,7 @@ def make() -> Iterator[Make]:
     assert all(one.stop(PATIENCE_SECONDS) for one in made)
 
 
-def test_a_step_that_fails_costs_only_itself_and_is_told_once(
+def test_a_failing_step_costs_only_itself_and_is_logged_once(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps: list[int] = []
@@ -60,7 +60,7 @@ def test_a_step_without_end_of_its_pause_is_woken(make: Make) -> None:
         until(lambda: len(steps) == number, "the next step")  # noqa: B023 - at once
 
 
-def test_who_wakes_it_during_a_step_gets_another_one(make: Make) -> None:
+def test_a_wake_during_a_step_causes_another_one(make: Make) -> None:
     steps: list[int] = []
     begun, goes_on = threading.Event(), threading.Event()
 

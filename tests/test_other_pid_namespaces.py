@@ -45,7 +45,7 @@ def after_a_tick(sampler: Sampler) -> set[str]:
     return shown(sampler).names
 
 
-def test_no_process_that_is_seen_is_not_told_as_none(tmp_path: Path) -> None:
+def test_a_hidden_process_is_not_reported_as_none(tmp_path: Path) -> None:
     with create(tmp_path / "board", gpus=[H100]) as board:
         with exporter(board, in_another_namespace(tmp_path)) as sampler:
             assert "gpu_processes" not in after_a_tick(sampler)
@@ -54,7 +54,7 @@ def test_no_process_that_is_seen_is_not_told_as_none(tmp_path: Path) -> None:
             assert "gpu_processes" in after_a_tick(sampler)
 
 
-def test_those_that_are_seen_are_told(tmp_path: Path) -> None:
+def test_visible_processes_are_reported(tmp_path: Path) -> None:
     with create(tmp_path / "board", gpus=[H100]) as board:
         board.gpus[0].hold(1, 2**30)
         with exporter(board, in_another_namespace(tmp_path)) as sampler:

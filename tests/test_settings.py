@@ -67,7 +67,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mistake_is_told_in_one_line(typed: str) -> None:
+def test_a_mistake_is_reported_in_one_line(typed: str) -> None:
     assert mistake(*typed.split(" ")).startswith(MISTAKES[typed])
 
 

@@ -146,7 +146,9 @@ def test_each_wait_is_an_activity() -> None:
         "feeders that were not looked at": (UNKNOWN, Bucket(elapsed_ns=SECOND), 0.1, 1),
     },
 )
-def test_whose_it_is(found: str, did: Bucket | None, busy: float, holders: int | None) -> None:
+def test_causes_of_idle_time_by_activity_of_mains(
+    found: str, did: Bucket | None, busy: float, holders: int | None
+) -> None:
     assert shares(did, busy, holders=holders) == {found: 1.0}
 
 
@@ -227,7 +229,7 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "the kernel's time of workers": (WORKER_CPU, loader({RUN: 6, READS: 1}, SYSTEM)),
     },
 )
-def test_what_a_waiting_main_is_held_up_by(cause: str, did: Bucket) -> None:
+def test_helpers_that_hold_up_a_waiting_main(cause: str, did: Bucket) -> None:
     assert shares(did) == {cause: 1.0}
 
 
@@ -313,13 +315,13 @@ def test_a_wait_is_explained_as_far_as_helpers_are_active(
         "a server, half unseen": ({SERVES: 5, HIDDEN: 5}, {}, {REQUESTS: 0.5, UNKNOWN: 0.5}),
     },
 )
-def test_a_main_that_runs_is_charged_for_what_its_cpu_time_was_spent_on(
+def test_a_running_main_is_charged_by_the_kind_of_its_cpu_time(
     main: Mapping[Activity, int], used: Used, found: dict[str, float]
 ) -> None:
     assert shares(bucket(main, used)) == pytest.approx(found)
 
 
-def test_busy_time_is_explained_by_what_hides_it_likeliest() -> None:
+def test_busy_time_is_subtracted_from_the_likeliest_activity() -> None:
     did = bucket({SLEEP: 2, QUEUE: 1, HIDDEN: 1, SERVES: 1, RUN: 2, ASKS: 1, READS: 2})
     idle = {REQUESTS: 1, HOST_CODE: 2, NETWORK: 1, STORAGE: 2}
     assert shares(did, 0.4) == pytest.approx({c: n / 6 for c, n in idle.items()}, abs=0.001)
@@ -329,7 +331,7 @@ def test_busy_time_is_explained_by_what_hides_it_likeliest() -> None:
     assert shares(bucket(waits), 0.2) == pytest.approx({REQUESTS: 0.5, ASLEEP: 0.5})
 
 
-def test_what_busy_time_took_from_io_is_paid_back_once() -> None:
+def test_io_time_subtracted_as_busy_is_added_back_once() -> None:
     carry: Carry = {}
     assert shares(bucket({ASKS: 8, SLEEP: 2}), 0.5, carry) == {NETWORK: 1.0}
     assert carry == pytest.approx({ASKS: 0.3e9})
@@ -341,13 +343,13 @@ def test_what_busy_time_took_from_io_is_paid_back_once() -> None:
     assert shares(bucket({SLEEP: 10}), 0.0, carry) == {ASLEEP: 1.0}
 
 
-def test_what_is_known_to_be_no_work_of_the_gpu_pays_nothing_back() -> None:
+def test_time_known_not_to_be_gpu_work_adds_nothing_back() -> None:
     assert shares(bucket({SERVES: 10}), 0.0, {ASKS: 0.3e9}) == {REQUESTS: 1.0}
     assert shares(bucket({RUN: 10}), 0.0, {ASKS: 0.3e9}) == {HOST_CODE: 1.0}
 
 
 @pytest.mark.parametrize(("throttled", "cause"), [(5, CPU_QUEUE), (6, CPU_QUOTA)])
-def test_a_quota_that_runs_out_most_of_the_time_is_what_a_queue_comes_from(
+def test_a_quota_that_runs_out_in_most_periods_explains_the_queue(
     throttled: int, cause: str
 ) -> None:
     held = CgroupCounters(periods=10, throttled_periods=throttled)
@@ -379,7 +381,7 @@ def test_helpers_wait_for_a_cpu_if_all_together_wait_longer_than_they_run(
         "more than half": (2 * MEBIBYTE + 1, 4 * MEBIBYTE, MEMORY),
     },
 )
-def test_what_was_evicted_is_memory_where_it_is_most_of_what_is_read(
+def test_io_is_memory_where_most_bytes_read_were_evicted(
     refaults: int, moved: int, cause: str
 ) -> None:
     reading = part({READS: 10}, read_bytes=moved / 2, written_bytes=moved / 2)
@@ -439,7 +441,7 @@ def test_time_of_threads_is_not_counted_twice() -> None:
 
 
 @pytest.mark.parametrize(("throttled", "working"), [(0, 0.02), (1, 0.44)])
-def test_while_a_quota_throttles_only_samples_tell_how_long_workers_were_runnable(
+def test_while_a_quota_throttles_only_samples_show_how_long_workers_were_runnable(
     throttled: int, working: float
 ) -> None:
     held = CgroupCounters(periods=10, throttled_periods=throttled)
@@ -466,7 +468,7 @@ def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
 
 
 @pytest.mark.parametrize("state", Activity)
-def test_what_a_main_does_while_its_gpu_works_hardly_changes_what_it_is_charged_for_later(
+def test_activity_of_a_main_while_its_gpu_works_barely_changes_later_charges(
     state: Activity,
 ) -> None:
     carry: Carry = {}
@@ -552,7 +554,7 @@ def test_storage_is_split_as_it_was_seen(storage: int, places: dict[Place, int])
         assert place is Place.UNKNOWN or share - 1 <= parts.get(place.value, 0) <= share
 
 
-def test_of_storage_that_nobody_was_seen_to_wait_for_no_file_system_is_known() -> None:
+def test_storage_without_a_sampled_wait_has_no_file_system() -> None:
     assert by_file_system({STORAGE: SECOND}, bucket()) == {}
     assert by_file_system({STORAGE: SECOND}, None) == {}
     assert by_file_system({HOST_CODE: SECOND}, bucket(places={Place.LOCAL: 1})) == {}

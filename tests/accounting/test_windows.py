@@ -59,14 +59,14 @@ def booked(integrator: Integrator) -> Booked:
         "set back: only the newest counts": (ring((-5, 0), (-4, 0), (-3, 100)), (1, 1, 0, 0)),
     },
 )
-def test_what_a_ring_of_a_second_later_covers(
+def test_coverage_of_a_ring_one_second_later(
     started: Integrator, samples: Ring, expected: Booked
 ) -> None:
     started.ring(START + SECOND, samples, None)
     assert booked(started) == expected
 
 
-def test_no_more_is_booked_than_has_passed(started: Integrator) -> None:
+def test_booked_time_is_bounded_by_elapsed_time(started: Integrator) -> None:
     started.ring(START + 3 * PERIOD, busy(1, 8), None)
     assert booked(started) == (3, 3, 0, 0)
     assert started.booked_at_ns == START + 3 * PERIOD
@@ -95,7 +95,7 @@ def test_samples_of_a_time_that_readings_stood_for_are_not_booked_again(
     assert booked(started)[:2] == (6, 2)
 
 
-def test_a_silence_swallows_no_more_than_two_periods_later(started: Integrator) -> None:
+def test_a_silence_swallows_at_most_two_periods_later(started: Integrator) -> None:
     """The driver's clock stood still meanwhile, as in a machine that was suspended."""
     for periods in range(4, 40, 4):
         started.ring(START + periods * PERIOD, (), 0)
@@ -122,7 +122,7 @@ def test_readings_of_a_driver_without_a_ring(
     assert booked(integrator)[:3] == tuple(5 * seconds for seconds in expected)
 
 
-def test_a_mean_books_what_no_reading_has_booked() -> None:
+def test_a_mean_books_the_time_without_readings() -> None:
     integrator = Integrator(SECOND)
     integrator.mean(2 * SECOND, SECOND, 0.25)
     integrator.mean(2 * SECOND + PERIOD, SECOND, 1.0)
@@ -195,7 +195,7 @@ def histories(draw: st.DrawFn) -> list[tuple[int, Ring, int | None]]:
 
 @given(histories())
 @settings(max_examples=300)
-def test_whatever_the_driver_says_the_books_balance(
+def test_the_books_balance_for_any_answer_of_the_driver(
     feeds: list[tuple[int, Ring, int | None]],
 ) -> None:
     integrator = Integrator(SECOND)

@@ -119,7 +119,7 @@ def test_cards_that_change_ranks_take_the_reader_along(browser: Browser, demo: S
         assert said == []
 
 
-def test_what_is_read_below_the_cards_stays_in_place(browser: Browser, demo: Server) -> None:
+def test_text_below_the_cards_keeps_its_place(browser: Browser, demo: Server) -> None:
     low: ViewportSize = {**PHONE, "height": 200}
     with opened(browser, page_of(demo), viewport=low) as (page, said):
         line = page.locator(".lines").get_by_role("listitem").first.element_handle()
@@ -170,7 +170,7 @@ def test_without_scripts_it_shows_the_same_and_loads_itself_anew(browser: Browse
         assert said == []
 
 
-def test_what_a_reader_unfolds_stays_with_its_gpu(browser: Browser) -> None:
+def test_an_unfolded_part_stays_with_its_gpu(browser: Browser) -> None:
     now = node(mixed_state())
     later = replace(now, gpus=tuple(reversed([replace(gpu, busy_ratio=0.5) for gpu in now.gpus])))
     with showing(browser, now, DESK) as (page, said):
@@ -192,7 +192,7 @@ def test_what_a_reader_unfolds_stays_with_its_gpu(browser: Browser) -> None:
 
 @pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_what_to_try_and_evidence_can_be_read(
+def test_recommendation_and_evidence_are_readable(
     browser: Browser, viewport: ViewportSize, scheme: str
 ) -> None:
     now = node(mixed_state())

@@ -54,7 +54,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, list[s
 @pytest.mark.alone
 @pytest.mark.quick
 @pytest.mark.parametrize("name", [*(case.name for case in CASES), ""])
-def test_each_gpu_is_said_to_have_what_it_has_and_nothing_else(
+def test_prometheus_reports_the_expected_causes_and_no_others(
     name: str, wrong: tuple[Mapping[str, list[str]], bool]
 ) -> None:
     """Without a name: each node that several cases share, and each cluster."""

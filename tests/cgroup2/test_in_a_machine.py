@@ -8,7 +8,7 @@ from cgroup2 import machine
 
 
 @pytest.mark.timeout(machine.PATIENCE_SECONDS + 300)
-def test_what_is_tested_in_a_machine_of_its_own_passes() -> None:
+def test_tests_inside_the_machine_pass() -> None:
     said = machine.run("-vv", "-rA", "--color=no", "-p", "no:cacheprovider", "tests/cgroup2/guest")
     print(said)  # noqa: T201 - figures and durations, for the log
     assert "\nended with 0\n" in said

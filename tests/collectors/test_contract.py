@@ -70,7 +70,7 @@ def test_every_declared_family_passes_the_lint(family: Family) -> None:
     assert sum(one.name == family.name for one in DECLARED) == 1, "it is declared twice"
 
 
-def test_promtool_has_nothing_to_say_about_an_exposition() -> None:
+def test_promtool_accepts_the_exposition() -> None:
     body, _ = Exposition(FixedSampler(mixed_state()), ALL).render()
     command = [require("promtool", "prometheus"), "check", "metrics"]
     result = subprocess.run(command, input=body, capture_output=True, check=False)

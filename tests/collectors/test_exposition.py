@@ -83,7 +83,7 @@ def test_clients_cannot_fill_the_memory_with_versions_of_formats() -> None:
     assert all(body is bodies[0] for body in bodies)
 
 
-def test_both_formats_say_the_same() -> None:
+def test_both_formats_have_the_same_samples() -> None:
     now = mixed_state()
 
     def read(parse: Parse, accept: str) -> list[tuple[str, dict[str, str], float]]:
@@ -225,9 +225,7 @@ ABSENT: dict[str, tuple[GpuSnapshot, str]] = {
 
 
 @rows("gpu, gone", ABSENT)
-def test_what_is_not_known_takes_its_families_away_and_no_others(
-    gpu: GpuSnapshot, gone: str
-) -> None:
+def test_an_unknown_value_removes_its_families_and_no_others(gpu: GpuSnapshot, gone: str) -> None:
     assert names(gpu) == names(hopper()) - {*gone.split()}
     assert gone
 
@@ -275,7 +273,7 @@ def test_bytes_that_may_not_be_known_are_absent_for_that_role_only() -> None:
         assert [s.labels["role"] for s in samples(of(gpu), name)] == ["main"]
 
 
-def test_a_gpu_that_is_down_and_has_no_name_is_told() -> None:
+def test_a_gpu_that_is_down_and_has_no_name_is_exported() -> None:
     nameless = replace(states.lost(Identity(index=5, uuid="")), errors={})
     told = samples(of(hopper(), nameless), gpu="5")
     assert [(s.name, s.value) for s in told] == [("gpu_up", 0), ("gpu_info", 1)]
@@ -299,7 +297,7 @@ def on(host: Machine | None, off: Iterable[str] = ()) -> SamplerState:
     return replace(now, collectors=states.NAMES - {*off})
 
 
-def test_without_a_driver_the_host_and_every_signal_of_it_are_told() -> None:
+def test_without_a_driver_the_host_and_its_signals_are_exported() -> None:
     found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
     now = replace(NO_DRIVER, host=replace(HOST, signals=found))
     assert {family.name for family in host.FAMILIES} <= {s.name for s in samples(now)}
@@ -329,7 +327,7 @@ def test_a_host_that_cannot_be_read_has_no_series_and_no_zeros() -> None:
         ("stall feeders workload host", SIGNALS.keys()),
     ],
 )
-def test_what_no_collector_reads_is_no_missing_signal(off: str, gone: set[str]) -> None:
+def test_a_signal_of_no_collector_is_not_missing(off: str, gone: set[str]) -> None:
     """A collector that is off must not look like hardware that gives nothing."""
     nothing = replace(HOST, signals=dict.fromkeys(SIGNALS, False))
     blind = replace(of(replace(hopper(), readings={})), host=nothing)
@@ -364,7 +362,7 @@ def test_a_ledgers_windows_come_out_as_a_histogram() -> None:
     assert values(gpu, "gpu_busy_seconds_total") == [pytest.approx(2.0)]
 
 
-def test_only_of_a_server_it_is_told_how_long_it_had_no_request() -> None:
+def test_time_without_requests_is_exported_for_servers_only() -> None:
     for seconds, told in ((0, []), (2, [2.0])):
         gpu = summed(stall_ns={**states.stall_ns(), REQUESTS: seconds * SECOND})
         assert values(gpu, "gpu_stall_seconds_total", waiting_on=REQUESTS) == told
@@ -377,7 +375,7 @@ def test_interactive_use_is_zero_or_one() -> None:
         assert values(gpu, "gpu_feeder_interactive") == [float(interactive)]
 
 
-def test_each_owner_is_a_series_that_leaves_out_what_is_not_known() -> None:
+def test_each_owner_is_a_series_without_labels_of_unknown_value() -> None:
     """The golden exposition has an owner of whom all is known."""
     gpu = fed(owners=(Owner(container_id="c" * 64, user="root"), Owner(slurm_job_id="7")))
     told = [s.labels for s in samples(of(gpu), "gpu_workload_info")]
@@ -434,7 +432,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("accept", ["", ASKS_OPENMETRICS])
-def test_what_is_kept_of_earlier_scrapes_is_what_a_first_one_shows(accept: str) -> None:
+def test_cached_scrapes_equal_a_first_one(accept: str) -> None:
     sampler = FixedSampler(mixed_state())
     shown = Exposition(sampler, ALL)
     for now in (mixed_state(), of(hopper()), DOWN, mixed_state()):
@@ -480,7 +478,7 @@ def test_new_values_of_the_same_series_need_no_encoding(
     assert encoded == ["gpu_xid_errors_total"]
 
 
-def test_no_more_is_kept_than_the_last_rendering_showed() -> None:
+def test_the_cache_is_bounded_by_the_last_rendering() -> None:
     sampler = FixedSampler(mixed_state())
     shown = Exposition(sampler, ALL)
     shown.render()
@@ -491,7 +489,7 @@ def test_no_more_is_kept_than_the_last_rendering_showed() -> None:
 
 
 @rows("later, series", LATER)
-def test_what_is_newer_is_rendered_anew(later: SamplerState, series: str) -> None:
+def test_newer_values_are_rendered_anew(later: SamplerState, series: str) -> None:
     sampler = FixedSampler(of(hopper()))
     shown = Exposition(sampler, ALL)
 

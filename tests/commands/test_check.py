@@ -40,7 +40,7 @@ READERS = frozenset(
 """Collectors that read a signal, of the GPU or of the host."""
 
 
-def test_what_no_collector_reads_is_no_gap(make_board: Callable[..., Board]) -> None:
+def test_a_signal_of_no_collector_is_no_gap(make_board: Callable[..., Board]) -> None:
     board = make_board(gpus=[H100])
     settings = Settings(interval_seconds=0.2, disabled_collectors=READERS)
     report = check(settings, lambda: VirtualDriver(board))
@@ -188,7 +188,7 @@ def test_a_gpu_that_hangs_is_no_gap_of_each_collector(on: On) -> None:
     assert_link_alone_fails(report)
 
 
-def test_what_is_forbidden_gets_another_remedy_than_what_is_not_there(on: On) -> None:
+def test_a_forbidden_signal_has_another_remedy_than_an_absent_one(on: On) -> None:
     one = on(H100, A100)
     one.fail("GpmSampleGet", pynvml.NVML_ERROR_NO_PERMISSION)
     gap = "gap             gpm: not provided by gpu 0, gpu 1"
@@ -212,7 +212,7 @@ def remedies_of(report: Report) -> dict[str, str]:
     return {gap["subject"]: gap["remedy"] for gap in told(report)["gaps"]}
 
 
-def test_without_busy_time_it_does_not_work_and_nothing_is_said_to_stand_in(
+def test_without_busy_time_it_does_not_work_and_no_substitute_is_named(
     make_board: Callable[..., Board], libraries: Libraries
 ) -> None:
     divided = Checked(make_board(gpus=[A100], mig=[(0, 3)]), libraries)
@@ -267,7 +267,7 @@ def test_power_stands_in_for_energy_only_where_it_can_be_read(on: On, *, power: 
     assert ("gpu_power_watts" in remedies_of(one.report())["energy"]) is power
 
 
-def test_what_somebody_does_without_is_no_gap(
+def test_an_optional_signal_switched_off_is_no_gap(
     on: On, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -296,7 +296,7 @@ def test_one_can_do_without_each_signal_of_the_host_and_the_kubelet() -> None:
     assert {*OPTIONAL_SIGNALS} == hosts | {"kubelet"}
 
 
-def test_what_the_driver_finds_wrong_with_a_gpu_is_a_gap(on: On) -> None:
+def test_a_fault_of_a_gpu_found_by_the_driver_is_a_gap(on: On) -> None:
     machine = on(H100)
     machine.board.gpus[0].record.recovery_action = 1
     machine.board.gpus[0].record.fabric_state = 2

@@ -25,7 +25,7 @@ def lines_with(outlook: Outlook) -> list[str]:
     return list(lines_of(node(state(shown)).gpus[0], blamed))
 
 
-def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> None:
+def test_the_verdict_names_processes_recommendation_prediction_and_shares() -> None:
     heading, cause, blamed, other, first, last, runbook, busy, share, end = lines_with(
         Outlook(PRESCRIBED, SCORED)
     )
@@ -53,7 +53,7 @@ def test_the_verdict_the_blamed_what_to_try_what_it_would_bring_and_shares() -> 
         (None, (1,), (3,), []),
     ],
 )
-def test_whom_a_verdict_blames(
+def test_processes_blamed_by_a_verdict(
     tmp_path: Path,
     cause: str | None,
     mains: Sequence[int],

@@ -61,7 +61,7 @@ def watching(folder: Path, board: Board, libraries: Libraries, *words: str) -> I
             os.close(ours)
 
 
-def test_diagnose_counts_down_and_reports_what_was_seen(
+def test_an_interrupted_diagnose_reports_its_samples(
     make_board: Callable[..., Board], libraries: Libraries, tmp_path: Path
 ) -> None:
     board = make_board(gpus=[H100])
@@ -75,7 +75,7 @@ def test_diagnose_counts_down_and_reports_what_was_seen(
     assert "Traceback" not in command.said
 
 
-def test_who_interrupts_it_at_once_is_told_that_nothing_was_seen(
+def test_an_interrupt_before_the_first_sample_reports_that_there_is_none(
     make_board: Callable[..., Board], libraries: Libraries, tmp_path: Path
 ) -> None:
     board = make_board(gpus=[H100])

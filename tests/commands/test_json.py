@@ -69,7 +69,7 @@ def documented(table: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", in_brackets.sub("", line.removeprefix(f"- {table}: "))))
 
 
-def test_check_says_the_same_as_to_people(
+def test_check_has_the_same_content_as_text(
     make_board: Callable[..., Board], libraries: Libraries, tmp_path: Path
 ) -> None:
     board = make_board(gpus=[H100, H100, H100])
@@ -155,7 +155,7 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
         assert gpu["verdict"] in {verdict, "cpu_queue"}
 
 
-def test_diagnose_names_processes_that_did_what_it_says(said: Mapping[str, str]) -> None:
+def test_diagnose_names_the_processes_of_its_verdict(said: Mapping[str, str]) -> None:
     told = said["told"]
     blocks = told.split("\n\n")[:-1]
     assert len(blocks) == GPUS

@@ -19,7 +19,7 @@ def test_the_configuration_for_a_fleet_is_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_unit_is_no_more_exposed_than_is_said() -> None:
+def test_the_exposure_of_the_unit_is_as_documented() -> None:
     (said,) = re.findall(r"scores it (\d\.\d)", " ".join(README.split()))
     analyze = require("systemd-analyze", "systemd")
     command = [analyze, "security", "--offline=true", "--no-pager", f"{UNIT}"]

@@ -123,7 +123,7 @@ def secrets(folder: Path) -> Iterator[str]:
     yield f"--secret id=pip,src={folder}/pip.conf"
 
 
-def test_it_is_nobody_and_serves(image: Image) -> None:
+def test_it_runs_as_an_unprivileged_user_and_serves(image: Image) -> None:
     told = {"User": "65534:65534", "StopSignal": "SIGTERM", "Entrypoint": [NAME], "Cmd": ["serve"]}
     assert image.config["ExposedPorts"] == {"10170/tcp": {}}
     assert told.items() <= image.config.items()
@@ -145,7 +145,7 @@ def test_it_serves_from_a_read_only_root(image: Image, tmp_path: Path) -> None:
     assert {int(sets, 16) for sets in capabilities} == {0}
 
 
-def test_check_says_what_a_container_needs(image: Image) -> None:
+def test_check_names_the_needs_of_a_container(image: Image) -> None:
     result = image.run(NAME, "check")
     assert result.returncode == 1, result.stderr
     assert "in a container, use the NVIDIA runtime with the capability 'utility'" in result.stdout

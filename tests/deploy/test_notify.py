@@ -91,7 +91,9 @@ def start(tmp_path: Path, ear: Ear) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("ear", ["path", "abstract"], indirect=True)
-def test_without_a_driver_it_is_ready_says_why_feeds_and_stops(start: Start, ear: Ear) -> None:
+def test_without_a_driver_it_is_ready_gives_the_reason_feeds_and_stops(
+    start: Start, ear: Ear
+) -> None:
     server = start()
     until(lambda: ear.has("READY=1"), "READY=1")
     until(lambda: ear.has(NO_DRIVER), "the reason")
@@ -103,7 +105,7 @@ def test_without_a_driver_it_is_ready_says_why_feeds_and_stops(start: Start, ear
     assert server.process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_what_stands_still_starves_the_watchdog_until_it_goes_on(
+def test_a_stopped_loop_starves_the_watchdog_until_it_continues(
     start: Start, ear: Ear, procfs: Path
 ) -> None:
     start("--path.procfs", f"{procfs}")
@@ -125,7 +127,7 @@ def test_what_stands_still_starves_the_watchdog_until_it_goes_on(
     assert ear.has("STATUS=")
 
 
-def test_a_hung_gpu_is_told_and_starves_nobody(
+def test_a_hung_gpu_is_reported_and_does_not_starve_the_watchdog(
     start: Start, ear: Ear, libraries: Libraries, tmp_path: Path
 ) -> None:
     with create(tmp_path / "board", gpus=[H100, H100]) as board:

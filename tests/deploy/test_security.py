@@ -49,7 +49,7 @@ def of_unit() -> set[str]:
     return {*calls[0].split(), *devices, *grouped, *capabilities}
 
 
-def test_what_the_chart_asks_for_is_told_and_why() -> None:
+def test_each_privilege_of_the_chart_has_a_documented_reason() -> None:
     told = {name: chart for name, (chart, _) in table().items()}
     asked = of_chart()
     assert {name: told.get(name) for name in asked} == asked
@@ -57,7 +57,7 @@ def test_what_the_chart_asks_for_is_told_and_why() -> None:
     assert only_told - set(asked) == {"AF_INET AF_INET6", "AF_NETLINK", "AF_UNIX"}
 
 
-def test_what_the_unit_asks_for_is_told_and_why() -> None:
+def test_each_privilege_of_the_unit_has_a_documented_reason() -> None:
     assert {name for name, (_, unit) in table().items() if unit == "yes"} == of_unit()
     assert setting("AmbientCapabilities") == setting("CapabilityBoundingSet")
     assert setting("DynamicUser") == setting("NoNewPrivileges") == "yes"

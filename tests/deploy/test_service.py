@@ -94,7 +94,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(machine: Machine) -> None:
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
-def test_it_is_ready_when_systemd_says_so_and_has_read_its_environment(service: Machine) -> None:
+def test_it_is_ready_when_systemd_reports_it_and_has_read_its_environment(service: Machine) -> None:
     assert service.show("ActiveState") == "active"
     assert get(PORT, "/-/ready")[0] == 200
     assert service.show("StatusText") == "watching 1 GPU (nvml driver)"
@@ -104,7 +104,7 @@ def test_it_is_ready_when_systemd_says_so_and_has_read_its_environment(service: 
     assert '"level": "info"' in service.log
 
 
-def test_it_reads_what_other_users_processes_keep_to_themselves(service: Machine) -> None:
+def test_it_reads_private_files_of_other_users_processes(service: Machine) -> None:
     pid = service.show("MainPID")
     assert service.run("stat", "--format=%U", f"/proc/{pid}").stdout == f"{NAME}\n"
     assert private() == [1, 1]

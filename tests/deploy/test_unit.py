@@ -40,7 +40,7 @@ def test_bad_settings_end_with_the_status_that_is_not_tried_again() -> None:
     assert bad.value.status == status
 
 
-def test_the_readme_installs_what_the_unit_names() -> None:
+def test_the_readme_installs_the_files_of_the_unit() -> None:
     assert f"python3 -m venv {PREFIX}\n" in README
     assert setting("EnvironmentFile") == f"-/etc/default/{NAME}"
     assert f"cp exporter/deploy/systemd/{NAME}.env /etc/default/{NAME}\n" in README
@@ -66,7 +66,7 @@ def test_the_environment_file_sets_nothing_but_would_be_taken() -> None:
         assert context.params["log_format"] == "json"
 
 
-def test_the_image_runs_what_is_installed() -> None:
+def test_the_image_runs_the_installed_program() -> None:
     port = Settings().listen_address.removeprefix(":")
     runs, version = {f'ENTRYPOINT ["{NAME}"]', 'CMD ["serve"]'}, f"ARG VERSION={__version__}"
     assert {*runs, f"EXPOSE {port}", version} <= {*DOCKERFILE.splitlines()}
@@ -80,7 +80,7 @@ def locked(file: str) -> Mapping[str, str]:
     return dict(line.split(maxsplit=1)[0].split("==") for line in lines)
 
 
-def test_the_lock_files_have_what_the_package_and_building_need() -> None:
+def test_the_lock_files_have_all_requirements_of_package_and_build() -> None:
     shipped = [one for one in map(Requirement, requires(NAME) or ()) if is_shipped(one)]
     (needed,) = re.findall(r"^requires = \[(.*)\]$", PROJECT, re.MULTILINE)
     built_with = map(Requirement, json.loads(f"[{needed}]"))

@@ -82,7 +82,9 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
-def test_what_it_knows_is_shown_and_the_rest_is_absent(settings: Settings, holder: int) -> None:
+def test_known_readings_are_exported_and_the_others_are_absent(
+    settings: Settings, holder: int
+) -> None:
     free = {"gpu": "1", "waiting_on": "unallocated"}
     with sampling(lambda: AcmeDriver(holder), settings) as sampler:
 
@@ -127,7 +129,7 @@ def test_without_it_the_remedy_is_its_own(settings: Settings) -> None:
     assert check(settings, no_driver).lines[1] == f"  remedy        {REMEDY}"
 
 
-def test_the_kubelet_names_its_gpus_as_it_says(settings: Settings) -> None:
+def test_the_kubelet_names_its_gpus_by_the_vendors_resource(settings: Settings) -> None:
     pods = (
         with_gpus("train-0", "acme-0", resource="acme.example/gpu"),
         with_gpus("other-0", "acme-1"),

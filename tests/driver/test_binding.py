@@ -103,7 +103,9 @@ def test_oldest_and_newest_give_the_same_series(on_the_stand_in: Command) -> Non
 
 
 @pytest.mark.parametrize("version", TOO_OLD)
-def test_an_older_one_is_told_with_its_remedy(on_the_stand_in: Command, version: str) -> None:
+def test_an_older_binding_is_reported_with_its_remedy(
+    on_the_stand_in: Command, version: str
+) -> None:
     folder = fetched.package(f"nvidia-ml-py=={version}")
     sentence = f"{folder}/pynvml.py is not of nvidia-ml-py {OLDEST_BINDING} or later"
     done = on_the_stand_in("check", folder)

@@ -99,7 +99,7 @@ def check(machine: Machine, fields: Mapping[str, int], expected: readings.Readin
 
 
 @rows("model, fields, expected", OF_BOTH)
-def test_a_reading_is_what_stands_on_the_board(
+def test_a_reading_equals_the_value_of_the_board(
     both: Make, model: Model, fields: Mapping[str, int], expected: readings.Reading
 ) -> None:
     check(both(gpus=[model]), fields, expected)
@@ -136,7 +136,7 @@ def test_memory_that_may_not_be_read_is_not_the_machines(
 
 
 @rows("model, coherent", {"GH200": (GH200, True), "H100": (H100, False)})
-def test_a_gpu_says_whether_the_kernel_uses_its_memory(
+def test_a_gpu_reports_whether_the_kernel_uses_its_memory(
     nvml: Make, model: Model, *, coherent: bool
 ) -> None:
     assert nvml(gpus=[model]).device.identity.coherent is coherent
@@ -150,7 +150,7 @@ def test_clocks_are_in_hertz(both: Make) -> None:
     assert clocks.maximum == {"graphics": 1980e6, "sm": 1980e6, "memory": 2619e6, "video": 1545e6}
 
 
-def test_memory_tells_used_and_reserved_apart(both: Make, start: Start) -> None:
+def test_used_and_reserved_memory_are_separate(both: Make, start: Start) -> None:
     machine = both()
     machine.gpu.hold(start().pid, 5 * 2**30)
     assert machine.device.memory() == Memory(H100.memory_total, 5 * 2**30, H100.memory_reserved)
@@ -204,7 +204,7 @@ def test_a_version_that_was_answered_is_the_only_one(nvml: Make, start: Start) -
         "the call": (H100, "DeviceGetFieldValues"),
     },
 )
-def test_power_is_read_from_what_the_driver_has(nvml: Make, model: Model, refused: str) -> None:
+def test_power_is_read_from_the_available_source(nvml: Make, model: Model, refused: str) -> None:
     machine = nvml(gpus=[model])
     machine.gpu.fail(refused, NVML_ERROR_NOT_SUPPORTED)
     assert machine.device.power().watts == model.idle_mw / 1000
@@ -250,7 +250,7 @@ def test_ring_holds_the_busy_time(both: Make) -> None:
         assert found_us == pytest.approx(busy_us, rel=0.05)
 
 
-def test_without_a_new_window_the_ring_says_so_and_the_single_reading_helps(both: Make) -> None:
+def test_without_a_new_window_the_ring_is_empty_and_the_single_reading_counts(both: Make) -> None:
     machine = both()
     machine.record.period_slots = 100
     device = machine.device
@@ -297,7 +297,7 @@ def test_an_empty_answer_makes_no_video_engine_of_a_ring_that_is_refused(nvml: M
     assert machine.device.last_error is None
 
 
-def test_a_gpu_without_video_engines_says_so(nvml: Make) -> None:
+def test_a_gpu_without_video_engines_reports_so(nvml: Make) -> None:
     device = nvml(gpus=[replace(H100, engines=0)]).device
     with pytest.raises(Unsupported):
         device.video()
@@ -340,7 +340,7 @@ CONDITIONS: Mapping[str, tuple[str, Mapping[str, int], readings.Condition]] = {
 
 
 @rows("version, fields, condition", CONDITIONS)
-def test_what_the_driver_says_of_the_gpu_as_a_whole(
+def test_conditions_of_the_whole_gpu(
     nvml: Make, version: str, fields: Mapping[str, int], condition: readings.Condition
 ) -> None:
     machine = nvml(driver_version=version)
@@ -348,7 +348,7 @@ def test_what_the_driver_says_of_the_gpu_as_a_whole(
     assert machine.device.last_error is None
 
 
-def test_where_the_driver_says_nothing_of_it_that_is_no_condition(nvml: Make) -> None:
+def test_a_condition_that_the_driver_omits_is_absent(nvml: Make) -> None:
     device = nvml(driver_version="470.10").device
     with pytest.raises(Unsupported):
         device.condition()
@@ -480,7 +480,7 @@ REFUSED: list[tuple[dict[str, object], str, int, str]] = [
 
 
 @pytest.mark.parametrize(("board", "calls", "index", "reading"), REFUSED)
-def test_what_there_is_not_is_unsupported(
+def test_an_absent_reading_is_unsupported(
     nvml: Make, board: dict[str, object], calls: str, index: int, reading: str
 ) -> None:
     machine = nvml(**board)
@@ -506,7 +506,7 @@ def test_a_lost_gpu_is_lost_for_every_reading_and_comes_back(nvml: Make, reading
     getattr(first(driver), reading)()
 
 
-def test_xids_reach_whoever_waits(nvml: Make) -> None:
+def test_xids_reach_the_waiting_thread(nvml: Make) -> None:
     machine = nvml(gpus=[H100, H100])
     driver = machine.driver
     for index in (0, 1):

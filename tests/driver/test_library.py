@@ -89,7 +89,7 @@ def failure(folder: Path, library: str = loader.LIBRARY) -> str:
 
 
 @rows("place, reason", BAD)
-def test_a_file_that_cannot_be_loaded_is_told_with_its_reason(
+def test_a_file_that_cannot_be_loaded_is_reported_with_its_reason(
     tmp_path: Path, libraries: Libraries, place: Place, reason: str
 ) -> None:
     place(libraries.path(580), tmp_path / loader.LIBRARY)
@@ -103,7 +103,7 @@ def test_a_file_that_an_upgrade_has_just_removed_is_the_loaders_matter(tmp_path:
     assert loader._lengths(tmp_path / "gone") == (0, 0)
 
 
-def test_the_places_are_those_where_the_loader_looks(
+def test_the_places_are_those_of_the_loader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Besides those of its cache. Which systems' loaders look into /usr/lib64 is their choice."""
@@ -126,9 +126,7 @@ def test_the_places_are_those_where_the_loader_looks(
     assert folders - {of_python} == ours - {Path("/usr/lib64").resolve()}
 
 
-def test_what_is_loaded_of_a_library_and_none_at_all_are_fine(
-    tmp_path: Path, libraries: Libraries
-) -> None:
+def test_a_library_without_needed_parts_is_reported(tmp_path: Path, libraries: Libraries) -> None:
     """Of a missing part that only a later call would touch, it is told too."""
     assert failure(tmp_path, "libnowhere.so.1") == ""
     whole = libraries.path(580)

@@ -65,7 +65,7 @@ def spent_after(machine: Machine, seconds: float) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("version", [b"580.76.05", b"mystery", b"", b"\xff\xfe580.95"])
-def test_where_the_version_leaves_a_doubt_only_what_is_certain_is_read(
+def test_where_the_version_is_ambiguous_only_certain_fields_are_read(
     nvml: Make, version: bytes
 ) -> None:
     machine = nvml()
@@ -134,7 +134,7 @@ def test_a_counter_that_grows_names_the_cause_of_a_hardware_slowdown(nvml: Make)
         (0x400, {"reliability"}),
     ],
 )
-def test_what_throttles_now(nvml: Make, version: str, bits: int, on: set[str]) -> None:
+def test_current_throttle_reasons(nvml: Make, version: str, bits: int, on: set[str]) -> None:
     machine = nvml(driver_version=version)
     device = machine.device
     # A driver that does not know the bit has never said that the reason is not active.
@@ -167,7 +167,7 @@ def test_compute_instances_of_a_gpu_instance_are_named_and_counted_once(nvml: Ma
             reading()
 
 
-def test_holders_that_one_compute_instance_does_not_tell_may_be_hidden(nvml: Make) -> None:
+def test_holders_are_unknown_where_one_compute_instance_hides_them(nvml: Make) -> None:
     machine = nvml(mig=[(0, 3), (0, 3)])
     share_a_gpu_instance(machine)
     first = machine.driver.open(0)[1]
@@ -178,7 +178,7 @@ def test_holders_that_one_compute_instance_does_not_tell_may_be_hidden(nvml: Mak
 
 # --- Old drivers and odd clocks -------------------------------------------------------------------
 @pytest.mark.parametrize("branch", [418, 450, 470, 515, 530, 535, 550, 595])
-def test_an_old_library_gives_what_it_has(nvml: Make, branch: int) -> None:
+def test_an_old_library_gives_all_it_supports(nvml: Make, branch: int) -> None:
     machine = nvml(gpus=[A100], driver_version=f"{branch}.10")
     machine.gpu.hold(os.getpid(), 2**20)
     machine.gpu.run(0.2)
@@ -250,7 +250,7 @@ def asked(machine: Machine, code: int) -> Callable[[], object]:
         "another driver now": (asked, MISMATCH, protocol.DriverUnusable),
     },
 )
-def test_what_an_error_code_means(
+def test_meaning_of_an_error_code(
     nvml: Make, ask: Callable[..., Callable[[], object]], code: int, expected: type[DriverError]
 ) -> None:
     with pytest.raises(expected, match=f"{code}") as caught:
@@ -290,7 +290,7 @@ def test_one_broken_call_costs_its_own_part(nvml: Make, call: str, code: int) ->
     assert machine.device.last_error is None or code == NOT_SUPPORTED
 
 
-def test_what_stays_unsupported_is_hardly_ever_asked_for(nvml: Make) -> None:
+def test_an_unsupported_reading_is_rarely_repeated(nvml: Make) -> None:
     now = 0
     machine = nvml()
     machine.gpu.fail("DeviceGetPcieReplayCounter", NOT_SUPPORTED)
@@ -344,7 +344,7 @@ def test_the_blocking_pcie_call_is_never_made(nvml: Make) -> None:
 @pytest.mark.parametrize(
     "call", ["DeviceGetName", "DeviceGetArchitecture", "DeviceGetPciInfo", "DeviceGetMigMode"]
 )
-def test_a_gpu_is_opened_without_what_it_does_not_say(nvml: Make, call: str) -> None:
+def test_a_gpu_is_opened_without_unreadable_facts(nvml: Make, call: str) -> None:
     machine = nvml()
     machine.record.name = b"NVIDIA \xff\xfe H100"
     machine.gpu.fail(call, UNKNOWN)
@@ -355,7 +355,7 @@ def test_a_gpu_is_opened_without_what_it_does_not_say(nvml: Make, call: str) -> 
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, pynvml.NVML_ERROR_UNINITIALIZED, LOST, MISMATCH])
-def test_what_concerns_all_is_believed_when_the_simplest_calls_say_it_too(
+def test_a_fault_of_all_calls_is_believed_once_the_simplest_calls_report_it(
     nvml: Make, code: int
 ) -> None:
     machine = nvml()
@@ -502,7 +502,7 @@ def test_mig_instances_follow_their_parent(nvml: Make) -> None:
     assert len({*numbers}) == 2
 
 
-def test_under_mig_only_gpm_tells_who_is_busy(nvml: Make) -> None:
+def test_under_mig_only_gpm_shows_which_instance_is_busy(nvml: Make) -> None:
     machine = nvml(mig=[(0, 3), (0, 4)])
     devices = machine.driver.open(0)
     machine.board.gpus[1].launch(15.0, Work(sm_active=0.7))

@@ -92,7 +92,7 @@ RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active")
         ),
     },
 )
-def test_what_cannot_be_is_dropped(reading: Reading, left: Reading, dropped: str) -> None:
+def test_an_impossible_value_is_dropped(reading: Reading, left: Reading, dropped: str) -> None:
     assert clean(reading) == (left, [dropped])
 
 
@@ -139,7 +139,7 @@ def test_an_impossible_sample_of_a_ring_is_counted_where_it_is_left_out() -> Non
         kinds.Processes((Process(4194304, 0),)),
     ],
 )
-def test_what_can_be_passes(reading: Reading) -> None:
+def test_a_possible_value_passes(reading: Reading) -> None:
     left, dropped = clean(reading)
     assert left is reading
     assert dropped == []

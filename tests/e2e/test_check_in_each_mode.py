@@ -279,7 +279,7 @@ def run(node: Node, mode: Mode) -> Said:
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_exactly_what_is_missing_is_named(
+def test_exactly_the_missing_signals_are_named(
     said: Callable[[str], Said], own: Callable[[Mode], Missing], name: str
 ) -> None:
     metrics, report = said(name)
@@ -295,7 +295,7 @@ def test_exactly_what_is_missing_is_named(
     assert off == ([", ".join(sorted(renounced))] if renounced else [])
 
 
-def test_what_is_private_takes_its_families_away_and_no_others(said: Callable[[str], Said]) -> None:
+def test_a_private_signal_removes_its_families_and_no_others(said: Callable[[str], Said]) -> None:
     gone = said("unit").metrics.names - said("unit without capabilities").metrics.names
     assert gone == {
         *(f"gpu_feeder_{way}_bytes_total" for way in ("read", "written")),
@@ -304,7 +304,7 @@ def test_what_is_private_takes_its_families_away_and_no_others(said: Callable[[s
 
 
 @pytest.mark.parametrize("name", ["hidden pids", "hidden data"])
-def test_of_processes_that_are_not_seen_only_the_devices_are_told(
+def test_of_hidden_processes_only_the_devices_are_exported(
     said: Callable[[str], Said], name: str
 ) -> None:
     metrics = said(name).metrics
@@ -328,7 +328,7 @@ def test_the_pod_cannot_change_control_groups(node: Node) -> None:
 
 
 @pytest.mark.parametrize("kept", ["SYS_PTRACE", "DAC_READ_SEARCH"])
-def test_the_table_of_capabilities_says_what_one_alone_lacks(
+def test_the_table_of_capabilities_names_the_loss_without_each(
     node: Node, own: Callable[[Mode], Missing], kept: str
 ) -> None:
     """Those are the signals that the chart does without: nothing else is missing."""
@@ -356,7 +356,7 @@ def capabilities_by_signal() -> Mapping[str, set[str]]:
     return found
 
 
-def test_restricted_loses_what_the_table_says(said: Callable[[str], Said]) -> None:
+def test_restricted_loses_the_signals_of_the_table(said: Callable[[str], Said]) -> None:
     full, restricted = said("chart").metrics, said("chart restricted").metrics
     rows = {what: of_restricted for what, _, of_restricted in table("")}
     lost = re.findall(r"`(gpu_.*?)`", " ".join(what for what in rows if rows[what] == "no"))

@@ -46,7 +46,7 @@ def test_it_serves_and_ends_in(tmp_path: Path, way: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("variables", [POSIX, {"TZ": "No/Where"}, {"TZ": ":"}, DEAD_PROXY], ids=str)
 @pytest.mark.parametrize("command", ["check", "once"])
-def test_commands_say_the_same_with(
+def test_commands_print_the_same_with(
     tmp_path: Path, command: str, variables: dict[str, str]
 ) -> None:
     usual = run(tmp_path, command)

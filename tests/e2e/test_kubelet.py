@@ -113,7 +113,9 @@ def in_pod(uid: str, container: str = CONTAINER) -> Iterator[subprocess.Popen[by
         yield process
 
 
-def test_whose_gpus_are(exporting: Exporting, board: Board, kubelet: Kubelet, logs: Path) -> None:
+def test_owner_of_each_gpu(
+    exporting: Exporting, board: Board, kubelet: Kubelet, logs: Path
+) -> None:
     link_log(logs, "train-0", CONTAINER)
     with in_pod(UID) as process:
         board.gpus[0].hold(process.pid, 4 * GIB)
@@ -172,7 +174,7 @@ GAPS: Mapping[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("what", GAPS)
-def test_check_names_what_is_missing_of_the_kubelet(libraries: Libraries, what: str) -> None:
+def test_check_names_the_missing_parts_of_the_kubelet(libraries: Libraries, what: str) -> None:
     with staged(libraries, 1) as stage:
         socket, missing = stage.folder / "kubelet.sock", stage.folder / "missing"
         logs = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{stage.folder}"}

@@ -89,5 +89,5 @@ def off(pairs: list[tuple[Record, Record]]) -> list[str]:
 
 
 @pytest.mark.alone
-def test_each_of_ten_short_jobs_is_charged_what_it_recorded_itself(tmp_path: Path) -> None:
+def test_each_of_ten_short_jobs_is_charged_its_own_record(tmp_path: Path) -> None:
     assert off(settled(lambda: measure(tmp_path), off)) == []

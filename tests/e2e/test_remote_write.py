@@ -95,7 +95,9 @@ def of_agents() -> str:
     return str(pattern)
 
 
-def test_the_centre_has_what_was_promised(make_board: Callable[..., Board], tmp_path: Path) -> None:
+def test_the_centre_receives_the_promised_series(
+    make_board: Callable[..., Board], tmp_path: Path
+) -> None:
     board, port = make_board(gpus=[H100, H100]), free_port()
     with (
         over_board(board.path) as exporter,
@@ -134,7 +136,7 @@ def test_all_that_rules_and_dashboards_ask_for_is_sent() -> None:
     assert {name for name in wanted if not re.fullmatch(f"{of_agents()}|kube_.*", name)} == set()
 
 
-def test_what_is_recorded_is_enough_for_the_fleets_dashboard() -> None:
+def test_recorded_series_are_enough_for_the_fleets_dashboard() -> None:
     of_fleet = [query for query in asked() if query.board == "fleet"]
     wanted = {name for query in of_fleet for name in Rule("", "", {"expr": query.text()}).reads}
     sent = recorded_names()

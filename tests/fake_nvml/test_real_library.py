@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_check_on_it_says_that_no_driver_is_loaded(folder: Path) -> None:
+def test_check_on_it_reports_that_no_driver_is_loaded(folder: Path) -> None:
     # As root without its rights: with them the library leaves device nodes behind.
     done = run(folder, "check", way=as_user(0) if os.geteuid() == 0 else ())
     assert (done.returncode, done.stderr) == (1, "")

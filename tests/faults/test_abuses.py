@@ -88,7 +88,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
 
 
 @pytest.mark.parametrize("abuse", ABUSES, ids=lambda abuse: abuse.name)
-def test_an_abuse_costs_what_the_document_says_and_others_nothing(
+def test_an_abuse_costs_the_documented_loss_and_others_nothing(
     abuse: Abuse,
     settings: Settings,
     make_board: Callable[..., Board],

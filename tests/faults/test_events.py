@@ -75,7 +75,7 @@ def sums(found: Series) -> Series:
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
-def test_an_event_costs_what_the_readme_says_and_all_is_back_by_itself(
+def test_an_event_costs_the_documented_loss_and_recovers_by_itself(
     event: Event, scene: Scene, exposition: Exposition
 ) -> None:
     def all_is_read() -> bool:

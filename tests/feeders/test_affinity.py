@@ -70,12 +70,12 @@ def test_pinned_workers_are_more_than_their_cpus(code: str, pinned: int) -> None
         ),
     },
 )
-def test_what_is_said_of_them(pinned: Pinned, text: str) -> None:
+def test_wording_of_pinned_processes(pinned: Pinned, text: str) -> None:
     assert f"{pinned}" == text
 
 
 @needs_two
-def test_it_is_said_of_a_gpu_that_waits_for_them() -> None:
+def test_a_gpu_that_waits_for_pinned_processes_is_reported() -> None:
     with program(f"{WORKERS}workers(*4 * [first], do=burn)", f"[{FIRST}]", "") as one:
         watch = HostSampler(Settings())
         watch.hold("a", frozenset({one.pid}))

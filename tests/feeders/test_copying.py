@@ -54,7 +54,7 @@ BEHIND = {WORKER_CPU, CPU_QUEUE}
         "without workers": ("threads()", BEHIND),
     },
 )
-def test_what_a_gpu_waits_for(code: str, causes: Collection[str]) -> None:
+def test_wait_of_a_gpu(code: str, causes: Collection[str]) -> None:
     with program(f"{COPIES}\n{code}; ready(); locked()") as one:
         assert_settles(one.pid, causes)
 
@@ -136,7 +136,7 @@ def train(load):
 
 
 @rows("load, causes", {"short reads": ("reads", {STORAGE}), "digests": ("computes", BEHIND)})
-def test_what_threads_of_a_pool_do_for_a_main_that_overlaps(
+def test_activity_of_pool_threads_of_an_overlapping_main(
     load: str, causes: Collection[str], tmp_path: Path
 ) -> None:
     data = tmp_path / "rows"

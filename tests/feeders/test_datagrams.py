@@ -98,7 +98,7 @@ def test_those_of_ip_version_6_count(loop: Loop) -> None:
     assert loop.look() is STEPS
 
 
-def test_a_loop_whose_timer_makes_it_work_is_fed_by_none(loop: Loop) -> None:
+def test_a_loop_driven_by_its_timer_is_fed_by_no_datagrams(loop: Loop) -> None:
     assert {loop.second() for _ in range(9)} == {IDLE}
 
 
@@ -108,7 +108,7 @@ def test_datagrams_before_few_steps_do_not_hold_an_event_loop_up(loop: Loop) -> 
     assert FED in found, "a process that waits on this socket alone waits for more"
 
 
-def test_what_is_there_and_not_taken_is_not_waited_for(loop: Loop) -> None:
+def test_queued_datagrams_are_not_waited_for(loop: Loop) -> None:
     for _ in range(5):
         loop.second(taken=1)
     loop.now = loop.now._replace(unread_bytes=2304)
@@ -120,7 +120,7 @@ def test_a_socket_that_only_sends_waits_for_nothing(loop: Loop) -> None:
     assert {loop.second(taken=5) for _ in range(9)} == {IDLE}
 
 
-def test_what_others_take_while_the_process_sleeps_is_not_its_own(loop: Loop) -> None:
+def test_datagrams_received_while_the_process_sleeps_belong_to_others(loop: Loop) -> None:
     found = [loop.second(taken=5, ran=at % 2) for at in range(30)]
     assert set(found[10:]) == {IDLE}
 
@@ -179,7 +179,7 @@ def probed(one: Program, known: AnswerTimeouts) -> Iterator[DeepProbe]:
 
 
 @rows("code, waits", {"fed": (FED_LOOP, Activity.NETWORK), "a timer": (TIMED, Activity.SLEEP)})
-def test_what_an_event_loop_with_a_udp_socket_waits_for(code: str, waits: Activity) -> None:
+def test_wait_of_an_event_loop_with_a_udp_socket(code: str, waits: Activity) -> None:
     """The other loop runs beside it, in the same network namespace."""
     known = AnswerTimeouts(LONGEST_MS)
     with (

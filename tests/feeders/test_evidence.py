@@ -33,7 +33,7 @@ def files_on(proc: Path, *mounts: tuple[str, str]) -> list[str]:
     return list(evidence.storage(proc, [7]))
 
 
-def test_each_reason_that_a_look_gives_has_words() -> None:
+def test_each_reason_of_a_probe_has_words() -> None:
     with program("ready(); told()") as one:
         deep = DeepProbe(PROC, one.pid, None)
         reasons = {wait.value: deep.probe(0, wait, ProbeContext()).reason for wait in SLEEPS}
@@ -57,7 +57,7 @@ def test_each_reason_that_a_look_gives_has_words() -> None:
         "input": ({"input": 2}, ["for input (100%)"]),
     },
 )
-def test_what_is_said_of_sleeps(reasons: dict[str, int], said: list[str]) -> None:
+def test_wording_of_sleeps(reasons: dict[str, int], said: list[str]) -> None:
     assert list(evidence.asleep(reasons)) == [f"the main process sleeps {one}" for one in said]
 
 
@@ -80,7 +80,7 @@ OWED = PendingRequest(STORE, 700, 99 * SECOND)
         ),
     },
 )
-def test_whom_a_feeder_waits_for(owed: list[PendingRequest], said: str) -> None:
+def test_hosts_that_a_feeder_waits_for(owed: list[PendingRequest], said: str) -> None:
     assert list(evidence.pending(owed, 100 * SECOND)) == [said] * bool(said)
 
 
@@ -120,14 +120,14 @@ def test_a_job_cannot_write_to_our_terminal(tmp_path: Path, point: str, kind: st
         assert len(said) < 200
 
 
-def test_whose_datagrams_are_waited_for() -> None:
+def test_origin_of_awaited_datagrams() -> None:
     pairs = [(98 * SECOND, STORE), (99 * SECOND, STORE._replace(port=5))]
     (said,) = evidence.datagrams(pairs, 100 * SECOND)
     assert said == "waits for datagrams: 10.0.0.2:5"
     assert not list(evidence.datagrams(pairs, 99 * SECOND + CADENCE.recent_ns))
 
 
-def test_threads_are_told_by_the_busiest_if_they_use_a_core() -> None:
+def test_threads_are_described_by_the_busiest_if_they_use_a_core() -> None:
     (said,) = evidence.threads(3.26, "pt_data_\x1bpin")
     assert "use 3.3 cores, pt_data_" in said
     assert said.endswith("OMP_NUM_THREADS limits those of OpenMP")
@@ -135,7 +135,7 @@ def test_threads_are_told_by_the_busiest_if_they_use_a_core() -> None:
     assert list(evidence.threads(0.9, "pt_data_pin")) == []
 
 
-def test_a_lock_of_the_driver_is_told_if_a_main_was_seen_in_it() -> None:
+def test_a_lock_of_the_driver_is_reported_if_a_main_was_sampled_in_it() -> None:
     assert list(evidence.in_driver(0.0, {"uvm_ioctl"})) == []
     (said,) = evidence.in_driver(0.4, {"uvm_ioctl", ""})
     assert said == "the main process waits for a lock of the GPU's driver (40%): uvm_ioctl"

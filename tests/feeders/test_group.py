@@ -94,7 +94,7 @@ def main_read(feeding: Feeding) -> int | None:
 
 
 @pytest.mark.parametrize(("after_ns", "known"), [(300_000_000, True), (2_000_000_000, False)])
-def test_a_look_holds_until_the_next_one_but_not_for_long(
+def test_a_sample_holds_until_the_next_one_but_expires(
     recorded: Recorded, after_ns: int, *, known: bool
 ) -> None:
     recorded.adopt(7)
@@ -132,7 +132,7 @@ def test_workers_come_and_go(recorded: Recorded) -> None:
 
 
 @rows("late, new", {"at once": (0, 5), "a second later": (1, 27.5), "much later": (20, 50)})
-def test_what_a_worker_used_is_not_told_again_by_its_parent(
+def test_usage_of_a_worker_is_not_counted_again_in_its_parent(
     recorded: Recorded, late: int, new: float
 ) -> None:
     process(recorded.proc, 8)
@@ -152,7 +152,7 @@ def test_what_a_worker_used_is_not_told_again_by_its_parent(
     assert told == pytest.approx((new + 10) * TICK_NS), "of which nobody knew before"
 
 
-def test_what_kin_do_and_use_is_the_gpus(recorded: Recorded) -> None:
+def test_activity_and_usage_of_kin_belong_to_the_gpu(recorded: Recorded) -> None:
     process(recorded.proc, 8, state="R")
     recorded.adopt(7)
     recorded.feed.family.adopt_kin({8})
@@ -164,7 +164,9 @@ def test_what_kin_do_and_use_is_the_gpus(recorded: Recorded) -> None:
     assert kin.used.cpu_ns == 30 * TICK_NS
 
 
-def test_kin_are_sought_sooner_once_one_has_ended_but_not_at_every_look(recorded: Recorded) -> None:
+def test_kin_are_searched_sooner_once_one_has_ended_but_not_at_every_sample(
+    recorded: Recorded,
+) -> None:
     process(recorded.proc, 8)
     family = recorded.feed.family
     family.adopt_kin({8})
@@ -177,7 +179,7 @@ def test_kin_are_sought_sooner_once_one_has_ended_but_not_at_every_look(recorded
 
 
 @pytest.mark.parametrize(("state", "causes"), [("D", [STORAGE]), ("S", [])])
-def test_files_are_named_only_while_somebody_waits_for_them(
+def test_files_are_named_only_while_a_feeder_waits_for_them(
     recorded: Recorded, state: str, causes: list[str]
 ) -> None:
     process(recorded.proc, 7, state=state)
@@ -230,7 +232,9 @@ def test_a_gpu_is_engaged_while_it_works_or_is_held_up_by_its_own_rank(recorded:
     assert recorded.feed.engaged == (0.75, 1)
 
 
-def test_who_sleeps_by_itself_does_not_wait_for_its_next_task(recorded: Recorded) -> None:
+def test_a_process_that_sleeps_by_itself_does_not_wait_for_its_next_task(
+    recorded: Recorded,
+) -> None:
     for worker, channel in ((8, "futex_wait"), (9, "hrtimer_nanosleep")):
         process(recorded.proc, worker)
         lay(recorded.proc, {f"{worker}/wchan": channel})
@@ -357,7 +361,7 @@ def test_when_all_mains_have_ended_sums_stay_and_gauges_go(recorded: Recorded) -
 
 
 @pytest.mark.parametrize("uptime", ["0.01 0.01\n", ""])
-def test_the_start_of_a_process_does_not_depend_on_what_lxcfs_makes_of_uptime(
+def test_the_start_of_a_process_does_not_depend_on_uptime_of_lxcfs(
     uptime: str, tmp_path: Path
 ) -> None:
     proc, before = lay(tmp_path, {"uptime": uptime}), time.monotonic_ns()
@@ -439,7 +443,7 @@ def test_page_cache_of_a_v1_group_counts_those_below_it(tmp_path: Path) -> None:
     assert unread.cache_bytes("active_file", "inactive_file") is None
 
 
-def test_of_its_limit_a_job_may_still_take_what_is_not_used_but_for_cache(tmp_path: Path) -> None:
+def test_free_memory_under_a_limit_includes_the_page_cache(tmp_path: Path) -> None:
     files = {"memory.current": "700\n", "memory.max": "1000\n", "memory.stat": "inactive_file 50\n"}
     cgroup_v2(tmp_path, {f"job/{name}": text for name, text in files.items()})
     group = cgroup_of("0::/job\n", tmp_path)
@@ -466,7 +470,7 @@ def test_a_network_that_many_share_is_read_once_a_tick(tmp_path: Path) -> None:
     assert networks.traffic(2, 8, 2 * SECOND) is None
 
 
-def test_waits_of_workers_count_the_passes_that_looked_at_mains_only(recorded: Recorded) -> None:
+def test_waits_of_workers_count_the_passes_that_sampled_mains_only(recorded: Recorded) -> None:
     process(recorded.proc, 8)
     recorded.adopt(7, workers=(8,))
     for number in range(11):
@@ -499,7 +503,7 @@ def test_mains_are_runnable_while_they_have_a_cpu_or_wait_for_one(recorded: Reco
     assert recorded.feed.history.passes_since(59).main_runnable is None, "one has ended"
 
 
-def test_what_is_not_known_leaves_the_rest_alone() -> None:
+def test_an_unknown_counter_leaves_the_others() -> None:
     found = Bucket()
     for runnable_ns, counted_ns in ((1, 4), (0, 0), (2, 4)):
         found.add(Bucket(runnable_ns=runnable_ns, counted_ns=counted_ns))
@@ -508,7 +512,7 @@ def test_what_is_not_known_leaves_the_rest_alone() -> None:
     assert Bucket(runnable_ns=5, counted_ns=4).main_runnable == 1.0, "the kernel's clock and ours"
 
 
-def test_sums_of_what_may_not_be_known() -> None:
+def test_sums_of_counters_that_may_be_unknown() -> None:
     total = plus(Counters(), Counters(cpu_ns=5, read_bytes=None, written_bytes=None))
     total = plus(total, Counters(cpu_ns=5, read_bytes=7, written_bytes=None))
     assert total == Counters(cpu_ns=10, read_bytes=7, written_bytes=0)

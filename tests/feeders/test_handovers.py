@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_bottleneck_exporter.feeders.usage import Handovers
 
 
-def test_who_hands_nothing_over_is_no_worker() -> None:
+def test_a_child_that_hands_nothing_over_is_no_worker() -> None:
     handovers = Handovers()
     for _ in range(60):
         for worker, calls in ((1, 14), (2, 0), (3, 12)):
@@ -19,7 +19,7 @@ def test_who_hands_nothing_over_is_no_worker() -> None:
     assert handovers.idlers() == 0
 
 
-def test_nobody_is_judged_at_once_nor_without_permission() -> None:
+def test_no_child_is_judged_at_once_nor_without_permission() -> None:
     handovers = Handovers()
     handovers.note(1, 50)
     handovers.note(2, 0)

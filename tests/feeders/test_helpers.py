@@ -141,7 +141,7 @@ def test_a_program_that_shares_nothing_is_a_helper(tmp_path: Path, code: str) ->
         "forked": ("class One: pid = os.fork()\nif One.pid == 0: burn()\none = One"),
     },
 )
-def test_what_is_made_for_it_makes_a_worker(tmp_path: Path, code: str) -> None:
+def test_a_child_with_a_channel_made_for_it_is_a_worker(tmp_path: Path, code: str) -> None:
     with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as one:
         until(lambda: helpers(one, never()) == set(), "a worker")
 
@@ -190,7 +190,7 @@ SEEN = {
 
 
 @rows("code", SEEN)
-def test_a_program_with_a_connection_is_a_worker_if_somebody_waits_for_it(
+def test_a_program_with_a_connection_is_a_worker_if_its_peer_waits_for_it(
     tmp_path: Path, code: str
 ) -> None:
     with program(f"{START}\n{code}\nready(one.pid, c.fileno()); locked()", tmp_path) as one:
@@ -214,7 +214,7 @@ def test_a_program_with_a_connection_is_a_worker_if_somebody_waits_for_it(
         assert finder.find({one.pid: waits}, {pid}) == set()
 
 
-def test_what_a_helper_started_is_one_and_the_left_side_of_a_pipeline_is_none(
+def test_a_child_of_a_helper_is_one_and_the_left_side_of_a_pipeline_is_none(
     tmp_path: Path,
 ) -> None:
     code = """

@@ -44,7 +44,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("words", NOTEBOOKS + OTHERS, ids=" ".join)
-def test_notebooks_are_told_by_their_command_lines(words: list[str]) -> None:
+def test_notebooks_are_recognized_by_their_command_lines(words: list[str]) -> None:
     assert runs_notebook("\0".join(words) + "\0") is (words in NOTEBOOKS)
 
 

@@ -132,7 +132,7 @@ def no_container() -> None:
         "a descendant of a sibling": (NEPHEW, {(1,): {3}}),
     },
 )
-def test_who_is_kin(code: str, found: Mapping[tuple[int, ...], set[int]]) -> None:
+def test_kin_of_a_holder(code: str, found: Mapping[tuple[int, ...], set[int]]) -> None:
     """Numbers: 0 is the program, the others are those that it tells of; of holders, the first's."""
     with program(f"{FAMILY}{code}\nlocked()") as one:
         pids = [one.pid, *map(int, one.words)]
@@ -150,7 +150,7 @@ def test_own_descendants_are_no_kin() -> None:
         assert kin(holder, own=(sibling,)) == {one.pid}
 
 
-def test_who_starts_the_left_side_of_a_pipeline_program_by_program_feeds_it_too() -> None:
+def test_the_starter_of_the_left_side_of_a_pipeline_feeds_it_too() -> None:
     code = """
 first = subprocess.Popen(["sh", "-c", "while :; do sleep 60; done"], stdout=-1)
 second = subprocess.Popen(["sleep", "60"], stdin=first.stdout)
@@ -173,7 +173,7 @@ def test_a_session_of_its_own_is_another_job() -> None:
         assert kin(others[0]) == set()
 
 
-def test_who_may_not_be_asked_for_its_connections_has_none(
+def test_a_process_with_unreadable_connections_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pid in (7, 8):
@@ -186,7 +186,7 @@ def test_who_may_not_be_asked_for_its_connections_has_none(
     assert KinFinder(tmp_path, [7]).of(7, ()) == set()
 
 
-def test_so_many_are_kin_and_the_parent_among_them() -> None:
+def test_kin_are_bounded_and_include_the_parent() -> None:
     with program(
         f"{FAMILY}ready(*(child(pair) for _ in range({MAX_RELATED + 10}))); locked()"
     ) as one:
@@ -196,7 +196,7 @@ def test_so_many_are_kin_and_the_parent_among_them() -> None:
         assert one.pid in found
 
 
-def test_we_and_who_started_us_feed_nobody_whatever_pipe_all_inherited() -> None:
+def test_the_exporter_and_its_parents_feed_no_gpu_through_an_inherited_pipe() -> None:
     """As from a shell with `exec 9> >(tee log)` that has started both the job and us."""
     code = """
 held, written = os.pipe()

@@ -117,7 +117,7 @@ def seen(watch: HostSampler, since_ns: int, role: str, uuid: str = UUID) -> Part
     return (watch.explaining(uuid, since_ns, time.monotonic_ns()) or Bucket()).of(role)
 
 
-def test_what_a_crowd_used_is_told_exactly_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_of_a_crowd_is_exact_if_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MAX_READS_PER_TICK", 40)
     with program(CROWD.format(100) + BURNS) as one, watched(one.pid) as watch:
         until(lambda: workers(watch) == 101, "all workers")
@@ -128,7 +128,7 @@ def test_what_a_crowd_used_is_told_exactly_and_later(monkeypatch: pytest.MonkeyP
         assert worker_cpu_ns(watch) - before < BURN_SECONDS * 2e9
 
 
-def test_beyond_those_that_are_followed_nothing_is_told_but_their_number(
+def test_beyond_the_followed_processes_only_their_number_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tree, "MAX_FOLLOWED", 50)
@@ -143,7 +143,7 @@ def test_beyond_those_that_are_followed_nothing_is_told_but_their_number(
         until(lambda: told(watch) == (True, {"whole": 21, "sampled": 0, "counted": 0}), "all")
 
 
-def test_a_watch_without_room_takes_nobody_for_gone(
+def test_a_watch_without_room_takes_no_process_for_ended(
     start: Callable[[], Parent], caplog: pytest.LogCaptureFixture
 ) -> None:
     def faults() -> list[logging.LogRecord]:
@@ -170,7 +170,7 @@ def test_a_watch_without_room_takes_nobody_for_gone(
     assert len(faults()) <= 6, "by what could not be done, not by pass"
 
 
-def test_who_does_not_answer_in_time_stays_until_it_has_ended(
+def test_a_process_that_responds_late_stays_until_it_has_ended(
     start: Callable[[], Parent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = start()
@@ -207,7 +207,7 @@ def test_of_many_sockets_the_one_that_is_asked_is_seen() -> None:
         until(mostly, "the one")
 
 
-def test_shares_are_of_what_is_spent_in_all() -> None:
+def test_shares_refer_to_the_total_time() -> None:
     assert budget_of(0) == budget_of(1) == tree.FULL_BUDGET
     assert budget_of(8) == SamplingBudget(1024, 64)
     assert sum(budget_of(16)) <= sum(tree.FULL_BUDGET) / 16
@@ -216,7 +216,7 @@ def test_shares_are_of_what_is_spent_in_all() -> None:
 @pytest.mark.parametrize(
     ("workers", "rounds"), [(0, 1), (4, 1), (5, 2), (128, 2), (129, 3), (1024, 16)]
 )
-def test_how_often_so_many_are_read(workers: int, rounds: int) -> None:
+def test_interval_of_reading_by_number_of_processes(workers: int, rounds: int) -> None:
     assert budget_of(8).rounds(workers) == rounds
     assert budget_of(8).is_prompt(workers) is (rounds <= 2)
 
@@ -231,7 +231,7 @@ def test_those_that_are_followed_stay_so_and_others_are_chosen_at_random() -> No
     assert select_workers({1, 2}, [2, 3], 100) == {1, 2}
 
 
-def test_who_has_ended_is_not_probed_deeply_any_more(tmp_path: Path) -> None:
+def test_an_ended_process_is_not_probed_deeply_any_more(tmp_path: Path) -> None:
     everybody = {pid: FeederProcess(tmp_path, pid) for pid in range(2 * tree.MAX_DEEPLY_PROBED)}
     probed = DeeplyProbed()
     probed.choose_from(everybody, 0)

@@ -54,7 +54,7 @@ def long(cause: str) -> tuple[int, Split]:
         (0.9, {CPU_QUOTA: 0.05, stall.WORKER_CPU: 0.05}),
     ],
 )
-def test_what_has_been_the_same_for_long_lasts(split: Split) -> None:
+def test_a_long_steady_state_lasts(split: Split) -> None:
     assert not after().is_steady
     assert not after((LONG // 2, split)).is_steady
     assert after((2 * LONG, split)).is_steady
@@ -137,7 +137,7 @@ def looked(
         ),
     },
 )
-def test_looks_are_as_far_apart_as_what_they_tell_apart_allows(
+def test_the_interval_of_samples_follows_their_standard_error(
     seen: Mapping[str, Sequence[Activity]], pause: float, *, counted: bool
 ) -> None:
     assert looked(seen, after(long(ASLEEP)), counted=counted) == pytest.approx(pause, rel=0.25)
@@ -158,7 +158,7 @@ def test_the_error_of_a_share_is_as_stated() -> None:
     assert math.sqrt(1 / 3 * 2 / 3 / (60 / pause)) == pytest.approx(0.025, rel=0.1)
 
 
-def test_a_change_takes_all_looks() -> None:
+def test_a_change_restores_all_samples() -> None:
     found = after(long(ASLEEP))
     assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
     for _ in range(2):
@@ -170,7 +170,7 @@ def test_a_busy_gpu_takes_few() -> None:
     assert after((2 * LONG, BUSY)).pause(SHORTEST, LONGEST) == LONGEST
 
 
-def test_who_is_not_looked_at_any_more_takes_no_looks() -> None:
+def test_a_process_that_is_not_sampled_any_more_takes_no_samples() -> None:
     """Fewer and fewer old looks would seem to say less and less."""
     found = after(long(ASLEEP))
     two = [Activity.DISK, Activity.NETWORK]
@@ -198,7 +198,7 @@ def test_run_time_of_mains_that_launch_from_other_threads_is_not_counted() -> No
     assert found.pause(SHORTEST, LONGEST) < 0.2
 
 
-def test_counts_between_two_looks_change_nothing() -> None:
+def test_counts_between_two_samples_change_nothing() -> None:
     found = after(long(ASLEEP))
     assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
     for _ in range(LONG):

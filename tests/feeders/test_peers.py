@@ -155,14 +155,16 @@ def test_workers_of_a_ray_job_are_no_peers_by_that_alone() -> None:
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.1", "0.0.0.0", "::ffff:127.0.0.1"])  # noqa: S104
-def test_the_machine_itself_is_another_one_in_another_network(address: str) -> None:
+def test_the_same_machine_differs_in_another_network(address: str) -> None:
     with rank(address) as one, rank(address, way=with_a_network_of_its_own()) as other:
         assert meets(one)
         assert meets(one).isdisjoint(meets(other))
 
 
 @pytest.mark.parametrize("code", ["ready()\ntold()\n", SHY])
-def test_another_user_who_says_the_same_is_of_another_job(code: str, another_user: Way) -> None:
+def test_another_user_with_the_same_variables_is_of_another_job(
+    code: str, another_user: Way
+) -> None:
     with rank("train-0") as one, rank("train-0", code, another_user) as other:
         assert meets(other)
         assert meets(one).isdisjoint(meets(other))
@@ -233,7 +235,7 @@ def test_gpus_that_work_in_turn_wait_for_each_other() -> None:
             until(lambda: waits_for_peer() == [True, False], lambda: f"{waits_for_peer()}")
 
 
-def test_a_connection_of_another_user_joins_nobody(another_user: Way) -> None:
+def test_a_connection_of_another_user_joins_no_jobs(another_user: Way) -> None:
     with program(SERVER) as server, program(CLIENT, *server.words, way=another_user) as client:
         server.hear()
         with holding(server, client) as feeds:
@@ -244,7 +246,7 @@ def test_a_connection_of_another_user_joins_nobody(another_user: Way) -> None:
             assert not ends_towards(feeds["a"], feeds["b"], ends)
 
 
-def test_addresses_that_a_user_gave_a_network_of_its_own_join_nobody() -> None:
+def test_addresses_in_a_users_own_network_join_no_jobs() -> None:
     with program(MIRROR, way=with_a_network_of_its_own()) as server:
         ports = server.words
         with (
@@ -260,7 +262,7 @@ def test_addresses_that_a_user_gave_a_network_of_its_own_join_nobody() -> None:
             assert "a" not in found["b"].joined
 
 
-def test_what_looks_like_the_other_end_in_another_network_is_none() -> None:
+def test_a_matching_address_in_another_network_is_not_the_other_end() -> None:
     with program(SERVER) as server, program(CLIENT, *server.words) as client:
         ports = (*server.words, *server.hear())
         with (

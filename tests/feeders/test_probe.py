@@ -195,13 +195,13 @@ def test_others_work_while_the_first_sleeps(
         assert not seen.serves
 
 
-def test_who_sends_what_a_client_does_not_take_waits_for_it(watch: Watch) -> None:
+def test_a_process_whose_client_does_not_read_waits_for_it(watch: Watch) -> None:
     code = f"{SERVER}c, _ = server.accept(); c.sendall(bytes(10**8))"
     with program(code) as one, program(f"{TAKE}ready(); told()", *one.words):
         watch(one).stays(lambda seen: seen.first is NETWORK)
 
 
-def test_an_answer_that_nobody_waits_long_for_is_news(watch: Watch, silent: str) -> None:
+def test_a_response_that_is_awaited_briefly_is_news(watch: Watch, silent: str) -> None:
     with program(f"{ASK}ready(); c.recv(1)", silent) as one:
         watched = watch(one, AnswerTimeouts(200))
         watched.comes_to(lambda seen: (seen.whole, seen.reason) == (SLEEP, "poll"))
@@ -230,7 +230,7 @@ c = socket.socket(type=socket.SOCK_DGRAM); c.connect(("127.0.0.1", int(sys.argv[
 
 @rows("server, client", {"TCP": (PUSHES, TAKE), "UDP": (SENDS, HEAR)})
 @rows("receives", {"first": "ready(); take()", "other": "named('n', take); ready(); locked()"})
-def test_what_is_sent_unasked_is_waited_for_if_it_feeds_the_gpu(
+def test_a_push_is_waited_for_if_it_feeds_the_gpu(
     watch: Watch, server: str, client: str, receives: str
 ) -> None:
     known = AnswerTimeouts(LONGEST_MS)
@@ -262,7 +262,7 @@ def test_a_child_of_a_thread_works_for_it(watch: Watch) -> None:
         until(lambda: watch(one).look().active == {RUN: 1}, "the child")
 
 
-def test_a_child_that_is_known_is_looked_at_by_itself(watch: Watch) -> None:
+def test_a_known_child_is_sampled_by_itself(watch: Watch) -> None:
     with program("if os.fork() == 0: burn()\nready(); os.wait()") as one:
         watched = watch(one)
         around = ProbeContext(sampled_pids=range(2**22))
@@ -326,7 +326,7 @@ def test_a_process_that_ends_meanwhile(watch: Watch, silent: str, *, reaped: boo
         until(lambda: look().active == {}, "nobody")
 
 
-def test_what_threads_used_is_taken_once(watch: Watch) -> None:
+def test_usage_of_threads_is_taken_once(watch: Watch) -> None:
     with program("named('burns', burn); ready(); locked()") as one:
         watched = watch(one)
 
@@ -338,7 +338,7 @@ def test_what_threads_used_is_taken_once(watch: Watch) -> None:
         assert watched.deep.drain_used() == []
 
 
-def test_a_look_that_is_fresh_holds_while_the_wait_is_the_same(tmp_path: Path) -> None:
+def test_a_fresh_sample_holds_while_the_wait_is_the_same(tmp_path: Path) -> None:
     process(tmp_path, 7)
     deep, around = DeepProbe(tmp_path, 7, None), ProbeContext(fresh_ns=10)
     first = deep.probe(100, Wait.LOCK, around)

@@ -90,9 +90,7 @@ def later(
         "before 5.16, nothing": ([later(0, None)], Target.UNKNOWN),
     },
 )
-def test_what_a_ring_waits_for_if_files_and_sockets_are_open(
-    looks: list[Look], target: Target
-) -> None:
+def test_wait_of_a_ring_with_open_files_and_sockets(looks: list[Look], target: Target) -> None:
     history = RingHistory()
     found = [history.target(*look, files=True, sockets=True) for look in looks]
     assert found[-1] is target
@@ -108,7 +106,7 @@ def test_what_a_ring_waits_for_if_files_and_sockets_are_open(
         "before 5.16, only sockets": (None, False, True, NOTHING),
     },
 )
-def test_what_is_open_tells_what_its_first_request_is_about(
+def test_open_files_show_the_purpose_of_a_first_request(
     others: int | None, *, files: bool, sockets: bool, target: Target
 ) -> None:
     found = RingHistory().target(ring(5, others), None, None, files=files, sockets=sockets)
@@ -283,7 +281,7 @@ AIO = "assert calls.aio_open(way) == 0; ready(); read(calls.aio_read)"
         "kernel AIO, on its eventfd": (AIO, Wait.ON_EVENTFD),
     },
 )
-def test_who_reads_a_slow_disk_waits_for_storage(
+def test_a_reader_of_a_slow_disk_waits_for_storage(
     calls: Path, job: Callable[[Program], Job], how: str, way: Wait
 ) -> None:
     with (

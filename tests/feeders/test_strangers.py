@@ -122,7 +122,9 @@ def connected(
 
 
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
-def test_who_is_connected_with_what_is_waited_on_feeds(watch: Watch, place: str, how: str) -> None:
+def test_a_process_at_the_other_end_of_an_awaited_descriptor_feeds(
+    watch: Watch, place: str, how: str
+) -> None:
     with connected(place, main=f"ready()\n{how}") as (one, main):
         assert watch(main).finds(one.pid)
 
@@ -171,7 +173,7 @@ def test_it_may_connect_anew_for_each_request(watch: Watch) -> None:
         assert watch(main).finds(one.pid)
 
 
-def test_who_may_write_to_the_fifo_that_is_read_feeds(watch: Watch, tmp_path: Path) -> None:
+def test_possible_writers_of_the_awaited_fifo_feed(watch: Watch, tmp_path: Path) -> None:
     fifo, other = tmp_path / "fifo", tmp_path / "other" / "fifo"
     other.parent.mkdir()
     os.mkfifo(fifo)
@@ -187,7 +189,7 @@ def test_who_may_write_to_the_fifo_that_is_read_feeds(watch: Watch, tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["time.sleep(60)", "locked()", "sys.stdin.read()"])
-def test_a_connection_that_is_not_waited_on_says_nothing(
+def test_a_connection_that_is_not_waited_on_proves_nothing(
     watch: Watch, place: str, how: str
 ) -> None:
     with connected(place, main=f"ready()\n{how}") as (one, main):
@@ -237,7 +239,7 @@ def test_they_are_sought_ever_less_often_until_another_gpu_begins_to_idle() -> N
     assert searched(range(212, 213), one)[:1] == [212], "it idles again"
 
 
-def test_who_disconnects_stays_known_for_a_minute(watch: Watch, place: str) -> None:
+def test_a_disconnected_process_stays_known_for_a_minute(watch: Watch, place: str) -> None:
     leaves, stays = "told(); c.close(); ready(); told()", f"ready()\n{RECEIVE}\nlocked()"
     with connected(place, one=leaves, main=stays) as (one, main):
         watched = watch(main)
@@ -249,7 +251,7 @@ def test_who_disconnects_stays_known_for_a_minute(watch: Watch, place: str) -> N
         assert watched.strangers(2 * MINUTE_NS) == set()
 
 
-def test_so_many_are_followed(watch: Watch, tmp_path: Path) -> None:
+def test_followed_processes_are_bounded(watch: Watch, tmp_path: Path) -> None:
     listen = LISTEN.replace("c, _ = server.accept()", "")
     code = "all = [server.accept()[0] for _ in range(40)]; ready(); select.select(all, [], [])"
     child = "for _ in range(40):\n if os.fork() == 0: c = socket.socket(socket.AF_UNIX); "
@@ -284,7 +286,7 @@ RUNS, RESTS = Activity.RUN, Activity.SLEEP
         "looked at too seldom": (2 * [RUNS], 1.0, False, False),
     },
 )
-def test_who_does_enough_counts(
+def test_a_process_that_works_enough_counts(
     seen: list[Activity], idle: float, *, counts: bool, works: bool
 ) -> None:
     one = StrangerRecord()
@@ -294,7 +296,7 @@ def test_who_does_enough_counts(
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["that is known", "that has just started"])
-def test_who_waits_for_a_compiler_runs_code_of_its_own(
+def test_a_main_that_waits_for_a_compiler_runs_code_of_its_own(
     watch: Watch, tmp_path: Path, *, seen: bool
 ) -> None:
     compiler = tmp_path / "ptxas"
@@ -333,11 +335,11 @@ def test_a_pool_of_compilers_is_no_pool_of_workers(watch: Watch, tmp_path: Path)
         *((name, False) for name in ("python", "gccgo-loader", "class", "load", "", "ld-linux.so")),
     ],
 )
-def test_compilers_are_told_by_their_names(program: str, compiler: bool) -> None:  # noqa: FBT001
+def test_compilers_are_recognized_by_their_names(program: str, compiler: bool) -> None:  # noqa: FBT001
     assert compiles(f"{program}\0-O2\0") is compiler
 
 
-def test_a_forkserver_is_no_worker_but_what_it_starts(tmp_path: Path) -> None:
+def test_a_forkserver_is_no_worker_but_its_children_are(tmp_path: Path) -> None:
     process(tmp_path, 8)  # a child of process 1
     command = "python\0-c\0from multiprocessing.forkserver import main; main(5)\0"
     lay(tmp_path, {"8/cmdline": command, "8/status": "PPid:\t1\n"})

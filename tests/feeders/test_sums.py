@@ -21,7 +21,7 @@ FULL = ("a", "full")
         "a key that none gives": ([{A: 1, FULL: 1}, {A: 2}], {"in": 1}, {"in": 1, "full": 0}),
     },
 )
-def test_what_sources_give_is_added_up(
+def test_counters_of_all_sources_are_added_up(
     history: list[dict[tuple[str, str], int]], now: dict[str, int], ever: dict[str, int]
 ) -> None:
     sums: Sums[str] = Sums()

@@ -97,7 +97,7 @@ def asked_ago(ms: int) -> Connection:
         "a client that is not accepted yet": (REQUEST, replace(LISTENING, unacknowledged=1)),
     },
 )
-def test_what_a_connection_says(found: Verdict, now: Connection) -> None:
+def test_verdict_on_a_connection(found: Verdict, now: Connection) -> None:
     ours = Verdict.OURS if found is ANSWER else found
     due = awaits_response(now, JUDGED.min_response_timeout_ms, None)
     assert judge(now, {STORE.port}, due=due, ours=False) is found
@@ -113,7 +113,7 @@ def test_what_a_connection_says(found: Verdict, now: Connection) -> None:
         "a request that was acknowledged alone": (True, tie(400, 360), 1),
     },
 )
-def test_within_a_tick_the_latency_of_answers_shows_what_came_last(
+def test_within_a_tick_the_latency_of_responses_shows_which_came_last(
     now: Connection, latency_ms: int, *, due: bool
 ) -> None:
     assert awaits_response(now, JUDGED.min_response_timeout_ms, latency_ms) is due
@@ -199,13 +199,13 @@ def test_an_answer_is_owed_until_it_comes(talk: Talk) -> None:
     assert talk.look() is IDLE
 
 
-def test_a_connection_that_is_being_made_is_told_by_no_age(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_being_established_has_no_age(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = Talk(monkeypatch, now=replace(NEVER_USED, state=TcpState.SYN_SENT))
     assert talk.look() is ANSWER
     assert talk.tcp.pending is None
 
 
-def test_who_is_sent_data_again_and_again_waits_for_more_of_it(talk: Talk) -> None:
+def test_a_process_that_is_sent_data_repeatedly_waits_for_more(talk: Talk) -> None:
     talk.sends()
     talk.waits(100)
     found = []
@@ -227,7 +227,7 @@ def test_who_is_sent_data_again_and_again_waits_for_more_of_it(talk: Talk) -> No
         "all of it": (4096, 2, 251, IDLE),
     },
 )
-def test_a_stream_is_one_whose_bytes_grow(
+def test_a_stream_has_growing_bytes(
     talk: Talk, size: int, parts: int, ms: int, found: Verdict
 ) -> None:
     talk.look()
@@ -306,7 +306,7 @@ def test_polls_are_in_vain(talk: Talk, a_step: int, polls: int, found: Verdict) 
     assert polls_in_vain(talk, polls) is found
 
 
-def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
+def test_pushes_differ_from_responses_by_data_sent_in_between() -> None:
     history = ConnectionHistory(replace(FRESH, sent_ms=LONG_AGO))
 
     def comes(data: int = 10_000, sent: int = 0, rest: int = 251, *, feeds: bool = False) -> bool:
@@ -330,7 +330,7 @@ def test_pushes_are_told_from_answers_by_what_was_sent_in_between() -> None:
     assert [comes(100, feeds=True) for _ in range(3)] == [False, True, True]
 
 
-def test_who_fed_the_gpu_once_may_send_mere_signals_later(talk: Talk) -> None:
+def test_a_peer_that_fed_the_gpu_once_may_send_mere_signals_later(talk: Talk) -> None:
     talk.works_after_answers(2)
     talk.look()
     found = []
@@ -359,7 +359,7 @@ def test_who_fed_the_gpu_once_may_send_mere_signals_later(talk: Talk) -> None:
         "samples, and a report after each": ((0, 600), 400, 10_000, ANSWER),
     },
 )
-def test_tasks_are_told_from_data_by_what_a_process_does_with_them(
+def test_tasks_differ_from_data_by_the_reply_of_the_process(
     talk: Talk, sent: tuple[int, int], wait_ms: int, size: int, found: Verdict
 ) -> None:
     """Bytes `sent` before the wait, and after the GPU worked."""
@@ -426,7 +426,7 @@ def test_slow_answers_that_feed_the_gpu_are_learnt(
         "who has fed the GPU by one answer": (200, 300, 1, IDLE),
     },
 )
-def test_who_is_asked_in_vain_is_a_queue(
+def test_a_peer_with_empty_responses_is_a_queue(
     talk: Talk, size: int, late_ms: int, fed: int, last: Verdict
 ) -> None:
     talk.works_after_answers(fed)
@@ -455,7 +455,7 @@ def test_the_side_that_listens_is_asked(service: Talk) -> None:
         service.waits(100)
 
 
-def test_what_is_answered_at_once_is_no_open_request(service: Talk) -> None:
+def test_an_immediate_response_leaves_no_open_request(service: Talk) -> None:
     service.hears(200)
     service.waits(100)
     service.sends()
@@ -551,7 +551,7 @@ def test_an_answer_in_parts_is_not_over_between_them(service: Talk) -> None:
         service.sends()
 
 
-def test_who_asks_anew_over_another_connection_got_its_answer_or_polls(talk: Talk) -> None:
+def test_a_new_request_on_another_connection_means_a_response_or_a_poll(talk: Talk) -> None:
     for cookie in range(2, 6):
         talk.sends()
         talk.look()
@@ -585,7 +585,7 @@ def test_who_asks_anew_over_another_connection_got_its_answer_or_polls(talk: Tal
         "nobody any more": (IDLE, replace(ANSWERED, unsent_bytes=1, state=TcpState.CLOSE)),
     },
 )
-def test_what_is_sent_is_taken_slowly(
+def test_a_slow_receiver_holds_up_its_sender(
     monkeypatch: pytest.MonkeyPatch, found: Verdict, now: Connection
 ) -> None:
     listens = replace(LISTENING, fd=4, cookie=2, local=SERVICE)
@@ -604,7 +604,7 @@ def test_a_poll_that_brings_nothing_new_is_no_slow_answer(talk: Talk) -> None:
         assert (STORE in talk.timeouts.polled) is polled
 
 
-def test_who_asks_its_job_or_itself_waits_for_no_network(
+def test_a_request_to_its_own_job_or_itself_is_no_network_wait(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk.sends()
@@ -641,7 +641,7 @@ def test_a_client_that_is_not_accepted_yet_waits_for_its_job(
     assert elsewhere is (listens == STORE)
 
 
-def test_whether_it_waits_for_the_same_machine(talk: Talk) -> None:
+def test_the_peer_is_on_the_same_machine_or_not(talk: Talk) -> None:
     for remote in (STORE, Endpoint(OURS.address, 443)):
         talk.now = replace(NEVER_USED, remote=remote, cookie=remote.port)
         assert not talk.tcp.awaits_local_process
@@ -650,7 +650,7 @@ def test_whether_it_waits_for_the_same_machine(talk: Talk) -> None:
     assert talk.tcp.awaits_local_process
 
 
-def test_what_is_remembered_is_bounded(talk: Talk) -> None:
+def test_retained_connections_are_bounded(talk: Talk) -> None:
     for number in range(1, 1_000):
         talk.now = replace(FRESH, fd=number, cookie=number)
         talk.look()

@@ -60,7 +60,7 @@ def test_the_gpu_may_have_worked_before_the_answer_was_seen() -> None:
     assert found.timeout_for(STORE) == 16_000
 
 
-def test_who_fed_the_gpu_feeds_it_until_it_rests_for_long() -> None:
+def test_a_peer_that_fed_the_gpu_feeds_it_until_a_long_pause() -> None:
     found = AnswerTimeouts(LONGEST_MS)
     works(found)
     assert not any(found.record_response(STORE, 100) for _ in range(9)), "without work"

@@ -126,7 +126,7 @@ def test_silent_sockets_beside_a_job_that_transfers(start: Start) -> None:
         assert asleep.moved() == asleep.moved() == 0
 
 
-def test_connections_that_close_leave_what_they_moved(start: Start) -> None:
+def test_closed_connections_leave_their_traffic(start: Start) -> None:
     with main_of(ANEW, lambda line: line.send(b"x" * 300_000)) as main:
         job = start(main)
         assert job.moved() == 0
@@ -147,7 +147,7 @@ def test_a_connection_that_processes_share_counts_once(start: Start) -> None:
         assert 0 < (job.moved() or 0) - before <= 200_001
 
 
-def test_what_moves_while_the_gpu_works_does_not_count(start: Start) -> None:
+def test_traffic_while_the_gpu_works_does_not_count(start: Start) -> None:
     with main_of(ANEW, lambda line: line.send(b"x" * 300_000)) as main:
         job = start(main)
         assert job.moved() == 0

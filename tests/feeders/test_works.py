@@ -53,9 +53,7 @@ ASKS = "c = connect(int(sys.argv[1])); c.send(b'?'); c.recv(1); ready(); told()"
         "who works while clients ask is one": (SERVES, 10, Activity.REQUESTS),
     },
 )
-def test_what_a_main_waits_for_when_its_gpu_idles(
-    code: str, busy_ticks: int, idles: Activity
-) -> None:
+def test_wait_of_a_main_when_its_gpu_idles(code: str, busy_ticks: int, idles: Activity) -> None:
     before, groups, now_ns = descriptors(), Cgroups(Path("/sys")), time.monotonic_ns()
     with program(code) as one, ExitStack() as clients:
         feed = FeederGroup(PROC, groups, AnswerTimeouts(30_000))
@@ -127,7 +125,7 @@ def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
         "a loop that serves later": (False, True, 99 * [(1.0, False)] + 400 * [(1.0, True)]),
     },
 )
-def test_for_whom_a_gpu_works(
+def test_a_gpu_works_for_clients_or_by_itself(
     samples: list[tuple[float, bool]], *, by_itself: bool, for_clients: bool
 ) -> None:
     works = ClientRecord()

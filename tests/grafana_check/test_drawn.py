@@ -116,7 +116,7 @@ def test_no_text_is_cut(drawn: Drawn) -> None:
     assert {name: texts for name, texts in cut.items() if texts} == {}
 
 
-def test_what_a_table_is_sorted_by_is_seen(drawn: Drawn) -> None:
+def test_the_sorting_of_a_table_is_visible(drawn: Drawn) -> None:
     for name, panel in every(drawn, "table"):
         wanted = [one for one in panel["spoken"] if one in panel["columns"]]
         assert panel["empty"] or not panel["sorted"] or set(panel["sorted"]) <= set(wanted), name
@@ -132,7 +132,7 @@ def test_a_name_stands_above_its_number(drawn: Drawn) -> None:
             assert not words or abs(apart) > other["bottom"] - other["top"], (name, one["text"])
 
 
-def test_axes_are_of_the_size_of_what_they_show(drawn: Drawn) -> None:
+def test_axes_fit_their_data(drawn: Drawn) -> None:
     """A line of zeroes is no line at the foot of 10 000 %."""
     for name, panel in every(drawn, "timeseries"):
         highest = max((one["max"] or 0 for one in panel["series"]), default=0)
@@ -160,7 +160,7 @@ def test_a_cause_that_is_ruled_out_is_not_painted(drawn: Drawn) -> None:
 
 
 # --- At 2 a.m. ------------------------------------------------------------------------------------
-def test_the_first_screen_says_what_is_wrong_and_what_fires(drawn: Drawn) -> None:
+def test_the_first_screen_shows_faults_and_firing_alerts(drawn: Drawn) -> None:
     counts = found(drawn, "day-fleet-1600", "GPUs")
     assert counts["text"].splitlines()[1:5] == ["underused", "700", "held and idle", "450"]
     alerts = found(drawn, "day-fleet-1600", "Firing alerts")

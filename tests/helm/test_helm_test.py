@@ -131,6 +131,6 @@ def test_a_service_of_its_own_has_the_addresses_of_all_pods(service: Mapping[str
     "name, scheme, guard",
     {"no": ("default", "http", "open"), "yes": ("web-config", "https", "guarded")},
 )
-def test_the_pod_is_told_of_a_web_config(name: str, scheme: str, guard: str) -> None:
+def test_the_pod_is_given_a_web_config(name: str, scheme: str, guard: str) -> None:
     url, argument, *_ = arguments(chart.case(name))
     assert (url.partition(":")[0], argument) == (scheme, guard)

@@ -53,9 +53,7 @@ def relabelings(monitor: Object) -> Iterator[dict[str, Any]]:
         yield {re.sub("[A-Z]", lambda c: f"_{c[0].lower()}", key): v for key, v in step.items()}
 
 
-def test_no_series_tells_which_pod_it_comes_from(
-    tmp_path: Path, make_board: Callable[..., Board]
-) -> None:
+def test_no_series_names_its_pod(tmp_path: Path, make_board: Callable[..., Board]) -> None:
     """So that it goes on when a rollout replaces the pod."""
     found, pods = rendered(podMonitor={"enabled": True}), tmp_path / "pods.json"
     settings = {

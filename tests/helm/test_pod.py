@@ -113,7 +113,7 @@ def test_only_the_switch_of_that_name_is_privileged(case: Path) -> None:
 
 
 @each_case
-def test_no_gpu_is_ever_requested_and_what_the_node_lends_cannot_be_written_to(case: Path) -> None:
+def test_no_gpu_is_requested_and_mounts_of_the_node_are_read_only(case: Path) -> None:
     found = rendered(chart.loaded(case))
     for pod in found.pods:
         assert "resourceClaims" not in pod
@@ -132,7 +132,9 @@ def test_no_gpu_is_ever_requested_and_what_the_node_lends_cannot_be_written_to(c
 
 
 @each(product(chart.CASES, [("1.29.9", None), ("1.30.0-gke.1", "IfPossible")]))
-def test_nor_what_is_mounted_below_it(of: tuple[Path, tuple[str, str | None]]) -> None:
+def test_mounts_below_a_mount_of_the_node_are_read_only(
+    of: tuple[Path, tuple[str, str | None]],
+) -> None:
     case, (version, below) = of
     values = chart.loaded(case)
     (container,) = rendered_for(version, values).pod["containers"]
@@ -166,7 +168,7 @@ def test_another_kubelet() -> None:
     assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in told
 
 
-def test_what_jobs_did_is_kept_where_a_volume_is_given() -> None:
+def test_jobs_are_kept_where_a_volume_is_given() -> None:
     found = rendered(chart.case("jobs"))
     told = {name: text for name, text in found.environment.items() if "_JOBS_" in name}
     assert told == {
@@ -311,7 +313,7 @@ def test_the_nri_plugin_is_asked_for_this_container() -> None:
     assert template["metadata"]["annotations"][key] == "management.nvidia.com/gpu=all"
 
 
-def test_privileged_has_the_library_where_it_is_looked_for() -> None:
+def test_privileged_has_the_library_in_the_place_of_the_loader() -> None:
     found = rendered(chart.case("privileged"))
     folders = found.hosts_folders
     assert folders["/home/kubernetes/bin/nvidia/lib64"] == found.environment["LD_LIBRARY_PATH"]
@@ -398,7 +400,9 @@ def adding(*capabilities: str) -> Object:
         "privileged": ({**adding(), "gpu": {"access": "privileged"}}, None),
     },
 )
-def test_what_the_values_switch_off_is_not_expected(values: Object, without: str | None) -> None:
+def test_a_signal_switched_off_by_the_values_is_not_expected(
+    values: Object, without: str | None
+) -> None:
     """That they name what is missing, and nothing else, is in e2e."""
     assert rendered(values).environment.get("GPU_EXPORTER_WITHOUT") == without
 
@@ -427,7 +431,7 @@ CONNECTS = {"tcpSocket": {"port": "metrics"}}
         ("everything-else", "readiness", CONNECTS),
     ]
 )
-def test_probes_ask_what_the_exporter_answers(of: tuple[str, str, Object]) -> None:
+def test_probes_request_paths_that_the_exporter_serves(of: tuple[str, str, Object]) -> None:
     name, probe, handler = of
     asked = rendered(chart.case(name)).container[f"{probe}Probe"]
     assert {key: asked[key] for key in ("httpGet", "tcpSocket") if key in asked} == handler

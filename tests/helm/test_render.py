@@ -57,7 +57,7 @@ def test_kubernetes_takes_it(of: tuple[Path, str]) -> None:
 
 
 @each_case
-def test_objects_are_told_apart_and_say_whose_they_are(case: Path) -> None:
+def test_objects_are_distinct_and_name_their_release(case: Path) -> None:
     objects = rendered(chart.loaded(case)).objects
     names = [(o["kind"], o["metadata"]["namespace"], o["metadata"]["name"]) for o in objects]
     assert len(names) == len(set(names))

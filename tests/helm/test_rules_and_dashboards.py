@@ -61,7 +61,7 @@ def test_owners_and_budgets_are_those_of_the_command() -> None:
     assert sorted(actual, key=itemgetter("name")) == sorted(expected, key=itemgetter("name"))
 
 
-def test_the_object_says_what_it_is_told() -> None:
+def test_the_object_has_the_given_content() -> None:
     for rule in rendered(CHANGED).of("PrometheusRule"):
         metadata = rule["metadata"]
         assert metadata["namespace"] == WANTED["namespace"]
@@ -94,7 +94,7 @@ NEW = {
 NAMESPACE = f'{{{{ or $labels.workload_namespace $labels.namespace "{chart.NAMESPACE}" }}}}'
 
 
-def test_rules_are_changed_as_the_values_say_and_not_otherwise() -> None:
+def test_rules_are_changed_by_the_values_only() -> None:
     assert {*NEW} == {*WANTED["thresholds"]}
     expected = [{**group, "rules": [*changed(group["rules"])]} for group in source(CHANGES)]
     assert groups(rendered(CHANGED)) == expected
@@ -135,7 +135,7 @@ def test_dashboards_are_those_of_the_repository() -> None:
         assert found["metadata"]["annotations"] == annotations
 
 
-def test_dashboards_are_where_grafanas_chart_looks_for_them() -> None:
+def test_dashboards_are_in_the_place_of_grafanas_chart() -> None:
     (found, *_) = rendered(dashboards={"enabled": True, "folder": ""}).of("ConfigMap")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert found["metadata"]["namespace"] == chart.NAMESPACE

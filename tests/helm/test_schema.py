@@ -73,7 +73,7 @@ def test_values_that_contradict_each_other(said: str) -> None:
     assert said in refused(REFUSED["contradicting"][said])
 
 
-def test_the_schema_knows_what_the_command_and_a_parent_chart_know() -> None:
+def test_the_schema_has_all_values_of_command_and_parent_chart() -> None:
     assert rendered({"global": {"a": {"b": 1}}, "enabled": True}).objects
     exporter = SCHEMA["properties"]["exporter"]["properties"]
     assert set(exporter["logLevel"]["enum"]) == set(LOG_LEVELS)
@@ -82,7 +82,7 @@ def test_the_schema_knows_what_the_command_and_a_parent_chart_know() -> None:
     assert set(exporter["enabledCollectors"]["items"]["enum"]) == {c.name for c in ALL if not c.on}
 
 
-def test_the_schema_knows_what_the_exporter_takes_as_web_config(tmp_path: Path) -> None:
+def test_the_schema_has_all_fields_of_the_web_config(tmp_path: Path) -> None:
     known = SCHEMA["properties"]["webConfig"]["properties"]["content"]["properties"]
     file = tmp_path / "web.yml"
     file.write_text("".join(f"{key}: {{}}\n" for key in known), encoding="utf-8")

@@ -49,7 +49,7 @@ def settings(release: Rendered, folder: Path) -> Settings:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_exporter_takes_what_the_templates_make_of_a_releases_values(
+def test_the_exporter_accepts_templates_rendered_from_a_releases_values(
     release: str, tmp_path: Path
 ) -> None:
     with chart.over(RELEASES[release], tmp_path) as mixed:

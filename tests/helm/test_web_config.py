@@ -61,7 +61,7 @@ def test_a_secret_of_ones_own() -> None:
     assert file(found).name == "web.yml"
 
 
-def test_who_is_no_root_may_read_it() -> None:
+def test_another_user_than_root_may_read_it() -> None:
     pod = rendered({**INLINE, **chart.case("restricted")}).pod
     assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
 

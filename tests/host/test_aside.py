@@ -24,7 +24,7 @@ def beside() -> GuardedExecutor:
     return GuardedExecutor(timeout_seconds=0.01)
 
 
-def test_what_is_read_is_told() -> None:
+def test_a_read_value_is_returned() -> None:
     beside = GuardedExecutor(PATIENCE_SECONDS)
     assert [beside.call(1, partial(int, n)) for n in range(100)] == [*range(100)]
     with pytest.raises(ZeroDivisionError):
@@ -32,7 +32,7 @@ def test_what_is_read_is_told() -> None:
     assert beside.call(1, threading.get_ident) != threading.get_ident()
 
 
-def test_who_holds_a_reader_up_is_left_alone_until_it_lets_go() -> None:
+def test_a_process_that_holds_a_reader_up_is_left_alone_until_it_lets_go() -> None:
     beside = GuardedExecutor(timeout_seconds=0.05)
     gate = threading.Event()
     before = threading.active_count()
@@ -46,7 +46,7 @@ def test_who_holds_a_reader_up_is_left_alone_until_it_lets_go() -> None:
     until(lambda: threading.active_count() <= before + 1, "the end of the one left behind")
 
 
-def test_not_more_than_so_many_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abandoned_readers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HUNG_THREADS", 3)
     beside = GuardedExecutor(timeout_seconds=0.01)
     gate = threading.Event()
@@ -105,7 +105,7 @@ def test_debts_of_milliseconds_leave_others_their_time() -> None:
     assert beside._timeout_for(100) == 4 * module.CALL_TIMEOUT_SECONDS
 
 
-def test_many_tenants_whose_answers_are_late_take_a_bounded_time(beside: GuardedExecutor) -> None:
+def test_many_tenants_with_late_answers_take_a_bounded_time(beside: GuardedExecutor) -> None:
     beside._timeout = PATIENCE_SECONDS
     beside.share_by(lambda pid: pid // 100)
     asked: list[int] = []
@@ -122,7 +122,7 @@ def test_many_tenants_whose_answers_are_late_take_a_bounded_time(beside: Guarded
 
 
 @pytest.mark.parametrize("late_seconds", [0.1, 0.019])
-def test_a_tenant_whose_answers_are_late_runs_out_of_its_time(
+def test_a_tenant_with_late_answers_runs_out_of_its_time(
     beside: GuardedExecutor, late_seconds: float
 ) -> None:
     """Each of its many processes answers in time, which would hold up callers for ever."""

@@ -80,7 +80,7 @@ def test_v2(tmp_path: Path) -> None:
     "high, limit",
     {"tighter": ("2048\n", 2048), "looser": ("8192\n", 4096), "none": ("max\n", 4096)},
 )
-def test_what_is_throttled_above_its_memory_limit(tmp_path: Path, high: str, limit: int) -> None:
+def test_a_group_throttled_above_its_memory_limit(tmp_path: Path, high: str, limit: int) -> None:
     cgroup_v2(tmp_path, {**V2_FILES, f"{CONTAINER}/memory.high": high})
     assert memory(cgroup_of(f"0::/{CONTAINER}\n", tmp_path)) == (1000, limit)
 
@@ -174,7 +174,7 @@ def test_limits_of_ancestors_hold_too(tmp_path: Path) -> None:
     assert (level.folder, level.used_bytes, level.limit_bytes) == (mount / POD, 3000, 8000)
 
 
-def test_a_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
+def test_a_removed_group_has_no_figures(tmp_path: Path) -> None:
     mount = cgroup_v2(tmp_path, V2_FILES)
     group = cgroup_of(f"0::/{CONTAINER}\n", tmp_path)
     for path in (mount / CONTAINER).iterdir():
@@ -273,5 +273,5 @@ FULL = "full avg10=0.00 avg60=0.00 avg300=0.00 total=4\n"
         "garbage": ("\0\0garbage", {}),
     },
 )
-def test_what_a_pressure_file_says(text: str, found: dict[str, int]) -> None:
+def test_content_of_a_pressure_file(text: str, found: dict[str, int]) -> None:
     assert stalled_ns(text) == found

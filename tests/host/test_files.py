@@ -66,7 +66,7 @@ def test_half_a_word_is_none(end: bytes, tmp_path: Path) -> None:
     assert len(whole) == MAX_TEXT_BYTES // 8 + 1
 
 
-def test_what_is_not_too_long_is_read_whole(tmp_path: Path) -> None:
+def test_a_file_below_the_limit_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "cmdline"
     for length in (0, 1, MAX_TEXT_BYTES - 1, MAX_TEXT_BYTES):
         path.write_bytes(b"x" * length)
@@ -95,7 +95,7 @@ def readers(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("part", ["host", "feeders", "workload"])
-def test_nothing_else_reads_what_a_job_can_shape(part: str) -> None:
+def test_no_other_code_reads_files_that_a_job_can_shape(part: str) -> None:
     found = {
         path.name: [*readers(path)]
         for path in (PACKAGE / part).glob("*.py")

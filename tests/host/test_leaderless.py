@@ -101,7 +101,7 @@ def test_its_memory_is_read_through_a_living_thread(leaderless: Program) -> None
 
 
 @pytest.mark.parametrize("leaderless", [BURNS, ASKS], indirect=True, ids=["burns", "asks"])
-def test_it_does_what_its_other_threads_do(
+def test_a_leaderless_process_has_the_state_of_its_other_threads(
     leaderless: Program, request: pytest.FixtureRequest
 ) -> None:
     asks = request.node.name.endswith("[asks]")
@@ -124,7 +124,7 @@ def test_its_control_groups_are_those_of_a_living_thread(leaderless: Program) ->
         group.rmdir()
 
 
-def test_one_that_a_debugger_stops_alone_does_what_its_other_threads_do() -> None:
+def test_a_leader_stopped_by_a_debugger_has_the_state_of_its_other_threads() -> None:
     """As gdb does in non-stop mode, and a tracer that a job starts for itself."""
     with program(BURNS + "ready(); told()") as one, program(TRACES, one.pid):
         reader = ProcessReader(PROC, one.pid)

@@ -32,7 +32,7 @@ except OSError: pass
 """
 
 
-def test_pipes_and_pairs_of_sockets_lead_to_who_made_them() -> None:
+def test_pipes_and_pairs_of_sockets_lead_to_their_makers() -> None:
     code = """
 r, w = os.pipe()
 a, b = socket.socketpair()
@@ -84,14 +84,14 @@ def test_a_search_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
         "the kernel's ciphers": CIPHERS,
     },
 )
-def test_what_joins_with_nobody(code: str) -> None:
+def test_descriptors_without_another_end(code: str) -> None:
     with program(code + "\nready(); told()") as one:
         found = links(PROC, one.pid)
         assert not found.pipes
         assert not found.peers
 
 
-def test_input_and_output_are_told_apart_and_errors_join_with_nobody() -> None:
+def test_input_and_output_are_distinct_and_errors_join_no_processes() -> None:
     code = """
 a, b = socket.socketpair()
 c = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1, stderr=-1)
@@ -107,14 +107,12 @@ ready(c.pid, d.pid); told()
         assert not writer.peers | reader.peers
 
 
-def test_nobody_is_joined_with_nobody() -> None:
+def test_an_ended_process_has_no_links() -> None:
     assert links(PROC, ended()) == Links()
 
 
 @pytest.mark.parametrize(("inode", "found"), [("ino:\t5\n", {7}), ("", set())])
-def test_before_linux_5_14_nobody_is_known_to_write(
-    tmp_path: Path, inode: str, found: set[int]
-) -> None:
+def test_before_linux_5_14_no_writer_is_known(tmp_path: Path, inode: str, found: set[int]) -> None:
     lay(tmp_path, {"7/fdinfo/3": f"flags:\t01\nmnt_id:\t15\n{inode}", "7/mountinfo": ""})
     trees.links(tmp_path / "7/fd", "pipe:[5]")
     assert find_processes(tmp_path, [End("pipe:[5]")], ()) == {End("pipe:[5]"): found}
@@ -171,7 +169,7 @@ def test_a_connection_that_is_none_has_none(pair: tuple[socket.socket, socket.so
     assert [inode_of(*one) for one in names] == [0, 0]
 
 
-def test_who_only_listens_is_at_no_end() -> None:
+def test_a_listener_is_at_no_end() -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
         here = end(server.getsockname())
         assert inode_of(here, Endpoint(here.address, 1)) == 0

@@ -251,7 +251,7 @@ def test_a_containers_own_shared_memory_is_not_the_hosts(hosts: int, nobody: Way
 
 
 @pytest.mark.usefixtures("hosts")
-def test_what_the_host_has_mounted_for_a_pod_is_not_its_own(nobody: Way, tmp_path: Path) -> None:
+def test_a_mount_of_the_host_for_a_pod_is_not_the_pods(nobody: Way, tmp_path: Path) -> None:
     """Containerd makes /dev/shm of a pod below /run, among the host's mounts."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", mark(), tmp_path], check=True)
     try:

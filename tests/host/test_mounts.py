@@ -78,7 +78,7 @@ def test_a_real_file(tmp_path: Path) -> None:
     assert mounts_of_open_files(PROC, one.pid) == {}, "it has ended"
 
 
-def test_what_is_mounted_somewhere_is_the_last(tmp_path: Path) -> None:
+def test_the_last_mount_at_a_place_counts(tmp_path: Path) -> None:
     lines = mount("/dev/shm", "ext4"), mount("/dev/shm", "tmpfs").replace("98:0", "0:25")  # noqa: S108
     process = lay(tmp_path, {"mountinfo": mount("/", "ext4") + "".join(lines)})
     found = mount_points(process).get("/dev/shm")  # noqa: S108
@@ -145,7 +145,7 @@ CASES = {
 
 
 @rows("case", CASES)
-def test_a_place_is_told_only_where_it_is_sure(tmp_path: Path, case: Case) -> None:
+def test_a_place_is_named_only_where_it_is_certain(tmp_path: Path, case: Case) -> None:
     assert case.recorded(tmp_path).locate(7, 8, 0) is case.place
 
 
@@ -157,7 +157,7 @@ def test_mounts_are_read_again_after_a_while(tmp_path: Path) -> None:
     assert places.locate(7, 8, 11 * SECOND) is FAR
 
 
-def test_no_more_is_kept_of_many_processes(tmp_path: Path) -> None:
+def test_the_cache_is_bounded_for_many_processes(tmp_path: Path) -> None:
     places = Case(MOUNTS, FAULTS, files=("/data/x",)).recorded(tmp_path)
     for pid in range(1000, 2000):
         (tmp_path / f"{pid}").symlink_to("7")

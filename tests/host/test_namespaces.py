@@ -102,7 +102,7 @@ def test_only_where_no_user_chose_it_an_address_leads_to_another_network(user: W
         assert opposite() != 0
 
 
-def test_from_a_network_whose_addresses_a_user_chose_none_leads_to_another_one(user: Way) -> None:
+def test_addresses_chosen_by_a_user_lead_to_no_other_network(user: Way) -> None:
     """A user who copies the near end of another's connection has not got its far end."""
     address, port, source = "10.98.76.54", 2345, 3456
     here, there = (Endpoint(ip_address(address).packed, one) for one in (port, source))

@@ -36,7 +36,7 @@ def test_a_command_may_hold_anything(comm: str) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"77 python S 5", b"77 (python) S", b"77 (python) S a b c"])
-def test_what_is_no_stat_file_is_none(text: bytes) -> None:
+def test_a_malformed_stat_file_is_none(text: bytes) -> None:
     assert parse_stat(text) is None
 
 
@@ -112,7 +112,7 @@ def test_a_kept_descriptor_never_shows_a_successor(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_what_is_not_told_is_unknown(tmp_path: Path) -> None:
+def test_a_missing_field_is_unknown(tmp_path: Path) -> None:
     """A wait channel, bytes without permission, and a kernel without schedstat."""
     record(tmp_path, 100, read=5)
     (tmp_path / "77/io").unlink()

@@ -68,7 +68,7 @@ def text(sent: int, done: int, *, polls: int = 0) -> str:
         "no number": (text(9, 9).replace("CachedCqTail:\t9", "CachedCqTail:\tx"), None),
     },
 )
-def test_what_a_kernel_shows(shown: str, ring: Ring | None) -> None:
+def test_rings_by_kernel_version(shown: str, ring: Ring | None) -> None:
     assert parse_ring(4, shown) == ring
 
 
@@ -121,7 +121,7 @@ SETS_UP = "c = ctypes.c_ulong(); ctypes.CDLL(None).syscall({}, 8, ctypes.byref(c
 
 
 @rows("code, uses", {"AIO": (SETS_UP.format("NUMBER"), True), "nothing": ("", False)})
-def test_who_uses_kernel_aio(code: str, *, uses: bool) -> None:
+def test_users_of_kernel_aio(code: str, *, uses: bool) -> None:
     number = "206 if os.uname().machine == 'x86_64' else 0"
     with program(code.replace("NUMBER", number) + "ready(); told()") as one:
         assert uses_aio(PROC, one.pid) is uses

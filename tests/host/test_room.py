@@ -40,7 +40,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], files._max_kept_files())
 """
 
 
-def test_of_many_files_so_many_are_kept_open_and_all_are_read(
+def test_open_files_are_bounded_and_all_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(files, "_max_kept_files", partial(int, numbers_of_the_next(10)[-1] + 1))
@@ -58,7 +58,7 @@ def test_of_many_files_so_many_are_kept_open_and_all_are_read(
         file.close()
 
 
-def test_no_room_says_nothing_of_a_file_or_a_process() -> None:
+def test_a_lack_of_descriptors_proves_nothing_of_a_file_or_a_process() -> None:
     kept, reader = KeptFile("/proc/self/stat"), ProcessReader(PROC, os.getpid())
     reader.close()
     attempts: list[Callable[[], object]] = [kept.read, reader.stat]
@@ -72,7 +72,7 @@ def test_no_room_says_nothing_of_a_file_or_a_process() -> None:
 
 
 @pytest.mark.parametrize("free", range(8))
-def test_who_finds_no_room_for_the_next_file_keeps_none_and_reads_later(free: int) -> None:
+def test_a_reader_without_room_for_the_next_file_keeps_none_and_reads_later(free: int) -> None:
     code = "s = socket.socket(); named('a', locked); named('b', burn); ready(); told()"
     with program(code) as one:
         text = read(f"/proc/{one.pid}/cgroup") or ""

@@ -106,7 +106,7 @@ def test_two_command_lines_that_begin_alike_are_not_the_same(tmp_path: Path) -> 
     assert keys(2) == {"process", "siblings"}
 
 
-def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(
+def test_a_truncated_table_of_mounts_names_no_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The missing half may have the mount on which a file is."""
@@ -121,7 +121,7 @@ def test_of_a_table_of_mounts_that_is_cut_nothing_is_told(
 
 
 @rows("number, whole", {"many": (1_000, True), "too many": (200_000, False)})
-def test_a_tree_that_is_cut_says_so(number: int, whole: bool, tmp_path: Path) -> None:  # noqa: FBT001
+def test_a_truncated_tree_reports_so(number: int, whole: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """Of a main whose children have left no file."""
     children = "".join(f"{pid} " for pid in range(10**6, 10**6 + number))
     main = {"stat": STAT.format(7), "task/7/children": children, "wchan": "0"}

@@ -86,7 +86,7 @@ def test_a_jobs_own_mount(lines: tuple[str, ...], found: tuple[int, int], tmp_pa
         "none": "true",
     },
 )
-def test_whatever_else_is_there_is_none(line: str, tmp_path: Path) -> None:
+def test_any_other_content_is_none(line: str, tmp_path: Path) -> None:
     with job(tmp_path, line) as one:
         assert sharedmemory.shared_memory_of(PROC, one.pid) is None
 
@@ -95,7 +95,7 @@ def test_of_a_process_that_is_gone_there_is_none() -> None:
     assert sharedmemory.shared_memory_of(PROC, ended()) is None
 
 
-def test_where_process_1_may_not_be_looked_into_it_is_the_hosts_if_it_is_the_same(
+def test_where_process_1_is_unreadable_it_is_the_hosts_if_it_is_the_same(
     tmp_path: Path,
 ) -> None:
     ours = Path("/dev/shm").stat().st_dev  # noqa: S108 - looked at only

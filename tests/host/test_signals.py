@@ -112,7 +112,7 @@ def test_a_machine_that_gives_all(root: Path) -> None:
         "no such controllers": (pids_only, {"cgroup_cpu", "cgroup_memory"}),
     },
 )
-def test_what_is_missing(root: Path, change: Callable[[Path], object], gone: set[str]) -> None:
+def test_missing_signals(root: Path, change: Callable[[Path], object], gone: set[str]) -> None:
     change(root)
     assert missing(root) == gone
 
@@ -132,7 +132,7 @@ def test_a_process_that_has_only_just_fallen_asleep_is_no_secret(root: Path) -> 
     assert {found.get("wait_channel", True) for found in looks} == {True}
 
 
-def test_process_1_says_nothing_of_our_rights_where_it_is_us(root: Path) -> None:
+def test_process_1_shows_nothing_of_our_rights_where_it_is_us(root: Path) -> None:
     proc = root / "proc"
     (proc / "self/schedstat").rename(proc / "1/schedstat")
     (proc / "self").rmdir()
@@ -195,7 +195,7 @@ def test_each_change_is_logged_once(
     assert said() == ["signal is available signal=wait_channel"]
 
 
-def test_signals_are_looked_for_again_when_others_feed(reader: HostReader) -> None:
+def test_signals_are_probed_again_when_others_feed(reader: HostReader) -> None:
     for feeding, given in (((), True), ((7,), False), ((1,), True)):
         reader.read(feeding, {"all_threads": given, "all_sockets": True})
         assert reader.snapshot is not None

@@ -75,7 +75,7 @@ port = server.getsockname()[1]; c = connect(port, host=asks); ready(c.fileno(), 
         assert str(by_number(sockets)[client].remote) == text.format(port)
 
 
-def test_what_was_sent_and_received() -> None:
+def test_bytes_sent_and_received() -> None:
     code = "ready(c.fileno()); told(); a.send(bytes(5000)); got = 0\n"
     code += "while got < 5000: got += len(c.recv(5000))\n"
     code += "ready(); told(); c.send(b'x'); ready()"
@@ -141,7 +141,7 @@ def test_a_socket_is_named_anew_once_it_is_connected() -> None:
         assert now.local.port
 
 
-def test_a_connection_that_is_being_made_names_whom_it_asks() -> None:
+def test_a_connection_being_established_names_its_server() -> None:
     code = """
 server.listen(0); full = connect(port); select.select([server], [], [])
 s = socket.socket(); s.setblocking(False)
@@ -156,7 +156,7 @@ ready(port, s.fileno())
         assert str(being_made.remote) == f"127.0.0.1:{port}"
 
 
-def test_so_many_are_asked_at_once() -> None:
+def test_concurrent_queries_are_bounded() -> None:
     with job(f"kept = [socket.socket() for _ in range({MAX_QUERIED_SOCKETS})]; ready()") as (
         _,
         sockets,
@@ -166,7 +166,7 @@ def test_so_many_are_asked_at_once() -> None:
 
 
 @pytest.mark.parametrize("pairs", [0, MAX_QUERIED_SOCKETS // 4, MAX_QUERIED_SOCKETS // 2])
-def test_of_a_crowd_so_many_are_asked_in_turn(pairs: int) -> None:
+def test_a_crowd_is_queried_in_turn(pairs: int) -> None:
     """Also those that carry nothing, beside others that do."""
     count = 3 * MAX_QUERIED_SOCKETS + 1 + 2 * pairs
     code = f"{SERVER}kept = [socket.socket() for _ in range({3 * MAX_QUERIED_SOCKETS})]\n"

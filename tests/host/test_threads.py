@@ -75,7 +75,7 @@ def watching(code: str) -> Iterator[tuple[Program, Watched]]:
         "any of an epoll": ("(e := select.epoll(), e.register(c, 1))[0].poll", Wait.POLL, False),
     },
 )
-def test_what_a_thread_does(does: str, wait: Wait, on_the_connection: bool) -> None:  # noqa: FBT001
+def test_activity_of_a_thread(does: str, wait: Wait, on_the_connection: bool) -> None:  # noqa: FBT001
     with watching(f"{CONNECTED}named('one', {does})") as (one, watched):
         watched.await_("one", wait)
         found = watched.scan()
@@ -179,7 +179,7 @@ def test_a_process_that_ended_has_no_threads() -> None:
     assert Threads(PROC, ended()).sample(0) == []
 
 
-def test_what_nobody_takes_is_not_kept_for_ever() -> None:
+def test_unread_usage_expires() -> None:
     code = "for _ in range(20): named('n', lambda: [time.sleep(0.0005) for _ in iter(int, 1)])"
     with watching(code) as (_, watched):
         lengths = [0]
@@ -196,7 +196,7 @@ def test_what_nobody_takes_is_not_kept_for_ever() -> None:
         assert max(lengths) <= 10 * MAX_WATCHED_THREADS
 
 
-def test_of_a_crowd_so_many_are_watched_and_it_is_said() -> None:
+def test_watched_threads_of_a_crowd_are_bounded_and_it_is_reported() -> None:
     code = f"threading.stack_size(65536)\nfor at in range({CROWD}): named(str(at), locked)\n"
     with watching(f"{code}named('burns', burn)") as (_, watched):
         seen: set[str] = set()

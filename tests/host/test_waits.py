@@ -121,7 +121,7 @@ MMAP, MSYNC, READ, VFORK = (9, 26, 0, 58) if platform.machine() == "x86_64" else
         "no channel, no call": ("0", "running", Wait.DISK),
     },
 )
-def test_the_call_says_more_than_the_channel(channel: str, call: str, found: Wait) -> None:
+def test_the_call_shows_more_than_the_channel(channel: str, call: str, found: Wait) -> None:
     assert wait_of("D", channel.encode(), call.encode) is found
 
 
@@ -187,7 +187,7 @@ POLLFD = "struct.pack('=ihh', r, 1, 0)"
         "epoll": (Wait.POLL, f"{PIPES}e = select.epoll(); e.register(r); ready('none'); e.poll()"),
     },
 )
-def test_what_a_real_process_waits_for_and_on_which_descriptors(wait: Wait, code: str) -> None:
+def test_wait_and_descriptors_of_a_real_process(wait: Wait, code: str) -> None:
     with program(code) as one:
         reader = ProcessReader(PROC, one.pid)
         until(lambda: reader.wait() is wait, wait.value)
@@ -211,7 +211,7 @@ def test_what_a_real_process_waits_for_and_on_which_descriptors(wait: Wait, code
         "absurd": b"7 0xffffffffffffffff 0xffffffff 0x0 0x0 0x0 0x0 0x0 0x0\n",
     },
 )
-def test_what_does_not_tell_descriptors_is_unknown(call: bytes | None) -> None:
+def test_a_call_without_descriptors_is_unknown(call: bytes | None) -> None:
     assert waits_on(os.getpid(), call) is None
 
 
@@ -241,5 +241,5 @@ def test_which_child_a_process_waits_for(code: str, awaits: bool) -> None:  # no
         assert awaited_child(call) == (int(one.words[0]) if awaits else 0)
 
 
-def test_what_is_no_wait_for_a_child_is_unknown() -> None:
+def test_a_call_that_is_no_wait_for_a_child_is_unknown() -> None:
     assert not any(map(awaited_child, (None, b"", b"running", b"-1 0x7ffc 0x7f00", b"7 0x1 0x1")))

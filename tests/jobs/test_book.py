@@ -92,7 +92,7 @@ def test_fifty_jobs_back_to_back_are_charged_their_own_time(tick: float) -> None
         assert len(spent) == TIMELINE_STEPS
 
 
-def test_work_in_the_window_of_a_border_is_of_who_was_there_first() -> None:
+def test_work_in_the_window_of_a_border_belongs_to_the_earlier_job() -> None:
     gpu = Gpu([(0.0, 1.05)])
     first = gpu.come(0.0, 0.0)
     gpu.run(1.0)
@@ -115,7 +115,7 @@ def test_a_neighbour_within_a_tick_is_charged_too() -> None:
     assert other.observed_seconds == pytest.approx(8.0 - 2.6)
 
 
-def test_time_of_those_who_share_is_divided_and_adds_up() -> None:
+def test_time_of_tenants_is_divided_and_adds_up() -> None:
     gpu = Gpu([(0.0, 6.0)])
     one, two = gpu.come(0.0, 0.0), gpu.come(0.0, 2.0, pid=2)
     gpu.run(6.0)
@@ -138,7 +138,7 @@ def test_two_processes_of_one_job_do_not_share() -> None:
     assert use.end_seconds is None
 
 
-def test_time_of_nobody_is_claimed_by_who_was_on_the_way() -> None:
+def test_unallocated_time_is_back_filled_to_the_starting_job() -> None:
     gpu = Gpu([(19.0, 21.0)])
     gpu.run(20.0, UNALLOCATED)
     use = gpu.come(12.5, 20.0)
@@ -204,7 +204,7 @@ def test_a_clock_that_is_set_moves_times_and_changes_no_duration(step: int) -> N
     assert sum(use.timeline.spent_seconds[ASLEEP]) == pytest.approx(use.observed_seconds)
 
 
-def test_what_was_there_before_the_exporter_is_observed_from_then_on() -> None:
+def test_earlier_processes_are_observed_from_the_start_of_the_exporter() -> None:
     gpu = Gpu()
     one, two = gpu.come(-100.0, 0.0), gpu.come(-50.0, 0.0, pid=2)
     gpu.run(1.0)
@@ -221,7 +221,7 @@ def test_lost_windows_are_not_observed() -> None:
     assert use.observed_seconds + 3.0 == pytest.approx((gpu.read_ns - BEGAN) / SECOND)
 
 
-def test_energy_is_charged_by_time_and_memory_to_who_is_alone() -> None:
+def test_energy_is_charged_by_time_and_memory_to_lone_holders() -> None:
     gpu = Gpu()
     gpu.book.add_energy(at(0.0), 100.0)
     one = gpu.come(0.0, 0.0)

@@ -55,7 +55,7 @@ def test_a_process_that_has_exited_calls_back_at_once(watch: ExitWatch) -> None:
     assert exited == [one.pid]
 
 
-def test_what_cannot_be_watched_has_no_pidfd(
+def test_an_unwatchable_process_has_no_pidfd(
     watch: ExitWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(ExitWatch(tmp_path)) as foreign:
@@ -65,7 +65,7 @@ def test_what_cannot_be_watched_has_no_pidfd(
     assert watch.watch(os.getpid(), lambda: None) is None
 
 
-def test_whoever_wakes_it_ends_one_wait(watch: ExitWatch) -> None:
+def test_any_wake_ends_one_wait(watch: ExitWatch) -> None:
     watch.wake()
     began = time.monotonic()
     watch.wait(PATIENCE_SECONDS)

@@ -68,7 +68,7 @@ def test_a_process_is_charged_until_the_moment_of_its_end(tmp_path: Path) -> Non
         assert len(store.read() or ()) == 2
 
 
-def test_lines_that_were_found_are_whose_processes_are_there_and_outlive_a_restart(
+def test_lines_belong_to_present_processes_and_outlive_a_restart(
     tmp_path: Path,
 ) -> None:
     file = f"{tmp_path / 'jobs'}"
@@ -138,7 +138,7 @@ def test_a_job_is_known_by_the_best_name_of_its_owner(owner: Owner, name: str | 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_each_user_who_claims_a_slurm_number_has_a_job_of_their_own(tmp_path: Path) -> None:
+def test_each_user_who_claims_a_slurm_number_has_a_separate_job(tmp_path: Path) -> None:
     number, file = {"SLURM_JOB_ID": "7"}, f"{tmp_path / 'jobs'}"
     with (
         keeping(jobs_state_file=file) as ledger,
@@ -278,7 +278,7 @@ def test_a_clock_that_is_set_changes_no_duration(
         assert worked == pytest.approx(again["busy_seconds"], abs=2e-3)
 
 
-def test_an_answer_is_bounded_and_says_what_it_leaves_off(tmp_path: Path) -> None:
+def test_a_response_is_bounded_and_names_its_omissions(tmp_path: Path) -> None:
     file, body = f"{tmp_path / 'jobs'}", zlib.compress(b'{"noise": "%s"}' % (b"x" * 200_000))
     now = time.time()
     with closing(Store(file, 1000, 1e9)) as store:
@@ -337,7 +337,7 @@ def test_a_row_that_cannot_be_read_costs_itself(
         assert json.loads(store.read(0.0, name, name)[0].text)["id"] == name  # type: ignore[index]
 
 
-def test_a_job_that_cannot_be_described_is_recorded_without_what_its_code_shaped(
+def test_a_job_that_cannot_be_described_is_recorded_without_fields_shaped_by_its_code(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = f"{tmp_path / 'jobs'}"
@@ -392,7 +392,7 @@ def test_a_full_disk_costs_the_jobs_that_ended_first(tmp_path: Path) -> None:
     assert [job["id"] for job in jobs(ledger)] == [f"{n}" for n in range(299, 43, -1)]
 
 
-def test_a_slurm_job_that_root_proves_is_one_whatever_its_users() -> None:
+def test_a_slurm_job_proved_by_root_is_one_for_all_its_users() -> None:
     ledger, now = Ledger(Settings()), time.time_ns()
     proven = Owner(slurm_job_id="7", user="ada", source="cgroup")
     claims = [Owner(slurm_job_id="7", user=user, source="claim") for user in ("eve", "ada")]
@@ -407,7 +407,7 @@ def test_a_slurm_job_that_root_proves_is_one_whatever_its_users() -> None:
     assert len({one.id for one in (first, second, others[2])}) == 3
 
 
-def test_names_that_look_alike_are_not_the_same(tmp_path: Path) -> None:
+def test_names_with_the_same_look_differ(tmp_path: Path) -> None:
     settings = Settings(jobs_state_file=f"{tmp_path / 'jobs'}")
     now = time.time_ns() - 10 * SECOND
     ledger = Ledger(settings)
@@ -552,7 +552,7 @@ def test_lines_of_a_file_without_a_name_outlive_a_restart(
         assert with_lines(ledger)[name]["lines"][0]["file"] == ""
 
 
-def test_lines_are_those_of_the_job_that_was_looked_at_also_once_it_has_left(
+def test_lines_belong_to_the_sampled_job_also_once_it_has_left(
     two: tuple[Program, Program],
 ) -> None:
     one, other = two
@@ -662,7 +662,7 @@ def test_a_slow_client_holds_no_whole_job(tmp_path: Path) -> None:
     assert len(json.loads(b"".join(parts))["jobs"]) == 3
 
 
-def test_a_process_does_not_end_with_another_whose_descriptor_had_its_number() -> None:
+def test_a_process_does_not_end_with_the_former_owner_of_its_descriptor() -> None:
     ledger = Ledger(Settings())
     ledger._recorder.start(cast("Sampler", Looked()))
     with process() as one, process() as two:

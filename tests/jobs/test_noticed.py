@@ -60,7 +60,7 @@ def reading(board: Board, **then: Callable[[], object]) -> GpuReader:
     return reader
 
 
-def test_a_holder_who_comes_right_after_another_has_left_is_noticed(board: Board) -> None:
+def test_a_holder_right_after_another_has_left_is_noticed(board: Board) -> None:
     gpu, uuid = board.gpus[0], board.gpus[0].record.uuid.decode()
     leaves = iter([True])
 
@@ -77,7 +77,7 @@ def test_a_holder_who_comes_right_after_another_has_left_is_noticed(board: Board
     assert holders(reader) == [os.getpid()]
 
 
-def test_a_holder_who_comes_between_two_readings_of_a_tick_is_noticed(board: Board) -> None:
+def test_a_holder_between_two_readings_of_a_tick_is_noticed(board: Board) -> None:
     """After the list of processes and before the memory, which then counts the holder's own."""
     comes = iter([True])
     reader = reading(
@@ -87,7 +87,7 @@ def test_a_holder_who_comes_between_two_readings_of_a_tick_is_noticed(board: Boa
     assert holders(reader) == [os.getpid()]
 
 
-def test_what_a_holder_used_who_has_left_hides_nobody_who_uses_less(board: Board) -> None:
+def test_memory_of_a_holder_that_left_hides_no_smaller_one(board: Board) -> None:
     gpu, pid = board.gpus[0], os.getpid()
     # Be there when the memory is read, and in no list.
     comes, leaves = (iter([True]) for _ in range(2))

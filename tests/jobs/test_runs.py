@@ -199,7 +199,7 @@ def test_a_step_after_another_is_the_same_run(top: Path) -> None:
         assert ids(ledger) == ["earlier", "slurm-7"]
 
 
-def test_a_group_that_lasts_is_one_run_whatever_the_job_claims(top: Path) -> None:
+def test_a_lasting_group_is_one_run_for_any_claim_of_the_job(top: Path) -> None:
     with keeping() as ledger, job_group(top) as group:
         for count in range(3):
             with process(again(count)) as one:
@@ -224,5 +224,5 @@ def test_a_group_that_lasts_is_one_run_whatever_the_job_claims(top: Path) -> Non
         ({"group": "1", "restarts": "5"}, {"group": "1", "restarts": "0"}, False),
     ],
 )
-def test_what_tells_runs_apart(run: dict[str, str], before: dict[str, str], later: bool) -> None:  # noqa: FBT001
+def test_marks_that_separate_runs(run: dict[str, str], before: dict[str, str], later: bool) -> None:  # noqa: FBT001
     assert is_later(run, before) == later

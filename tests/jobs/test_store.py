@@ -41,7 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield found
 
 
-def test_what_was_written_is_found(store: Store) -> None:
+def test_written_jobs_are_found(store: Store) -> None:
     assert store.write([row("a", until=NOW - 20), row("b")], NOW)
     assert store.write([row("b", "eve", until=NOW + 5)], NOW + 5)
     assert names(store) == ["b", "a"]
@@ -94,7 +94,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def test_a_full_disk_costs_a_line_and_what_was_to_be_written(
+def test_a_full_disk_costs_a_line_and_the_pending_write(
     tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ballast = tiny / "ballast"
@@ -196,7 +196,7 @@ def test_a_file_that_is_no_longer_there_is_begun_anew(how: str, tmp_path: Path) 
         assert {*names(store)} == there
 
 
-def test_what_is_mounted_over_the_folder_is_written(tiny: Path) -> None:
+def test_a_file_system_mounted_over_the_folder_is_written(tiny: Path) -> None:
     path = f"{tiny / 'jobs'}"
     with closing(Store(path, 10, MONTH)) as store:
         store.write([row("a")], NOW)
@@ -253,7 +253,7 @@ def no_umask() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_umask")
 @pytest.mark.parametrize("there", [False, True])
-def test_nobody_else_may_read_the_file(tmp_path: Path, *, there: bool) -> None:
+def test_the_file_is_private(tmp_path: Path, *, there: bool) -> None:
     path = tmp_path / "jobs"
     if there:
         path.touch(0o666)
@@ -312,7 +312,7 @@ FORGED: dict[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_a_row_that_somebody_forged_is_passed_over(how: str, tmp_path: Path) -> None:
+def test_a_forged_row_is_skipped(how: str, tmp_path: Path) -> None:
     path = tmp_path / "jobs"
     with closing(Store(f"{path}", 10, MONTH)) as store:
         store.write([row("a")], NOW)

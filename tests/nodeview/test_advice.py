@@ -57,7 +57,7 @@ def test_a_main_that_waits_for_its_own_requests_need_not_be_loading() -> None:
     assert said(cause="network").startswith(WORKERS), "it has workers"
 
 
-def test_what_a_job_gains_and_whose_workers_are_counted() -> None:
+def test_gain_of_a_job_and_number_of_its_workers() -> None:
     assert said(job_busy_ratio=0.62, job_gpus=4).startswith(
         f"{WORKERS} If only this rank changes, the job's 4 GPUs go from 40 % busy to 62 %. This"
     )
@@ -82,7 +82,7 @@ def test_what_a_job_gains_and_whose_workers_are_counted() -> None:
         ({"needs_cores": 0.0, "needs_memory_bytes": 0.0, "needs_bytes_per_second": 9e5}, ""),
     ],
 )
-def test_what_it_uses_as_far_as_it_is_known(changes: dict[str, Any], uses: str) -> None:
+def test_usage_as_far_as_it_is_known(changes: dict[str, Any], uses: str) -> None:
     takes = f" This takes {uses}." if uses else ""
     assert said(**changes, then=None) == f"{WORKERS}{takes}"
 
@@ -119,7 +119,7 @@ def test_a_setting_in_its_unit(knob: str, current: float, value: float, shown: s
         assert describe_prescription(change).startswith(expected)
 
 
-def test_what_came_of_the_last_change() -> None:
+def test_outcome_of_the_last_change() -> None:
     last = replace(
         SCORED, value_before=2, value_after=6, busy_ratio=0.91, predicted_busy_ratio=0.93
     )
@@ -132,7 +132,7 @@ def test_what_came_of_the_last_change() -> None:
     ("then", "limit"),
     [("asleep", "its own sleep"), ("peer", "the wait for other GPUs"), ("later", "later")],
 )
-def test_what_limits_it_next(then: str, limit: str) -> None:
+def test_next_limit_of_a_change(then: str, limit: str) -> None:
     assert said(then=then).endswith(f" Then the limit is {limit}.")
 
 
@@ -154,7 +154,7 @@ def test_requests_of_the_main_itself_are_to_be_made_in_the_background() -> None:
     assert "prefetch" in (workers.remedy or "")
 
 
-def test_workers_that_restart_are_told_so_whatever_they_wait_for() -> None:
+def test_restarting_workers_are_reported_for_any_wait() -> None:
     found = caused("cpu_queue", Outlook(Refusal("churn")), 0.4)
     assert "persistent_workers=True" in (found.remedy or "")
     assert found.runbook == "GpuStarved-worker_churn"

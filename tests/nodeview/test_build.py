@@ -33,13 +33,13 @@ from support.states import (
 )
 
 
-def test_who_keeps_the_memory_of_a_gpu_without_processes() -> None:
+def test_keepers_of_the_memory_of_a_gpu_without_processes() -> None:
     *_, kept, _ = node(mixed_state()).gpus
     assert kept.trouble is not None
     assert "memory is in use, but the driver lists no process; open in: 4714, 4715" in kept.trouble
 
 
-def test_a_gpu_that_tells_everything() -> None:
+def test_a_gpu_with_all_readings() -> None:
     gpu = node(mixed_state()).gpus[0]
     assert gpu.key == Key("0", states.HOPPER.uuid)
     assert (gpu.up, gpu.name, gpu.mig_profile) == (True, states.HOPPER.name, None)
@@ -83,7 +83,7 @@ def test_a_link_is_judged_by_its_own_past_and_by_its_peers(
     assert not any(gpu.trouble for gpu in shown[1:])
 
 
-def test_a_gpu_without_busy_time_says_so_unless_nothing_was_read() -> None:
+def test_a_gpu_without_busy_time_reports_so_unless_nothing_was_read() -> None:
     gpu = hopper()
     sources = (Utilization, UnitActivity)
     blind = {kind: value for kind, value in gpu.readings.items() if kind not in sources}
@@ -102,7 +102,7 @@ def test_a_mig_instance_has_the_index_of_its_parent() -> None:
     assert (instance.power_watts, instance.temperature_celsius) == (None, None)
 
 
-def test_a_gpu_that_is_down_shows_nothing_but_who_it_is_and_what_to_do() -> None:
+def test_a_gpu_that_is_down_shows_only_its_identity_and_remedy() -> None:
     gone = node(mixed_state()).gpus[4]
     known = {"gpu", "uuid", "name", "up", "remedy", "runbook", "xid_errors"}
     assert {name for name in gone.__slots__ if getattr(gone, name) not in (None, ())} == known
@@ -110,7 +110,7 @@ def test_a_gpu_that_is_down_shows_nothing_but_who_it_is_and_what_to_do() -> None
     assert (gone.remedy, gone.runbook) == (DOWN, "GpuTelemetryLost")
 
 
-def test_the_cause_comes_with_its_remedy_and_what_was_seen() -> None:
+def test_the_cause_has_its_remedy_and_evidence() -> None:
     gpu = waiting({"worker_cpu": 60_000_000_000}, busy_ns=40_000_000_000)
     told = (("worker_cpu", "decodes PNG"), ("network", "asked 10.0.0.7"))
     seen = replace(feeding(), evidence=told)
@@ -122,7 +122,7 @@ def test_the_cause_comes_with_its_remedy_and_what_was_seen() -> None:
 
 
 @pytest.mark.parametrize("busy_ns", [40 * 10**9, 95 * 10**9])
-def test_a_server_shows_its_clients_whatever_the_verdict(busy_ns: int) -> None:
+def test_a_server_shows_its_clients_for_any_verdict(busy_ns: int) -> None:
     serving = Serving((8000,), 12, 0, 3, 4.2, complete=True)
     gpu = waiting({"requests": 5 * 10**9}, busy_ns=busy_ns)
     shown = node(state(replace(gpu, feeding=replace(feeding(), serving=serving))))
@@ -167,7 +167,7 @@ def without(collector: str, now: SamplerState) -> SamplerState:
     return replace(now, collectors=states.NAMES - {collector})
 
 
-def test_what_metrics_hide_is_hidden_here() -> None:
+def test_values_hidden_in_metrics_are_hidden_here() -> None:
     gpu = node(without("stall", state(hopper()))).gpus[0]
     assert (gpu.stall_ratios, gpu.cause) == ({}, None)
     assert node(without("feeders", state(hopper()))).gpus[0].workers is None

@@ -39,12 +39,12 @@ def test_shares_are_of_the_window_only() -> None:
     assert now.gpus[KEY].trend[-1] == {"busy": 0.25, "storage": 0.75}
 
 
-def test_one_reading_tells_nothing_of_the_time_before_it() -> None:
+def test_a_single_reading_proves_nothing_of_the_time_before_it() -> None:
     now = shown(CounterHistory(60, 300), 0, moment(1000, 10, storage=990))
     assert now.gpus == {}
 
 
-def test_what_it_waited_on_most_comes_first_and_names_the_cause() -> None:
+def test_the_longest_wait_comes_first_and_names_the_cause() -> None:
     found = between(GpuTime(0, 0, {}), GpuTime(10, 4, {"storage": 1, "worker_cpu": 5, "peer": 0}))
     assert found is not None
     assert list(found.stall_ratios) == ["worker_cpu", "storage"]
@@ -78,7 +78,7 @@ def test_a_gpu_that_was_opened_anew_begins_anew() -> None:
     assert shown(history, 10, moment(7, 7, storage=0)).gpus[KEY].busy_ratio == 1
 
 
-def test_a_gpu_that_was_down_is_not_judged_by_what_was_before() -> None:
+def test_a_gpu_that_was_down_is_not_judged_by_its_earlier_time() -> None:
     history = CounterHistory(60, 300)
     shown(history, 0, moment(0, 0, storage=0))
     shown(history, 5, moment(5, 0, storage=5))
@@ -87,7 +87,7 @@ def test_a_gpu_that_was_down_is_not_judged_by_what_was_before() -> None:
     assert shown(history, 15, moment(6, 1, storage=5)).gpus == {}
 
 
-def test_what_was_done_until_now_needs_no_point_of_the_same_moment() -> None:
+def test_work_until_now_needs_no_point_of_the_same_moment() -> None:
     history = CounterHistory(60, 300)
     history.add(0, moment(0, 0, storage=0))
     assert history.recent(4, moment(4, 1, storage=3)).gpus[KEY].busy_ratio == 0.25

@@ -77,5 +77,5 @@ def test_a_crowd_is_cut() -> None:
         "nothing but its name": ("trainer", "", "", "trainer"),
     },
 )
-def test_what_people_call_a_process(comm: str, executable: str, command: str, name: str) -> None:
+def test_common_names_of_processes(comm: str, executable: str, command: str, name: str) -> None:
     assert display_name(comm, executable, command) == name

@@ -25,7 +25,7 @@ from gpu_bottleneck_exporter.settings import RUNBOOK_BASE
 from support.rows import rows
 
 
-def test_what_is_not_known_is_a_dash() -> None:
+def test_an_unknown_value_is_a_dash() -> None:
     assert text.percent(None) == text.number(None) == text.of(DASH, "1", " W") == DASH
     assert text.gibibytes(None) == text.memory(None, 2**30) == DASH
 
@@ -139,11 +139,11 @@ DOWN = gpu(5, busy=None, up=False, down_reason="it fell off the bus")
         ((BUSY, replace(STARVED, mig_profile="3g.40gb")), "No GPU starved"),
     ],
 )
-def test_the_headline_counts_what_is_lost(gpus: tuple[GpuStatus, ...], said: str) -> None:
+def test_the_headline_counts_lost_capacity(gpus: tuple[GpuStatus, ...], said: str) -> None:
     assert text.summary(Node(time_seconds=0, window_seconds=60, version="9", gpus=gpus)) == said
 
 
-def test_the_worst_come_first_and_what_is_free_is_not_lost() -> None:
+def test_the_worst_come_first_and_unallocated_time_is_not_lost() -> None:
     gpus = [BUSY, FREE, STARVED, EARLY, SLEEPING, DOWN]
     assert sorted(gpus, key=text.badness, reverse=True)[:3] == [DOWN, SLEEPING, STARVED]
     assert not any(map(text.badness, (BUSY, FREE, EARLY)))
@@ -168,12 +168,12 @@ def test_the_verdict_in_a_sentence(found: GpuStatus, said: str) -> None:
     assert text.headline(found) == said
 
 
-def test_what_its_video_engines_do_is_worth_knowing() -> None:
+def test_activity_of_video_engines_is_shown() -> None:
     engines = {"encoder": 0.72, "decoder": 0.0}
     assert text.notices(replace(ENCODES, engine_ratios=engines)) == ["encoder 72 % busy"]
 
 
-def test_who_holds_it() -> None:
+def test_holders_of_a_gpu() -> None:
     crew = (
         ProcessEntry(7, "main", "train.py"),
         ProcessEntry(9, "main"),
@@ -182,7 +182,7 @@ def test_who_holds_it() -> None:
     assert text.holders(replace(BUSY, process_list=crew)) == f"train.py (pid 7), {DASH} (pid 9)"
 
 
-def test_nobody_is_not_the_same_as_not_known() -> None:
+def test_no_holder_differs_from_an_unknown_one() -> None:
     assert text.owners(GpuStatus(gpu="0", uuid="", up=True, processes=0)) == "no process"
     assert text.owners(GpuStatus(gpu="0", uuid="", up=True)) == DASH
 

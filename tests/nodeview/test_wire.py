@@ -29,7 +29,7 @@ def read(found: object) -> None:
 
 
 @pytest.mark.parametrize("now", [mixed_state(), NO_DRIVER], ids=["gpus", "none"])
-def test_what_is_written_is_read(now: Any) -> None:  # noqa: ANN401 - a state
+def test_a_written_document_is_read(now: Any) -> None:  # noqa: ANN401 - a state
     found = node(now)
     assert node_in(dumps(document(found)).encode()) == found
 

@@ -31,7 +31,7 @@ def prescribed(seen: Observed, asked: tuple[str, float] | None = None) -> Prescr
 
 
 @pytest.mark.parametrize("situation", SITUATIONS["said"], ids=str)
-def test_what_is_said_of_it(situation: Mapping[str, Any]) -> None:
+def test_advice_in_each_situation(situation: Mapping[str, Any]) -> None:
     seen = Observed(**situation["seen"])
     if "refusal" in situation:
         found = advise(seen)
@@ -50,7 +50,7 @@ def test_what_is_said_of_it(situation: Mapping[str, Any]) -> None:
         assert (found.busy_low_ratio == found.current_busy_ratio) == found.at_most
 
 
-def test_what_it_takes() -> None:
+def test_needs_of_a_recommendation() -> None:
     found = prescribed(replace(BURNS, data_bytes=50e6))
     more = found.busy_ratio / found.current_busy_ratio - 1
     assert found.needs_bytes_per_second == pytest.approx(50e6 * more, rel=0.01)
@@ -89,7 +89,7 @@ QUICK = replace(BURNS, workers=4, active=1.0, stalls={"network": 0.4, "peer": 0.
         ([QUICK, BURNS], math.inf, None),
     ],
 )
-def test_a_rank_that_is_changed_alone_brings_what_the_next_slowest_can_spare(
+def test_a_rank_changed_alone_gains_the_headroom_of_the_next_slowest(
     others: list[Observed | None], pace: float, job: float | None
 ) -> None:
     seen = among(BURNS, others)
@@ -136,7 +136,7 @@ SEEN = st.builds(
 
 
 @given(SEEN, st.sampled_from([NUM_WORKERS, model.CPU_LIMIT]), st.integers(0, 64))
-def test_whatever_is_seen_what_is_said_makes_sense(seen: Observed, knob: str, value: int) -> None:
+def test_advice_makes_sense_for_any_observation(seen: Observed, knob: str, value: int) -> None:
     found = advise(seen)
     for said in (found, predict(seen, knob, value)):
         if isinstance(said, Refusal):

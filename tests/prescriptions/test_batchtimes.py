@@ -77,13 +77,13 @@ def test_it_is_unknown_of_few_batches_and_of_fast_ones() -> None:
     assert looked_at(drawn(0.012, 0.5), 5.0).spread is None
 
 
-def test_a_look_that_comes_late_makes_no_batch_slow() -> None:
+def test_a_late_sample_makes_no_batch_slow() -> None:
     pauses = tuple(EVEN if look % 20 == 0 else 0.0 for look in range(1000))
     found = looked_at(drawn(EVEN, 0.0), 60.0, pauses)
     assert found.spread == pytest.approx(0.0, abs=0.03)
 
 
-def test_no_look_is_further_from_the_next_than_a_part_of_a_batch() -> None:
+def test_samples_are_closer_together_than_a_part_of_a_batch() -> None:
     times = BatchTimes(0.0)
     assert times.pause == pytest.approx(0.005)
     for look in range(100):
@@ -117,7 +117,7 @@ def is_measuring() -> bool:
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.7])
-def test_it_is_measured_on_processes_by_what_one_writes_and_the_other_reads(spread: float) -> None:
+def test_batches_of_real_processes_are_measured_by_writes_and_reads(spread: float) -> None:
     meter = SpreadMeter(PROC)
     with loader(spread) as (pair, came):
 

@@ -66,7 +66,7 @@ def test_a_starved_gpu_gets_a_prescription_within_half_a_minute_and_not_at_once(
 
 
 @pytest.mark.parametrize(("idle_gpus", "least", "most"), [(1, 0, 60), (10, 150, 250)])
-def test_many_idle_gpus_are_looked_at_in_turn(idle_gpus: int, least: float, most: float) -> None:
+def test_many_idle_gpus_are_sampled_in_turn(idle_gpus: int, least: float, most: float) -> None:
     clock = Clock(idle_gpus)
     was = clock.feed(seconds=40).outlook
     since = clock.at
@@ -85,7 +85,7 @@ def test_many_idle_gpus_are_looked_at_in_turn(idle_gpus: int, least: float, most
     ],
     ids=["busy", "refused", "starts", "nobody"],
 )
-def test_what_is_said_of_others(
+def test_advice_and_score_of_other_jobs(
     seen: Observed, setting: dict[str, Any], said: model.Refusal | None
 ) -> None:
     outlook = Clock().feed(seen, **setting).outlook
@@ -141,7 +141,7 @@ NOBODY: dict[str, Any] = {"mains": frozenset(), "job": "", "workers": 0}
 
 
 @pytest.mark.parametrize("between", [0, PART, 60])
-def test_nothing_that_was_found_of_one_job_is_told_of_the_next(between: float) -> None:
+def test_findings_of_a_job_are_not_reported_for_the_next(between: float) -> None:
     clock = Clock()
     clock.feed()
     assert clock.turn(2, 0.4, 100) is not None
@@ -164,7 +164,7 @@ def test_a_change_that_was_noticed_is_not_judged_by_the_next_job() -> None:
     assert clock.keeper.outlook.score is None
 
 
-def test_a_value_that_hardly_brings_more_does_not_replace_the_one_that_was_told() -> None:
+def test_a_value_with_negligible_gain_does_not_replace_the_reported_one() -> None:
     """One worker of sixty."""
     clock = Clock()
     first = advice(clock.feed(replace(STARVED, busy=0.0162, stalls={"network": 0.9838})))
@@ -178,7 +178,7 @@ def test_a_value_that_hardly_brings_more_does_not_replace_the_one_that_was_told(
     [(ASLEEP, 60), (replace(STARVED, stalls={"unknown": 0.8}, active=0.0), 8)],
     ids=["its start", "what nobody saw"],
 )
-def test_what_a_job_is_not_judged_by(first: Observed, seconds: float) -> None:
+def test_observations_that_a_job_is_not_judged_by(first: Observed, seconds: float) -> None:
     clock = Clock()
     clock.feed(first, seconds)
     assert advice(clock.feed(seconds=30)) == advice(Clock().feed(seconds=30))

@@ -80,7 +80,7 @@ CHANGES = [(1, 3, 0.33), (1, 2, 0.1), (2, 9, 0.11), (2, 4, 0.15), (4, 8, 0.15), 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @pytest.mark.parametrize("cv", [0.0, *CV])
-def test_more_workers_bring_what_they_bring_in_order(
+def test_the_gain_of_workers_is_that_of_an_ordered_loader(
     cv: float, change: tuple[int, int, float]
 ) -> None:
     """Of a lone worker the spread is measured; several are seen to wait for each other."""
@@ -98,7 +98,7 @@ def test_without_a_measured_spread_a_lone_worker_is_taken_to_be_even() -> None:
 
 
 @pytest.mark.parametrize("cv", [0.0, *CV])
-def test_so_many_are_prescribed_that_the_gpu_is_nearly_as_busy_as_it_can_be(cv: float) -> None:
+def test_the_prescribed_workers_make_the_gpu_nearly_as_busy_as_possible(cv: float) -> None:
     times, serial = CV.get(cv, EVEN), 0.1
     found = advise(observed(1, serial, times, math.log1p(cv * cv)))
     assert isinstance(found, Prescription)

@@ -60,12 +60,14 @@ def pair(
         (pair(ADVICE, chain=HEALTHY), "num_workers was prescribed | 42% |  | "),
     ],
 )
-def test_what_users_were_told_is_the_score_unless_they_followed(found: Change, shown: str) -> None:
+def test_reported_predictions_are_the_score_unless_users_followed(
+    found: Change, shown: str
+) -> None:
     assert f"{found}".endswith(f"| 20% | {shown} |")
     assert bool(found.fault) == ("another change" in shown or "was prescribed" in shown)
 
 
-def test_the_tables_tell_bounds_refusals_and_what_was_fitted_apart() -> None:
+def test_the_tables_separate_bounds_refusals_and_fitted_pairs() -> None:
     new = [pair(ADVICE), pair(BOUND, 0.46), pair(BOUND, 0.29), pair(MIXED), pair(MIXED)]
     changes = [*new, replace(pair(ADVICE, 0.4, chain=FITTED), strangers=0.7)]
     text = tables(changes)
@@ -89,11 +91,11 @@ def test_the_tables_tell_bounds_refusals_and_what_was_fitted_apart() -> None:
         ([pair(BOUND, 0.46)], ["their mean error, points: 6.0", "not exceeded: 0%"]),
     ],
 )
-def test_what_must_hold(changes: list[Change], wrong: list[str]) -> None:
+def test_required_accuracy(changes: list[Change], wrong: list[str]) -> None:
     assert faults(sums(changes)) == wrong
 
 
-def test_a_knob_changes_what_it_names_and_nothing_else() -> None:
+def test_a_setting_changes_only_its_subject() -> None:
     ranks = replace(SETTING, ranks=[1, 3])
     for knob, field in FIELDS.items():
         changed: dict[str, Any] = {field: {model.NUM_WORKERS: 4, model.CPU_LIMIT: 1.0}.get(knob, 0)}
@@ -123,7 +125,7 @@ def test_no_cpu_is_burnt_next_to_another_chain_that_does() -> None:
 
 @pytest.mark.alone
 @pytest.mark.quick
-def test_a_staged_pair_is_what_the_gpu_did() -> None:
+def test_a_staged_pair_has_the_busy_shares_of_the_gpu() -> None:
     """Sleeping takes no CPU, so that more workers are faster on a busy machine, too."""
     job = Setting(0.02, sleep=0.1, loader="imap", ranks=[1], together=True)
     chain = Chain("sleep: imap", job, changes=[3])

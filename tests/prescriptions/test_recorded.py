@@ -47,7 +47,7 @@ def error(changes: Iterable[Change]) -> float:
     return fmean(100 * abs(found.error) for found in changes if found.error is not None)
 
 
-def test_what_is_measured_of_heavy_tails_takes_half_of_the_error_away() -> None:
+def test_measuring_heavy_tails_halves_the_error() -> None:
     """Other programs disturbed these, and by that much even answers are off, too."""
     heavy = [(one, one.seen) for one in ALL if one.seen and (one.seen.spread or 0.0) > 0.3]
     as_if_even = [replace(one, seen=replace(seen, spread=None)) for one, seen in heavy]

@@ -68,7 +68,7 @@ def replayed(path: Path, folder: Path) -> str:
     return BUS_ID.sub("", judged(load(build(path, folder))))
 
 
-def test_a_replay_gives_the_metrics_of_what_was_captured(
+def test_a_replay_gives_the_metrics_of_the_capture(
     make_board: Make, libraries: Libraries, tmp_path: Path
 ) -> None:
     board = make_board(gpus=[H100, H100, A100], mig=[(1, 2), (1, 3)])
@@ -200,7 +200,7 @@ def test_a_gpu_that_hangs_is_named_and_costs_only_itself(
     assert named == {"1"}
 
 
-def test_the_command_says_what_it_holds_and_overwrites_nothing(
+def test_the_command_names_the_content_and_overwrites_nothing(
     make_board: Make, libraries: Libraries, tmp_path: Path
 ) -> None:
     board = make_board(gpus=[H100])
@@ -238,7 +238,7 @@ def test_without_a_driver_no_file_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "gpu-capture.jsonl").exists()
 
 
-def test_what_identifies_a_gpu_is_kept_only_on_request(
+def test_identifiers_of_a_gpu_are_kept_only_on_request(
     make_board: Make, libraries: Libraries, tmp_path: Path
 ) -> None:
     board = make_board(gpus=[H100])

@@ -54,7 +54,7 @@ def test_the_slow_line_is_that_of_the_gpu_that_lost_most() -> None:
     assert slow_line(one(*ranks)) is None
 
 
-def test_what_a_change_returns_is_no_more_than_its_cause_took() -> None:
+def test_the_gain_of_a_change_is_bounded_by_the_time_of_its_cause() -> None:
     (found,) = jobs(*example())
     # By the prediction 0.43 of the time of seven GPUs, and 0.63 of one; they waited 0.36 and 0.52.
     hours = f"{(7 * 0.36 + 0.52) * 3.2:.3g}"
@@ -63,7 +63,7 @@ def test_what_a_change_returns_is_no_more_than_its_cause_took() -> None:
     assert do_first(found) == f"Do first: {told}"
 
 
-def test_what_a_change_returns_is_what_the_same_work_leaves_over() -> None:
+def test_the_gain_of_a_change_is_the_time_left_over_by_the_same_work() -> None:
     rank = gpu(0, hours=1, worker_cpu=0.6)
     rank["recommendation"] = advised(1, 2, 0.5, at_most=True)
     # One hour, of which the same work at 0.5 rather than 0.4 takes four fifths.
@@ -72,14 +72,14 @@ def test_what_a_change_returns_is_what_the_same_work_leaves_over() -> None:
     )
 
 
-def test_a_main_process_that_waits_for_its_own_requests_is_told_so() -> None:
+def test_a_main_process_that_waits_for_its_own_requests_is_reported_as_such() -> None:
     rank = gpu(0, hours=1, network=0.6)
     rank["recommendation"] = advised(0, 3, 0.5, cause="network", at_most=True)
     told = "Let 3 threads or loader workers make the main process's requests (now 0)"
     assert change(one(rank)) == f"{told}. This would return at most 0.2 GPU-hours."
 
 
-def test_one_slow_rank_returns_what_the_others_wait_for() -> None:
+def test_one_slow_rank_returns_the_waits_of_the_others() -> None:
     ranks = [gpu(index, hours=1, peer=0.4) for index in range(4)]
     ranks[2] = gpu(2, hours=1, worker_cpu=0.4)
     figures = {"job_gpus": 4, "job_current_busy_ratio": 0.6, "job_busy_ratio": 0.8}
@@ -176,7 +176,7 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
         ({"gpu": "GPU-0"}, ["slurm-1"]),
     ],
 )
-def test_what_may_be_asked_for(wanted: dict[str, str], ids: list[str]) -> None:
+def test_accepted_queries(wanted: dict[str, str], ids: list[str]) -> None:
     pod = job("pod-1", gpu(3), namespace="vision", pod="train-0")
     found = bill(document("node7", job("slurm-1", gpu(0), gpu(1)), pod), **wanted)
     assert [one.id for one in found.jobs] == ids
@@ -199,7 +199,7 @@ def test_a_wrong_name_gets_the_nearest_one_unless_a_node_is_missing() -> None:
     assert raised.value.status == 1
 
 
-def test_a_skewed_clock_is_corrected_and_told() -> None:
+def test_a_skewed_clock_is_corrected_and_reported() -> None:
     fast = job("slurm-1", gpu(0, hours=1, began=NOW - HOUR + 600))
     slow = job("slurm-1", gpu(1, hours=1, began=NOW - HOUR))
     found = read(document("node7", fast, time_seconds=NOW + 600), document("node8", slow))
@@ -282,12 +282,12 @@ def test_a_run_that_moves_to_another_node_at_once_is_another_job() -> None:
     assert len(read(document("n1", parts[0]), document("n2", parts[0])).jobs) == 1
 
 
-def test_a_run_whose_count_is_hidden_on_some_nodes_is_one_job() -> None:
+def test_a_run_with_a_hidden_count_on_some_nodes_is_one_job() -> None:
     parts = run("slurm-7", 0, "0"), run("slurm-7", 0)
     assert len(jobs(document("n1", parts[0]), document("n2", parts[1]))) == 1
 
 
-def test_a_flood_of_rows_costs_no_more_than_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_rows_costs_at_most_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading 16 MiB of empty rows would take half a minute, and joining them hours."""
     monkeypatch.setattr(ledgers, "_MAX_JOBS", 100)
     flood = read(document("n1", *[part("n1", 0)["jobs"][0]] * 150))

@@ -68,7 +68,7 @@ def test_a_job_on_two_nodes(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_missing_is_a_line_each_and_the_rest_is_reported(tmp_path: Path) -> None:
+def test_each_missing_ledger_is_a_line_and_the_rest_is_reported(tmp_path: Path) -> None:
     good, _ = example()
     half = b"HTTP/1.0 200 OK\r\nContent-Length: 999\r\n\r\n{"
     known: dict[str, Fields | Reply] = {

@@ -20,7 +20,7 @@ def text(of: ET.Element, path: str) -> str:
     return "".join(found.itertext())
 
 
-def test_a_job_has_its_figures_its_gpus_and_a_timeline_that_can_be_heard() -> None:
+def test_a_job_has_its_figures_its_gpus_and_a_timeline_for_screen_readers() -> None:
     found = page(*example(), job="4711")
     assert text(found, ".//h1") == "Job 4711"
     whole = text(found, "body")
@@ -55,7 +55,7 @@ def test_several_jobs_have_tables_with_names() -> None:
     assert len(found.findall(".//tbody//td")) == len([*found.iter("td")])
 
 
-def test_time_before_a_job_opened_its_gpu_is_said_to_be_that() -> None:
+def test_time_before_a_job_opened_its_gpu_is_labelled_so() -> None:
     found = page(document("node7", job("slurm-1", gpu(0, unallocated=0.5))))
     assert "before it opened the GPU" in text(found, ".//ul[@class='parts']")
     assert "no process holds it" not in text(found, ".//main")

@@ -175,7 +175,7 @@ def test_wrong_names_and_a_prometheus_without_our_rules(tmp_path: Path, server: 
         (Reply(status=404), "answers 404"),
     ],
 )
-def test_what_is_no_prometheus(tmp_path: Path, reply: Reply, told: str) -> None:
+def test_servers_that_are_no_prometheus(tmp_path: Path, reply: Reply, told: str) -> None:
     with answering(lambda _: reply) as port:
         done = run(tmp_path, "report", "--prometheus", f"127.0.0.1:{port}")
     assert done.returncode == 1
@@ -213,7 +213,7 @@ def test_a_row_that_is_none_is_one_line(tmp_path: Path, row: object) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_job_whose_start_is_unknown_is_not_there(tmp_path: Path) -> None:
+def test_a_job_with_an_unknown_start_is_absent(tmp_path: Path) -> None:
     with answering(
         lambda request: Reply(rows() if "min+by" in request.path else rows(ROW))
     ) as port:

@@ -70,7 +70,7 @@ def board(make_board: MakeBoard) -> Iterator[Board]:
         yield board
 
 
-def test_whoever_asks_is_shown_what_such_a_gpu_does_now(
+def test_a_scrape_shows_the_present_state_of_such_a_gpu(
     board: Board, watch: HostSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual_ns = int(FAST.interval_seconds * 1e9)
@@ -97,7 +97,7 @@ def test_the_end_waits_for_no_tick(make_board: MakeBoard, monkeypatch: pytest.Mo
         until(lambda: worker.attempted, "its first tick")
 
 
-def test_what_is_read_seldom_is_shown_until_it_is_late(make_board: MakeBoard) -> None:
+def test_a_slow_reading_is_shown_until_it_is_late(make_board: MakeBoard) -> None:
     reader = GpuReader(0, VirtualDriver(make_board(gpus=[H100])), ALL, Settings())
     reader.open()
     read_ns = reader.read()
@@ -130,7 +130,7 @@ def test_all_gpus_keep_to_one_grid_each_a_little_later(interval: float) -> None:
         "the deadline is near": (1.0, 3.0, 3.0),
     },
 )
-def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_holds(
+def test_a_steady_gpu_is_read_within_the_deadline_and_the_span_of_the_ring(
     interval: float,
     deadline: float,
     longer: float,
@@ -144,7 +144,7 @@ def test_who_goes_on_as_before_is_read_within_the_deadline_and_what_the_ring_hol
     assert worker.stop(PATIENCE_SECONDS)
 
 
-def test_a_gpu_that_nobody_holds_is_read_as_often_as_ever(
+def test_a_gpu_without_a_holder_is_read_at_the_full_rate(
     make_board: MakeBoard, watch: HostSampler
 ) -> None:
     """Else a job that is shorter than the pause would come and go unseen."""
@@ -167,7 +167,7 @@ def between_ticks(
         yield worker, first
 
 
-def test_who_holds_it_is_read_soon_if_it_was_read_just_before(
+def test_holders_are_read_soon_after_a_previous_read(
     between_ticks: tuple[GpuWorker, GpuSnapshot],
 ) -> None:
     """Not at the next tick, by when who came meanwhile may have left."""
@@ -196,7 +196,7 @@ def alone(
     "pause_seconds, due_seconds",
     {"every 2 s": (2, 1.5), "every 4 s": (4, 3), "every 15 s": (15, 5.5), "no longer": (0.1, 5.5)},
 )
-def test_gauges_are_read_at_the_rate_at_which_somebody_asks(
+def test_gauges_are_read_at_the_rate_of_scrapes(
     alone: tuple[HeldBoard, GpuReader, list[Tick]], pause_seconds: float, due_seconds: float
 ) -> None:
     """A tick before the next request, and every 6 s; half a tick early."""
@@ -261,7 +261,7 @@ def test_energy_is_read_when_holders_change(
         assert not any(tick.reading(Power) for tick in ticks)
 
 
-def test_whoever_asks_is_shown_gauges_of_now_just_after_a_tick(
+def test_a_scrape_just_after_a_tick_shows_present_gauges(
     between_ticks: tuple[GpuWorker, GpuSnapshot],
 ) -> None:
     worker, first = between_ticks

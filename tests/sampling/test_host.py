@@ -143,7 +143,7 @@ def test_a_process_that_holds_a_gpu_feeds_it_as_long_as_it_is_seen(
     assert found.processes == {"main": 0}
 
 
-def test_who_inherited_a_connection_of_another_holder_feeds_that_one_alone(
+def test_a_process_with_an_inherited_connection_feeds_its_own_holder_alone(
     watch: HostSampler,
 ) -> None:
     serve = "s = socket.create_server(('127.0.0.1', 0)); ready(s.getsockname()[1])\n"
@@ -169,7 +169,7 @@ def test_kin_of_a_gpu_are_found_once_it_idles(watch: HostSampler) -> None:
         until(lambda: feed.family.kin == {one.pid}, "its parent")
 
 
-def test_connections_are_looked_at_while_a_gpu_idles(
+def test_connections_are_sampled_while_a_gpu_idles(
     watch: HostSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[object] = []
@@ -186,14 +186,16 @@ def test_connections_are_looked_at_while_a_gpu_idles(
         until(lambda: looks, "a look")
 
 
-def test_nobody_is_sought_in_vain(watch: HostSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_feeders_no_strangers_are_searched(
+    watch: HostSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sought: list[object] = []
     monkeypatch.setattr(watch._discovery.strangers, "search", lambda *asked: sought.append(asked))
     watch._discovery.find_strangers({}, time.monotonic_ns())
     assert not sought
 
 
-def test_a_group_that_was_made_anew_may_be_somebody_elses(tmp_path: Path) -> None:
+def test_a_group_made_anew_may_be_another_owners(tmp_path: Path) -> None:
     proc, sysfs, group = tmp_path / "proc", tmp_path / "sys", f"docker-{64 * 'c'}.scope"
     mount = cgroup_v2(sysfs, {f"a/{group}/cgroup.procs": ""})
     lay(proc, {"stat": "", "1/cgroup": f"0::/a/{group}\n"})
@@ -206,7 +208,7 @@ def test_a_group_that_was_made_anew_may_be_somebody_elses(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("step", [0.1, 0.15, 0.2, 0.7])
-def test_what_is_done_every_second_is_done_once_a_second_at_any_pass(step: float) -> None:
+def test_work_of_every_second_is_done_once_a_second_at_any_pass(step: float) -> None:
     rhythm = Every(1.0)
     times = [number * step for number in range(round(1000 / step))]
     done = [at for at in times if rhythm.is_due(1e6 + at)]
@@ -237,7 +239,7 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
     assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
 
 
-def test_nobody_waits_for_a_gpu_that_has_hung(
+def test_no_gpu_waits_for_one_that_has_hung(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brief = replace(CADENCE, recent_ns=300_000_000)
@@ -250,7 +252,7 @@ def test_nobody_waits_for_a_gpu_that_has_hung(
     until(lambda: peer_busy(watch, "waiting") == 0.0, "its last tick is over")
 
 
-def test_a_gpu_that_is_no_more_is_forgotten(watch: HostSampler, start: Start) -> None:
+def test_a_removed_gpu_is_forgotten(watch: HostSampler, start: Start) -> None:
     watch.hold("instance", frozenset({start().pid}), "board")
     watch.hold("board", frozenset())
     until(lambda: watch.feeding("instance"), "its feeders")
@@ -260,9 +262,7 @@ def test_a_gpu_that_is_no_more_is_forgotten(watch: HostSampler, start: Start) ->
     assert watch.feed("board") is not None
 
 
-def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
-    watch: HostSampler, start: Start
-) -> None:
+def test_feeders_of_a_steady_gpu_are_sampled_less_often(watch: HostSampler, start: Start) -> None:
     feeds = {name: held_by(watch, start().pid, uuid=name) for name in ("lasting", "new")}
 
     def between_looks(name: str) -> float:
@@ -278,7 +278,7 @@ def test_feeders_of_a_gpu_that_goes_on_as_it_did_are_looked_at_less_often(
     until(lambda: between_looks("lasting") < 1.5 * between_looks("new"), "more looks")
 
 
-def test_who_is_looked_at_less_often_waits_for_no_second_pause_of_another(
+def test_a_gpu_sampled_less_often_waits_for_no_second_pause_of_another(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feeds = [held_by(watch, start().pid, uuid=name) for name in "ab"]
@@ -294,9 +294,7 @@ def test_who_is_looked_at_less_often_waits_for_no_second_pause_of_another(
     assert looks()[1] >= 9, "else it would have half as many"
 
 
-def test_counters_of_what_lasts_are_read_though_less_often(
-    watch: HostSampler, start: Start
-) -> None:
+def test_counters_of_a_steady_gpu_are_read_less_often(watch: HostSampler, start: Start) -> None:
     feed = held_by(watch, start().pid)
     for _ in range(20):
         note_split(watch, "a", 1_000_000_000, {})
@@ -340,7 +338,7 @@ def held(make_board: Callable[..., Board], start: Start) -> Board:
     return board
 
 
-def test_feeders_are_told_while_it_is_known_who_holds_the_gpu(held: Board) -> None:
+def test_feeders_are_exported_while_the_holders_are_known(held: Board) -> None:
     with sampling(lambda: VirtualDriver(held)) as sampler:
         text_with(sampler, 'role="main"', "\ngpu_workload_info{", "\ngpu_feeder_interactive{")
     with sampling(lambda: VirtualDriver(held), collectors=all_but("processes")) as sampler:
@@ -352,7 +350,7 @@ def test_feeders_are_told_while_it_is_known_who_holds_the_gpu(held: Board) -> No
         assert "\ngpu_workload_info{" not in text(sampler)
 
 
-def test_owners_are_told_alone_and_not_told_where_that_is_off(held: Board) -> None:
+def test_owners_are_exported_alone_and_not_where_they_are_off(held: Board) -> None:
     with sampling(
         lambda: VirtualDriver(held), collectors=all_but("host", "feeders", "stall")
     ) as sampler:
@@ -363,7 +361,7 @@ def test_owners_are_told_alone_and_not_told_where_that_is_off(held: Board) -> No
         assert not any(feeding.owners for feeding in feedings(sampler))
 
 
-def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
+def test_an_expired_sample_is_not_exported(held: Board) -> None:
     with sampling(lambda: VirtualDriver(held)) as sampler:
         gpu = until(lambda: next((gpu for gpu in sampler.state().gpus if gpu.feeding), None), "it")
         host = until(lambda: sampler.state().host, "the host")
@@ -376,7 +374,7 @@ def test_what_was_not_looked_at_lately_is_not_told(held: Board) -> None:
         assert sampler._host(later) is None
 
 
-def test_whoever_asks_sees_what_is_so_now(
+def test_a_scrape_shows_the_present_state(
     watch: HostSampler, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = replace(CADENCE, refresh_timeout_seconds=PATIENCE_SECONDS)
@@ -393,7 +391,7 @@ def test_whoever_asks_sees_what_is_so_now(
     assert watch.feeding("a") is found, "young enough"
 
 
-def test_nobody_waits_for_long_where_a_pass_hangs(
+def test_a_scrape_waits_briefly_where_a_pass_hangs(
     watch: HostSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Event()
@@ -405,7 +403,7 @@ def test_nobody_waits_for_long_where_a_pass_hangs(
     gate.set()
 
 
-def test_what_is_asked_for_often_is_not_counted_in_moments(
+def test_frequent_scrapes_do_not_shorten_the_seconds_of_counters(
     watch: HostSampler, start: Start
 ) -> None:
     feed = held_by(watch, start().pid)

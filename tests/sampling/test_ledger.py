@@ -24,7 +24,7 @@ from support.ticks import tick
 SECOND = 1_000_000_000
 
 
-def test_what_the_gpu_did_is_added_up() -> None:
+def test_work_of_the_gpu_is_added_up() -> None:
     ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
     for at_ns in (0, SECOND):
         ledger.add(
@@ -34,7 +34,7 @@ def test_what_the_gpu_did_is_added_up() -> None:
     assert (totals.pipe_ns, totals.traffic_bytes) == ({"fp16": SECOND}, {"pcie": 14})
 
 
-def test_idle_time_is_added_up_by_what_it_waited_for() -> None:
+def test_idle_time_is_added_up_by_wait() -> None:
     ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
     for second in range(3):
         ledger.add(second * SECOND, SECOND, Utilization(gpu_percent=50))
@@ -134,7 +134,7 @@ def test_an_engine_without_samples_is_added_up_by_its_readings() -> None:
     ("pids", "hidden", "held"),
     [((), False, set()), ((), True, None), ((7,), False, {7}), ((7,), True, {7})],
 )
-def test_who_holds_a_gpu_is_unknown_where_nobody_is_seen_and_some_may_be_hidden(
+def test_holders_are_unknown_where_none_is_visible_and_some_may_be_hidden(
     pids: tuple[int, ...], held: set[int] | None, *, hidden: bool
 ) -> None:
     ledger = GpuLedger(HOPPER, SYSTEM, SECOND)

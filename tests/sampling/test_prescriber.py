@@ -89,7 +89,7 @@ class Gpu:
             self.feed.history.add_second(replace(did, at_ns=self.at_ns))
 
 
-def test_a_stretch_is_what_was_added_since_its_beginning(tmp_path: Path) -> None:
+def test_a_stretch_is_the_difference_since_its_beginning(tmp_path: Path) -> None:
     gpu = Gpu(tmp_path)
     gpu.work(5, {NETWORK: 7})
     assert gpu.look() is None, "nobody knows since when"
@@ -102,7 +102,7 @@ def test_a_stretch_is_what_was_added_since_its_beginning(tmp_path: Path) -> None
     assert gpu.look() == seen, "it has only begun"
 
 
-def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
+def test_activity_of_feeders_is_kept_by_role(tmp_path: Path) -> None:
     lay(tmp_path, {"7/statm": f"0 {2**20} {2**19} 0 0 0 0"})
     crew = Part(
         {Activity.RUN: 20, Activity.DISK: 10, Activity.TIMER: 10, Activity.QUEUE: 60},
@@ -161,9 +161,7 @@ def test_what_feeders_did_is_seen_by_role(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=str)
-def test_what_is_seen_of_the_machine_and_the_job(
-    tmp_path: Path, situation: Mapping[str, Any]
-) -> None:
+def test_facts_of_the_machine_and_the_job(tmp_path: Path, situation: Mapping[str, Any]) -> None:
     lay(tmp_path, {"class/net/eth0/speed": situation.get("speed", "1000\n")})
     changed, seen = situation.get("machine", {}), situation["seen"]
     gpu = Gpu(tmp_path)
@@ -197,7 +195,7 @@ def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
     assert gpu.prescriber.last_change_at == gpu.at_ns / SECOND
 
 
-def test_what_was_found_is_of_the_processes_that_are_there(tmp_path: Path) -> None:
+def test_findings_belong_to_the_present_processes(tmp_path: Path) -> None:
     gpu = Gpu(tmp_path)
     gpu.feed.facts = JobFacts(command="train")
 
@@ -224,7 +222,7 @@ def test_what_was_found_is_of_the_processes_that_are_there(tmp_path: Path) -> No
     ],
     ids=["its next Slurm job", "another pod", "another user"],
 )
-def test_whose_restart_it_may_be(
+def test_the_key_of_a_job_survives_its_restart(
     tmp_path: Path, facts: dict[str, Any], again: dict[str, Any], *, same: bool
 ) -> None:
     feed = FeederGroup(tmp_path, Cgroups(tmp_path))
@@ -280,7 +278,7 @@ def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
     assert seen == Observed(16.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
 
 
-def test_ranks_of_a_job_are_seen_together_and_share_what_is_free(tmp_path: Path) -> None:
+def test_ranks_of_a_job_share_the_free_resources(tmp_path: Path) -> None:
     ranks, gpus = {uuid: Gpu(tmp_path) for uuid in "ab"}, Prescribers(tmp_path, tmp_path)
     for pid, rank in enumerate(ranks.values(), 1):
         rank.feed.mains[pid] = FeederProcess(tmp_path, pid)

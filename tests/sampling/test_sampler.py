@@ -96,7 +96,7 @@ def totals(sampler: Sampler, index: int) -> GpuTotals:
     return until(known, "its sums")
 
 
-def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_told_once(
+def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_reported_once(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -119,7 +119,7 @@ def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_told_once(
     assert told[1] == "GPU is back gpu=0"
 
 
-def test_a_driver_that_does_not_wait_for_events_costs_no_more(make_board: MakeBoard) -> None:
+def test_a_driver_that_does_not_wait_for_events_costs_the_same(make_board: MakeBoard) -> None:
     called = list[float]()
 
     class Hasty(VirtualDriver):
@@ -266,9 +266,7 @@ def test_an_unsupported_collector_is_absent_not_failed(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("answers", [0, 1], ids=["never answered", "answered once"])
-def test_a_refusal_is_a_failure_of_what_was_answered_before(
-    make_board: MakeBoard, answers: int
-) -> None:
+def test_a_refusal_of_an_earlier_reading_is_a_failure(make_board: MakeBoard, answers: int) -> None:
     def read(_: Device) -> Power:
         nonlocal answers
         answers -= 1
@@ -432,14 +430,12 @@ def test_a_gpu_that_has_only_calls_that_are_due_seldom_is_up(stage: Stage, call:
     assert up(sampler) == [True, True]
 
 
-def test_before_it_starts_it_says_so() -> None:
+def test_before_its_start_it_reports_so() -> None:
     sampler = Sampler(Libraries.open, ALL, samplers.FAST, print)  # type: ignore[arg-type]
     assert (sampler.status, sampler.remedy, sampler.state().gpus) == (OPENING, NO_GPU, ())
 
 
-def test_whoever_asks_sees_the_host_as_it_is_now(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scrape_shows_the_present_host(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = replace(CADENCE, refresh_timeout_seconds=PATIENCE_SECONDS)
     monkeypatch.setattr(watching, "CADENCE", patient)
     _, sampler, _ = stage()
@@ -462,9 +458,7 @@ def test_a_tick_longer_than_the_interval_loses_no_samples(stage: Stage) -> None:
     assert snapshot(sampler, 0).totals.lost_ns == 0
 
 
-def test_holders_are_read_whenever_somebody_asks(
-    make_board: MakeBoard, libraries: Libraries
-) -> None:
+def test_holders_are_read_at_each_scrape(make_board: MakeBoard, libraries: Libraries) -> None:
     gpu, seldom = (board := make_board()).gpus[0], [replace(c, every_ns=10**13) for c in ALL]
     gpu.hold(os.getpid(), 2**30)
     with samplers.sampling(lambda: libraries.open(board), collectors=seldom) as sampler:
@@ -474,7 +468,7 @@ def test_holders_are_read_whenever_somebody_asks(
         until(lambda: re.search(r"gpu_processes{.* 0\.0", text(sampler)), "none")
 
 
-def test_who_asks_all_the_time_has_it_read_not_all_the_time(stage: Stage) -> None:
+def test_constant_scrapes_do_not_cause_constant_reads(stage: Stage) -> None:
     board, sampler, _ = stage()
     until(lambda: observed(sampler, 0), "samples")
     seen, began = set[int](), time.monotonic()
@@ -500,7 +494,7 @@ def test_stopping_does_not_wait_for_a_hung_gpu(
     board.gpus[0].record.hang = 0
 
 
-def test_a_gpu_whose_encoder_works_is_not_asleep(stage: Stage) -> None:
+def test_a_gpu_with_a_working_encoder_is_not_asleep(stage: Stage) -> None:
     def encodes(board: Board) -> None:
         board.gpus[0].hold(os.getpid(), 2**30)
         board.gpus[0].launch(15.0, Work(kernel=0.05, encoder=0.9))
@@ -519,7 +513,7 @@ def test_a_gpu_whose_encoder_works_is_not_asleep(stage: Stage) -> None:
     assert 'waiting_on="video_engine"' in text(sampler)
 
 
-def test_a_gpu_whose_video_engines_rest_has_no_series_for_them_among_stalls(stage: Stage) -> None:
+def test_a_gpu_with_idle_video_engines_has_no_stall_series_for_them(stage: Stage) -> None:
     _, sampler, _ = stage()
     until(lambda: observed(sampler, 0), "samples")
     until(lambda: totals(sampler, 0).engine_ns, "its engines")

@@ -39,7 +39,7 @@ def worker(make_board: MakeBoard, own_cpu: OwnCpu) -> GpuWorker:
     return found
 
 
-def test_a_hang_is_told_at_the_deadline_while_others_run(
+def test_a_hang_is_reported_at_the_deadline_while_others_run(
     worker: GpuWorker, own_cpu: OwnCpu
 ) -> None:
     now = worker._due_ns
@@ -49,7 +49,9 @@ def test_a_hang_is_told_at_the_deadline_while_others_run(
     assert worker.hung_seconds(now + 5 * SECOND + 1) == pytest.approx(5)
 
 
-def test_a_hang_is_told_as_much_later_as_nobody_ran(worker: GpuWorker, own_cpu: OwnCpu) -> None:
+def test_a_hang_is_reported_later_by_the_time_in_which_no_thread_ran(
+    worker: GpuWorker, own_cpu: OwnCpu
+) -> None:
     now = worker._due_ns
     assert worker.hung_seconds(now + 60 * SECOND) is None
     own_cpu.beat(now + 60 * SECOND)
@@ -110,9 +112,7 @@ def test_a_thread_that_alone_has_no_cpu_is_not_hung(
     assert asleep.hung_seconds(now + 9 * SECOND) == pytest.approx(9)
 
 
-def test_what_was_not_known_at_the_last_tick_is_no_delay(
-    asleep: GpuWorker, own_cpu: OwnCpu
-) -> None:
+def test_a_value_unknown_at_the_last_tick_is_no_delay(asleep: GpuWorker, own_cpu: OwnCpu) -> None:
     """There was no room to open a file, say."""
     asleep._delay_ns = None
     now = asleep._due_ns
@@ -130,7 +130,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 
 
 @pytest.mark.parametrize(("late_seconds", "starved"), [(0.4, False), (0.8, True)])
-def test_whether_it_is_starved_also_without_schedstat(
+def test_starvation_is_detected_also_without_schedstat(
     own_cpu: OwnCpu, late_seconds: float, *, starved: bool, kernel: bool
 ) -> None:
     own_cpu.beat(0)
@@ -144,7 +144,7 @@ def test_whether_it_is_starved_also_without_schedstat(
     assert own_cpu.starved is False
 
 
-def test_what_its_threads_waited_only_grows(own_cpu: OwnCpu, sleeper: threading.Thread) -> None:
+def test_the_wait_of_its_threads_only_grows(own_cpu: OwnCpu, sleeper: threading.Thread) -> None:
     sums = []
     for second in range(0, 100, 2):
         own_cpu.beat(second * SECOND)
@@ -155,7 +155,7 @@ def test_what_its_threads_waited_only_grows(own_cpu: OwnCpu, sleeper: threading.
     assert sleeper.is_alive()
 
 
-def test_what_is_late_is_not_shown_as_current(worker: GpuWorker) -> None:
+def test_a_late_value_is_not_shown_as_current(worker: GpuWorker) -> None:
     worker.reader.open()
     for _ in range(3):
         worker._tick()

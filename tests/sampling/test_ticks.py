@@ -66,7 +66,7 @@ def of_time(ticks: Ticks) -> Tick:
     return found[-1]
 
 
-def test_a_tick_tells_what_was_read_and_how_its_time_was_split(read: Read) -> None:
+def test_a_tick_has_its_readings_and_the_split_of_its_time(read: Read) -> None:
     tick = of_time(read(held=False))
     assert tick.holders == frozenset()
     assert {*tick.stalls} == {UNALLOCATED}
@@ -82,7 +82,7 @@ def test_its_holders_are_those_that_were_listed(read: Read) -> None:
     assert any(tick.reading(Memory) for tick in ticks)
 
 
-def test_time_is_told_at_once_as_what_is_read_next_may_hang(read: Read) -> None:
+def test_time_is_published_at_once_as_the_next_read_may_hang(read: Read) -> None:
     ticks = read(held=True)
     later = [tick for tick in ticks if tick.reading(Power)]
     assert later
@@ -90,7 +90,7 @@ def test_time_is_told_at_once_as_what_is_read_next_may_hang(read: Read) -> None:
     assert all(tick.read_ns(Power) <= tick.at_ns for tick in later)
 
 
-def test_what_cannot_be_explained_is_unknown_and_told_all_the_same(read: Read) -> None:
+def test_unexplained_time_is_unknown_and_published_all_the_same(read: Read) -> None:
     def explaining(*_: object) -> None:
         raise DriverError("no")
 

@@ -80,7 +80,7 @@ def used(watch: HostSampler, role: str) -> Counters:
         "a worker that reads": ("worker(reads)", Role.WORKER, "read_bytes"),
     },
 )
-def test_what_it_moves_on_fuse_is_counted(tmp_path: Path, code: str, role: str, field: str) -> None:
+def test_traffic_on_fuse_is_counted(tmp_path: Path, code: str, role: str, field: str) -> None:
     with watched(tmp_path, code) as watch:
 
         def counted() -> bool:
@@ -95,7 +95,7 @@ def test_what_it_moves_on_fuse_is_counted(tmp_path: Path, code: str, role: str, 
 
 
 @rows("code, reads", {"a pipe": ("piped()", 40 * SIZE), "the page cache": ("cached()", 400 * SIZE)})
-def test_what_it_reads_elsewhere_is_not(tmp_path: Path, code: str, reads: int) -> None:
+def test_reads_elsewhere_are_not_counted(tmp_path: Path, code: str, reads: int) -> None:
     with watched(tmp_path, code) as watch:
         until(lambda: used(watch, Role.MAIN).read_chars > reads, "what it reads")
         found = used(watch, Role.MAIN)
@@ -123,7 +123,7 @@ def test_what_it_reads_elsewhere_is_not(tmp_path: Path, code: str, reads: int) -
         "unknown",
     ],
 )
-def test_what_counts_instead(
+def test_counters_used_instead(
     used: Counters, unaccounted: int, found: tuple[int | None, int | None]
 ) -> None:
     counted = used.accounted(9, unaccounted)

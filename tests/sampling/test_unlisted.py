@@ -60,7 +60,7 @@ def gpu(identity: Identity, *readings: Reading) -> GpuSnapshot:
         "unknown processes": ((KEPT[0],), False),
     },
 )
-def test_whose_memory_is_kept(*, readings: tuple[Reading, ...], kept: bool) -> None:
+def test_memory_without_a_listed_holder(*, readings: tuple[Reading, ...], kept: bool) -> None:
     assert has_unlisted_holder(gpu(HOPPER, *readings)) is kept
 
 

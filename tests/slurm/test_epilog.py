@@ -55,7 +55,7 @@ def test_it_has_the_keys_of_jobstats() -> None:
     }
 
 
-def test_it_says_why_in_keys_of_its_own() -> None:
+def test_causes_have_a_separate_key() -> None:
     change = {"knob": "num_workers", "current_value": 2.0, "value": 6.0, "text": "\x1b[31m"}
     gpus = (gpu("0"), gpu("1", busy_seconds=0.0, recommendation=change))
     told = decoded(summarized(job(gpus=4), ledger(*gpus)))["gpu_bottleneck"]
@@ -97,7 +97,7 @@ def test_a_gpu_that_others_held_too_is_judged_by_its_part() -> None:
     assert node(half)["gpu_utilization"] == {"0": 25.0}
 
 
-def test_what_jobstats_measured_of_the_cpus_is_kept() -> None:
+def test_cpu_figures_of_jobstats_are_kept() -> None:
     comment = summarized(job(comment=epilog.encoded(BEFORE)), ledger(gpu()))
     nodes = decoded(comment)["nodes"]
     assert nodes["n2"] == CPUS
@@ -105,7 +105,7 @@ def test_what_jobstats_measured_of_the_cpus_is_kept() -> None:
     assert nodes["n1"]["gpu_utilization"] == {"0": 25.0}
 
 
-def test_without_a_ledger_it_leaves_what_there_is_or_says_so() -> None:
+def test_without_a_ledger_it_keeps_the_comment_or_reports_so() -> None:
     comment = epilog.encoded(BEFORE)
     assert summarized(job(comment=comment)) == comment
     assert summarized(job(comment="JS1:Short")) == "JS1:None"
@@ -115,7 +115,7 @@ def test_without_a_ledger_it_leaves_what_there_is_or_says_so() -> None:
     assert decoded(summarized(job(seconds=5.0), ledger(gpu())))
 
 
-def test_what_is_unknown_is_left_out() -> None:
+def test_unknown_values_are_left_out() -> None:
     """Readers divide by the total, and take what is missing there for zero."""
     unknown = {name: row for name, row in gpu("1").items() if not name.startswith("memory_")}
     assert node(gpu("0"), unknown) == {
@@ -125,7 +125,7 @@ def test_what_is_unknown_is_left_out() -> None:
     }
 
 
-def test_parts_of_a_gpu_are_told_apart() -> None:
+def test_parts_of_a_gpu_are_distinct() -> None:
     uuids = [f"MIG-{part * 8}-aaaa-1111-1111-111111111111" for part in "12"]
     told = node(*(gpu("1", uuid=uuid, mig="1g.10gb") for uuid in uuids))
     assert set(told["gpu_utilization"]) == {"1:MIG-11111111", "1:MIG-22222222"}
@@ -263,7 +263,7 @@ def test_it_waits_until_the_job_has_ended_there_too() -> None:
     assert len(requests) == 4
 
 
-def test_it_takes_what_there_is_when_time_is_up() -> None:
+def test_it_takes_the_present_replies_when_time_is_up() -> None:
     found, _ = asked(RUNNING, seconds=5)
     assert found["0"].lost["unallocated"] == 0
     found, _ = asked(RUNNING, OTHERS["broken"])
@@ -284,7 +284,7 @@ def test_a_job_that_no_exporter_knows_has_no_figures() -> None:
     assert asked(UNKNOWN, seconds=2)[0] == {}
 
 
-def test_nobody_at_home() -> None:
+def test_no_exporter_responds() -> None:
     assert gathered(f"http://{HOST}:1", "n1") == {}
     assert gathered("http://nowhere.invalid", "n1") == {}
 
@@ -375,7 +375,7 @@ def test_a_record_of_two_runs_costs_its_node(logged: list[str]) -> None:
         (3600.0, [gpu("0"), gpu("1")], 0.75),
     ],
 )
-def test_no_more_gpu_hours_are_lost_than_there_were(
+def test_lost_gpu_hours_are_bounded_by_the_allocation(
     seconds: float, rows: list[Json], hours: float
 ) -> None:
     told = decoded(summarized(job(seconds=seconds), ledger(*rows)))
@@ -385,7 +385,7 @@ def test_no_more_gpu_hours_are_lost_than_there_were(
     assert sum(told["gpu_bottleneck"]["causes"].values()) < 1
 
 
-def test_what_an_earlier_run_left_in_the_comment_is_not_of_this_one() -> None:
+def test_the_comment_of_an_earlier_run_is_not_kept_for_this_one() -> None:
     first = summarized(job(seconds=1000.0, start=START - 2000, end=START - 1000), ledger(gpu()))
     assert summarized(job(comment=first)) == "JS1:None"
     nodes = {"n2": dict([epilog.gpu_of(gpu(), 3600.0, SETTLED)])}
@@ -486,7 +486,7 @@ MAP = "slurmd-0 {host}\n\nslurmd-9 10.0.0.9\na line of words\n"
 
 
 @pytest.mark.parametrize("command", [False, True])
-def test_exporters_are_where_a_map_says(slurm: Slurm, command: bool) -> None:  # noqa: FBT001
+def test_exporters_are_at_the_addresses_of_a_map(slurm: Slurm, command: bool) -> None:  # noqa: FBT001
     """Where slurmd runs in a pod, Slurm's node has the pod's name, and the exporter the host's."""
     start = time.time() - SETTLED + START
     slurm.account(f"{int(start)}", f"{int(start + 3600)}", "slurmd-0,n2", gpus=2)

@@ -133,7 +133,7 @@ def reportseff(site: Site, tmp_path: Path) -> Reportseff:
     return told
 
 
-def test_reportseff_shows_what_the_gpus_did(site: Site, reportseff: Reportseff) -> None:
+def test_reportseff_shows_the_use_of_the_gpus(site: Site, reportseff: Reportseff) -> None:
     job = site.submit(6, "--nodes=2", "--gres=gpu:1", before="sleep 4; ")
     summary = decoded(site.comment(job))
     elapsed = float(site.slurm.accounted(job, "ElapsedRaw"))
@@ -166,7 +166,7 @@ def test_jobs_without_a_gpu_and_without_use_of_one(site: Site) -> None:
     assert site.slurm.accounted(plain, "AdminComment") == ""
 
 
-def test_each_of_twelve_short_jobs_is_charged_what_it_recorded(site: Site) -> None:
+def test_each_of_twelve_short_jobs_is_charged_its_own_record(site: Site) -> None:
     def none_missing() -> list[Pair]:
         """However busy the machine is, who holds a GPU for seconds is noticed."""
         pairs = measured(site, SECONDS)

@@ -96,7 +96,7 @@ def test_a_frame_is_within_bounds_or_unreadable(  # noqa: PLR0913, PLR0917 - all
         assert text.isprintable()
 
 
-def test_what_is_remembered_of_a_process_is_bounded_in_bytes() -> None:
+def test_retained_bytes_of_a_process_are_bounded() -> None:
     """A node's stack reader remembers 64 processes, and may take 256 MiB for all it does."""
     names = "\U0001f600".encode("utf-32-le") * 9999
     memory = laid(LAYOUTS[11], b"\x80\x00", 1, names, 4)
@@ -221,7 +221,7 @@ class TestOwners:
             assert reader.read(mains, mains) == {one.pid: NOT_OURS, roots.pid: NOT_OURS}
             assert reader.read(mains[:1], ())[one.pid] != NOT_OURS
 
-    def test_who_has_changed_its_user_for_good_is_of_the_new_one(self) -> None:
+    def test_a_process_that_changed_its_user_for_good_belongs_to_the_new_one(self) -> None:
         """The kernel gives its `mem` to root, as the process may still hold data of root's."""
         changed = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n{SLEEPS}"
         with (
@@ -235,7 +235,7 @@ class TestOwners:
             assert not any(isinstance(one, UnreadableReason) for one in found.values())
 
     @pytest.mark.parametrize("ids", [(NOBODY, 0, 0), (0, NOBODY, 0), (NOBODY, NOBODY, 0)])
-    def test_who_has_several_users_has_no_owner(self, ids: tuple[int, int, int]) -> None:
+    def test_a_process_of_several_users_has_no_owner(self, ids: tuple[int, int, int]) -> None:
         with (
             program(f"os.setresuid{ids}\n{SLEEPS}") as main,
             program(SLEEPS) as roots,

@@ -16,7 +16,7 @@ def output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
 
 
-def test_the_headers_say_the_same(tmp_path: Path) -> None:
+def test_the_headers_have_the_same_offsets(tmp_path: Path) -> None:
     cc, program = require("cc", "gcc"), tmp_path / "offsets"
     for version, path in PYTHONS.items():
         minor = int(version.removesuffix("t").partition(".")[2])

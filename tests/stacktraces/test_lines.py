@@ -103,7 +103,7 @@ SENDS = (Frame("_feed", f"{LIB}/multiprocessing/queues.py", 280), *RUN)
         *("an event loop of the job", "another library's", "a queue's thread", "that pickles", "C"),
     ],
 )
-def test_who_waits_to_be_asked_holds_nothing_up(
+def test_a_process_that_waits_for_requests_holds_up_no_gpu(
     wait: Wait, frames: tuple[Frame, ...], *, serves: bool
 ) -> None:
     assert serves_others(wait, frames) is serves
@@ -127,7 +127,7 @@ COLLATES, READS = (Role.WORKER, Wait.RUN, "collate"), (Role.WORKER, Wait.DISK, "
         (stall.PEER, [(Role.MAIN, Wait.POLL, "synchronize")], "main"),
     ],
 )
-def test_who_did_what_the_gpu_waited_on_is_charged_with_all_of_it(
+def test_the_process_that_the_gpu_waited_for_is_charged_with_all_of_it(
     cause: str, threads: list[tuple[str, Wait, str]], blamed: str
 ) -> None:
     count = LineCount()
@@ -175,7 +175,7 @@ def test_of_sleeps_those_count_in_which_the_gpu_idled() -> None:
     assert functions(count.result().lines) == {"decode": 5.0}
 
 
-def test_without_a_look_nothing_is_charged() -> None:
+def test_without_a_sample_nothing_is_charged() -> None:
     count = LineCount()
     count.add([window(1, 1, 0)], {stall.HOST_CODE: SECOND}, [])
     count.add([window(2, 1, 0)], {stall.HOST_CODE: SECOND}, [StackSample(SECOND, [])])
@@ -190,7 +190,7 @@ def test_a_line_in_a_comprehension_is_its_functions() -> None:
     assert line_of((inner, LOOP)) == line_of((LOOP,))
 
 
-def test_a_job_that_makes_up_lines_takes_no_more_memory() -> None:
+def test_a_job_with_invented_lines_takes_bounded_memory() -> None:
     taken = []
     count = LineCount()
     tracemalloc.start()

@@ -104,7 +104,7 @@ def test_a_free_threaded_build_has_copies_of_instructions_by_thread() -> None:
             assert found.line == (line or _LISTED.co_firstlineno)
 
 
-def test_what_is_no_code_is_none() -> None:
+def test_memory_without_code_is_none() -> None:
     with pytest.raises(UnreadableError):
         codes().frame(id("text"), 0)
 
@@ -172,7 +172,7 @@ def test_circles_end(what: str) -> None:
         assert len([*islice(interpreter.stack(threads[0]), 10_000)]) < 10_000
 
 
-def test_no_more_is_read_once_time_is_up() -> None:
+def test_reading_stops_once_time_is_up() -> None:
     memory = ProcessMemory("/proc/self", time.monotonic() - 1)
     with pytest.raises(UnreadableError):
         memory.read(id(memory), 8)

@@ -131,7 +131,9 @@ class TestEachPython:
         assert {locked.tid, native.tid} < tasks
         assert locked.tid != native.tid
 
-    def test_who_runs_python_holds_its_lock(self, version: str, reader: StackReader) -> None:
+    def test_a_running_python_thread_holds_the_lock(
+        self, version: str, reader: StackReader
+    ) -> None:
         code = "print(flush=True)\nwhile True: pass"
         pipe = subprocess.PIPE
         with subprocess.Popen([PYTHONS[version], "-c", code], stdout=pipe) as process:
@@ -290,7 +292,7 @@ if not libc.vfork():
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_what_executes_another_program_is_read_anew(reader: StackReader) -> None:
+def test_a_process_that_executes_another_program_is_read_anew(reader: StackReader) -> None:
     code = """
 ready()
 told()
@@ -320,12 +322,12 @@ class TestRefusals:
     def test_it_has_ended(self, reader: StackReader) -> None:
         assert refusal(reader, ended()) == "it has ended"
 
-    def test_nobody_has_waited_for_it(self, reader: StackReader) -> None:
+    def test_an_ended_process_before_its_parent_waits(self, reader: StackReader) -> None:
         with subprocess.Popen(["true"]) as process:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             assert refusal(reader, process.pid) == "it has ended"
 
-    def test_it_ends_between_two_looks(self, reader: StackReader) -> None:
+    def test_a_process_that_ends_between_two_samples(self, reader: StackReader) -> None:
         with program("ready()\nos.read(0, 1)") as one:
             asleep(reader, one.pid, "<module>")
         assert refusal(reader, one.pid) == "it has ended"

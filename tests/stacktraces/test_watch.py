@@ -82,7 +82,7 @@ def tick(
     return watch.result("a")
 
 
-def test_a_gpu_that_somebody_asks_for_is_looked_at() -> None:
+def test_a_gpu_is_sampled_on_request() -> None:
     reader = Recorded()
     with watching(reader) as watch:
         assert watch.result("a") == IdleLines()
@@ -93,7 +93,7 @@ def test_a_gpu_that_somebody_asks_for_is_looked_at() -> None:
     assert set(reader.asked) == {(HOLDER, HELPER)}
 
 
-def test_nobody_looks_unasked_until_a_gpu_has_waited_for_one_thing_for_long() -> None:
+def test_sampling_starts_unasked_once_a_gpu_has_waited_for_one_cause_for_long() -> None:
     reader = Recorded()
     with watching(reader) as watch:
         for ago_ns in range(MIN_WAIT_NS - 2 * SECOND, 0, -SECOND):
@@ -103,7 +103,7 @@ def test_nobody_looks_unasked_until_a_gpu_has_waited_for_one_thing_for_long() ->
     assert reader.asked
 
 
-def test_what_was_found_is_told_for_ten_minutes() -> None:
+def test_findings_are_shown_for_ten_minutes() -> None:
     with watching(Recorded()) as watch:
         watch.request("a", 0.5)
         until(lambda: tick(watch).lines, "a line")
@@ -112,7 +112,7 @@ def test_what_was_found_is_told_for_ten_minutes() -> None:
         assert tick(watch, ago_ns=-601 * SECOND) == IdleLines()
 
 
-def test_what_was_found_is_told_of_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_shown_for_their_own_processes_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with watching(Recorded()) as watch:
         watch.request("a", 60)
         until(lambda: tick(watch).lines, "a line")
@@ -129,14 +129,14 @@ def test_a_reader_that_fails_is_opened_again_but_not_at_once() -> None:
     assert time.monotonic() - began > 0.2
 
 
-def test_who_cannot_be_read_is_told_with_the_reason() -> None:
+def test_an_unreadable_process_is_reported_with_the_reason() -> None:
     with watching(Recorded(refused=frozenset({WORKER}))) as watch:
         watch.request("a", 60)
         found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
     assert found.trouble == f"process {WORKER}: it ended"
 
 
-def test_what_costs_much_is_done_seldom() -> None:
+def test_costly_samples_are_rare() -> None:
     reader = Recorded(cost=60)
     with watching(reader) as watch:
         watch.request("a", 60)
@@ -144,7 +144,7 @@ def test_what_costs_much_is_done_seldom() -> None:
     assert len(reader.asked) == 1
 
 
-def test_looks_that_nobody_asked_for_may_cost_a_fifth() -> None:
+def test_unasked_samples_cost_at_most_a_fifth() -> None:
     asked, unasked = Recorded(cost=0.011), Recorded(cost=0.011)
     with watching(asked) as watch:
         watch.request("a", 60)
@@ -157,7 +157,7 @@ def test_looks_that_nobody_asked_for_may_cost_a_fifth() -> None:
     assert 2 * min(b - a for a, b in pairwise(asked.at)) < unasked.at[1] - unasked.at[0]
 
 
-def test_it_rests_until_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_rests_until_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     real = LineWatch._watched
 
@@ -182,7 +182,7 @@ def found_at(watch: LineWatch) -> Findings | None:
 
 
 @pytest.mark.parametrize("next_holder", [(MAIN + 7, 1), (MAIN, 7)], ids=["another", "its pid"])
-def test_what_was_found_is_of_those_that_held_the_gpu_meanwhile(
+def test_findings_belong_to_holders_of_that_time(
     monkeypatch: pytest.MonkeyPatch, next_holder: Started
 ) -> None:
     with watching(Recorded()) as watch:
@@ -203,7 +203,7 @@ def test_what_was_found_is_of_those_that_held_the_gpu_meanwhile(
         assert watch.result("a").lines == ()
 
 
-def test_what_was_found_once_nobody_looks_is_of_nobody_who_comes_later(
+def test_findings_after_the_last_sample_belong_to_no_later_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with watching(Recorded()) as watch:

@@ -15,7 +15,7 @@ from supply.audit import LOCK, locked
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_bill_of_materials_lists_what_is_shipped_with_its_hashes(tmp_path: Path) -> None:
+def test_the_bill_of_materials_lists_all_shipped_files_with_hashes(tmp_path: Path) -> None:
     pytest.importorskip("cyclonedx_py", reason="pip install cyclonedx-bom")
     made = tmp_path / "sbom.json"
     subprocess.run(

@@ -21,7 +21,7 @@ def late() -> Driver:
     raise DriverMissing("none here")
 
 
-def test_a_line_has_what_to_try_below_its_title() -> None:
+def test_a_line_has_its_recommendation_below_its_title() -> None:
     """The titles come once, whatever is recommended later."""
     healthy, idle = (node(state(gpu)) for gpu in (ampere(), hopper()))
     titles, without = table(healthy, heading=True)

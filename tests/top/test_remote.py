@@ -86,7 +86,7 @@ def test_answers_that_do_not_help(port: int, url: str, said: str) -> None:
     assert "\n" not in f"{raised.value}"
 
 
-def test_nobody_listens() -> None:
+def test_no_server_listens() -> None:
     with pytest.raises(ExporterError, match="connection refused"):
         Remote(f"http://127.0.0.1:{free_port()}").read()
 
@@ -109,7 +109,7 @@ def test_a_file_without_certificates(tmp_path: Path) -> None:
         Remote("https://127.0.0.1", file)
 
 
-def test_a_feed_keeps_the_last_view_for_a_while_and_tells_the_error(port: int) -> None:
+def test_a_feed_keeps_the_last_view_for_a_while_and_reports_the_error(port: int) -> None:
     class Gone(Remote):
         broken = False
 

@@ -104,7 +104,7 @@ def test_a_row_for_each_gpu_at_80_columns() -> None:
     assert lines[7].startswith("1 · MIG 3g.40gb")
 
 
-def test_the_selected_gpu_is_told_in_full() -> None:
+def test_the_selected_gpu_is_shown_in_full() -> None:
     shown = node(mixed_state())
     text = "\n".join(screen(latest(shown), size=(100, 40)))
     assert "GPU 3  NVIDIA A100-SXM4-80GB" in text
@@ -120,7 +120,7 @@ def test_the_selected_gpu_is_told_in_full() -> None:
     assert "clocks held down: power_cap" in text
 
 
-def test_the_selected_gpu_has_its_processes_below_what_to_try() -> None:
+def test_the_selected_gpu_has_its_processes_below_the_recommendation() -> None:
     crew = (ProcessEntry(7, "main", "train.py", "alice", "sleeping"), ProcessEntry(8, "worker"))
     shown = with_gpu(node(state(hopper())), process_list=crew)
     lines = screen(latest(shown), size=(100, 24))
@@ -150,7 +150,7 @@ def test_the_screen_is_calm_while_the_driver_is_opened() -> None:
     assert not any(span.style == "bad" for line in lines for span in line)
 
 
-def test_wide_terminals_show_more_and_what_to_try_while_there_is_anything() -> None:
+def test_wide_terminals_show_more_and_the_recommendation_if_any() -> None:
     def table(shown: Node, width: int) -> list[str]:
         return screen(latest(shown), size=(width, 24))[3:]
 
@@ -189,7 +189,7 @@ def test_the_details_of_a_server_name_its_clients() -> None:
     assert f"  {'serves':13}{said}" in [line.rstrip() for line in lines]
 
 
-def test_what_is_not_known_sorts_last() -> None:
+def test_unknown_values_sort_last() -> None:
     shown = node(mixed_state())
     for keys in (["w"], ["w", "r"]):
         last = [gpu.power_watts for gpu in ordered(after(keys, shown), shown)][-2:]
@@ -205,13 +205,13 @@ def test_the_selected_row_is_always_on_the_screen() -> None:
 
 
 @pytest.mark.parametrize("details", [True, False])
-def test_a_page_is_what_is_on_the_screen(details: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_page_is_one_screen(details: bool) -> None:  # noqa: FBT001 - a parameter
     shown, choice = crowded(60), Choice(details=details)
     assert page(shown, choice, 24) == len(rows(screen(latest(shown), choice)))
     assert page(None, choice, 24) == 1
 
 
-def test_rows_beyond_the_screen_are_told() -> None:
+def test_rows_beyond_the_screen_are_counted() -> None:
     shown = crowded(20)
 
     def told(keys: Sequence[str]) -> list[str]:
@@ -256,12 +256,12 @@ def test_bars_are_exact_to_a_cell(glyphs: Glyphs) -> None:
     assert cells(plain(spans.bar({"busy": 0.9, "storage": 1e9, "peer": -1.0}, 10, glyphs))) == 10
 
 
-def test_the_colours_of_waits_can_be_told_apart_in_256() -> None:
+def test_the_colours_of_waits_are_distinct_in_256() -> None:
     colours = [palette.BUSY_COLOUR, *palette.WAIT_COLOURS.values()]
     assert len({nearest(colour) for colour in colours}) == len(colours)
 
 
-def test_an_error_is_shown_and_said_since_when() -> None:
+def test_an_error_is_shown_with_its_start() -> None:
     lines = screen(latest(None, "cannot read http://node7: refused"))
     assert "cannot read http://node7: refused" in lines[2]
     assert lines[2].endswith("trying again")

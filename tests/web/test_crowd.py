@@ -48,7 +48,7 @@ def resting(running: Running) -> socket.socket:
     return client
 
 
-def test_who_has_been_without_a_request_for_longest_makes_way(serve: Serve) -> None:
+def test_the_connection_without_a_request_for_longest_is_evicted(serve: Serve) -> None:
     running = serve(**PATIENT)
     first = resting(running)
     silent, half = running.connect(), running.connect(GET[:10])
@@ -63,7 +63,7 @@ def test_who_has_been_without_a_request_for_longest_makes_way(serve: Serve) -> N
         scrape(client)
 
 
-def test_who_waits_for_the_exporter_stays(serve: Serve, page: Page) -> None:
+def test_a_connection_that_waits_for_the_exporter_stays(serve: Serve, page: Page) -> None:
     running = serve(**PATIENT)
     page.gate.clear()
     scraper = running.connect(GET)
@@ -93,7 +93,7 @@ def test_clients_that_ask_all_the_time_make_way_all_the_same(serve: Serve) -> No
     scrape(others[-1])
 
 
-def test_everybody_stays_for_a_moment(serve: Serve) -> None:
+def test_every_connection_stays_for_a_moment(serve: Serve) -> None:
     running = serve(**{**PATIENT, "min_lifetime": 0.5})
     began = time.monotonic()
     for _ in range(4):

@@ -80,7 +80,7 @@ def test_a_socket_takes_connections_at_once(address: str) -> None:
     assert found == REACHED[address] - (set() if has_ipv6() else {IPV6})
 
 
-def test_the_kernel_keeps_little_for_who_does_not_read() -> None:
+def test_the_kernel_buffers_little_for_a_client_that_does_not_read() -> None:
     with bind("127.0.0.1:0") as listening, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(listening.getsockname())
@@ -112,7 +112,7 @@ REFUSED = {
 
 @pytest.mark.processes
 @each(REFUSED, repr)
-def test_what_cannot_be_listened_on_is_told_in_one_line(address: str) -> None:
+def test_an_unusable_address_is_reported_in_one_line(address: str) -> None:
     with bind("127.0.0.1:0") as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ExporterError, match=REFUSED[address]) as raised:

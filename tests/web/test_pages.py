@@ -91,7 +91,7 @@ def test_head_has_the_headers_of_get_and_no_body(serve: Serve) -> None:
         assert head.headers.keys() == got.headers.keys()
 
 
-def test_what_fits_into_a_packet_is_not_compressed(serve: Serve, page: Page) -> None:
+def test_a_body_of_one_packet_is_not_compressed(serve: Serve, page: Page) -> None:
     page.body, page.page = b"up 1\n", b"up"
     running = serve()
     for path in ("/", "/metrics"):
@@ -109,7 +109,7 @@ def test_the_connection_is_in_order_after_a_head(serve: Serve) -> None:
     assert received.endswith(b"\r\n\r\nThere is data.\n")
 
 
-def test_what_there_is_not(serve: Serve) -> None:
+def test_paths_that_do_not_exist(serve: Serve) -> None:
     running = serve()
     for path in ("/missing", "/metrics/", "/-/", "/%00", "/../etc"):
         reply = running.get(path)
@@ -131,7 +131,7 @@ LOOKS = {
 
 
 @pytest.mark.parametrize(("method", "query"), LOOKS)
-def test_a_look_at_stacks_is_asked_for_by_post_alone(
+def test_sampling_of_stacks_is_requested_by_post_alone(
     serve: Serve, page: Page, method: str, query: str
 ) -> None:
     reply = serve().get(f"/api/v1/stacks?{query}", method)
@@ -157,7 +157,7 @@ def test_jobs_are_asked_for_by_time_or_name(serve: Serve, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/node", "/api/v1/jobs", "/-/healthy"])
-def test_a_failing_page_says_so(serve: Serve, page: Page, path: str, caplog: Log) -> None:
+def test_a_failing_page_reports_so(serve: Serve, page: Page, path: str, caplog: Log) -> None:
     running = serve()
     page.failure = ZeroDivisionError("the secret cause")
     reply = running.get(path)

@@ -53,7 +53,7 @@ def statuses(received: bytes) -> list[bytes]:
         "what there is not": (600, GET.replace(b"metrics", b"nothing"), [b"404"]),
     },
 )
-def test_a_client_that_sends_no_more_is_closed(
+def test_a_client_that_stops_sending_is_closed(
     serve: Serve, rest: float, sent: bytes, answers: list[bytes]
 ) -> None:
     assert statuses(drain(serve(request_timeout=1, keep_alive=rest).connect(sent))) == answers
@@ -72,7 +72,9 @@ def test_a_dripping_request_does_not_win_time(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("how", ["kept", "closed", "TLS"])
-def test_who_does_not_read_is_closed(serve: Serve, page: Page, site: Site, how: str) -> None:
+def test_a_client_that_does_not_read_is_closed(
+    serve: Serve, page: Page, site: Site, how: str
+) -> None:
     page.body = BIG
     running = serve(response_timeout=0.5, web_config=site.configure() if how == "TLS" else None)
     client = running.shake(site.client()) if how == "TLS" else running.connect()
@@ -226,7 +228,7 @@ def test_stop_waits_for_no_client_that_has_its_answer(serve: Serve, page: Page) 
     assert drain(client).endswith(b"up 1\n")
 
 
-def test_the_watchdog_learns_that_nobody_accepts_connections(serve: Serve) -> None:
+def test_the_watchdog_learns_that_the_accept_loop_has_stalled(serve: Serve) -> None:
     running = serve()
     assert running.server.standstill(PATIENCE_SECONDS) is None
     running.end()
@@ -252,7 +254,7 @@ def test_without_a_thread_for_it_a_client_is_closed_and_the_next_one_answered(
     assert warned(caplog) == ["cannot accept a connection err=can't start new thread"]
 
 
-def test_a_page_that_is_never_ready_says_so(
+def test_a_page_that_is_never_ready_reports_so(
     serve: Serve, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "_RENDER_TIMEOUT_SECONDS", 0.05)

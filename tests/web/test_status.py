@@ -110,7 +110,7 @@ def test_the_figures_of_a_gpu() -> None:
     ) == 0, "what is unknown is left blank"
 
 
-def test_the_cause_what_to_try_and_its_runbook() -> None:
+def test_the_cause_has_its_recommendation_and_its_runbook() -> None:
     found = outline(state(waiting({"worker_cpu": 60 * 10**9}, busy_ns=40 * 10**9)))
     assert "Waiting for loader workers (worker_cpu) for 4 min: they take too long" in found.text
     job = "If only this rank changes, the job's 2 GPUs go from 40 % busy to 62 %."
@@ -124,7 +124,7 @@ def test_the_cause_what_to_try_and_its_runbook() -> None:
     assert "https://example.org/books/GpuStarved-cpu_preprocessing_bound.md" in links
 
 
-def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
+def test_an_unknown_value_is_a_dash_and_no_zero() -> None:
     gpu = GpuStatus(gpu="0", uuid="", up=True)
     found = outline(Node(time_seconds=0, window_seconds=60, version="9", gpus=(gpu,)))
     assert "Measuring" in found.text
@@ -172,13 +172,13 @@ NO_PREDICTION = (
         "a busy one": (with_gpu(HELD, serving=ASKED, cause=None), SERVES, "at least"),
     },
 )
-def test_it_says(shown: Node, said: str, unsaid: str) -> None:
+def test_sentences_of_the_page(shown: Node, said: str, unsaid: str) -> None:
     text = outline(shown).text
     assert said in text
     assert unsaid not in text
 
 
-def test_missing_signals_tell_what_they_cost() -> None:
+def test_missing_signals_name_their_cost() -> None:
     found = outline(MIXED)
     told = dict(zip(found.of["dt"], found.of["dd"], strict=True))
     assert "jobs have pressure only under cgroup v2" in told["psi_cgroup"]

@@ -107,7 +107,7 @@ Offers = Sequence[str | ssl.TLSVersion]
         pytest.param({"curve_preferences": ["X25519"]}, ["X25519"], [], marks=NEEDS_311),
     ],
 )
-def test_what_a_client_may_offer(
+def test_accepted_and_refused_offers_of_a_client(
     serve: Serve, site: Site, settings: Settings, taken: Offers, not_taken: Offers
 ) -> None:
     port = serve(web_config=site.configure(**settings)).port
@@ -150,7 +150,7 @@ def test_a_client_is_answered_over_http_1_1(serve: Serve, site: Site) -> None:
     assert answers(wrapped)
 
 
-def test_a_client_can_tell_the_end_from_a_cut(serve: Serve, site: Site) -> None:
+def test_a_client_can_distinguish_the_end_from_a_cut(serve: Serve, site: Site) -> None:
     raw, context = serve(web_config=site.configure()).connect(), site.client()
     with context.wrap_socket(
         raw, server_hostname="localhost", suppress_ragged_eofs=False
@@ -180,11 +180,13 @@ def test_sessions_are_not_resumed(serve: Serve, site: Site, version: ssl.TLSVers
 
 # --- What a client can hold -----------------------------------------------------------------------
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\x00\x05hell"])
-def test_who_never_ends_a_handshake_is_closed(serve: Serve, site: Site, first: bytes) -> None:
+def test_a_client_with_an_endless_handshake_is_closed(
+    serve: Serve, site: Site, first: bytes
+) -> None:
     assert drain(serve(web_config=site.configure(), request_timeout=0.3).connect(first)) == b""
 
 
-def test_a_client_that_says_nothing_after_its_handshake_is_closed(serve: Serve, site: Site) -> None:
+def test_a_client_that_is_silent_after_its_handshake_is_closed(serve: Serve, site: Site) -> None:
     assert serve(web_config=site.configure(), request_timeout=2).shake(site.client()).recv(1) == b""
 
 
@@ -279,7 +281,7 @@ def test_a_broken_change_is_not_in_force(serve: Serve, site: Site, caplog: Log, 
     assert logged(caplog)[-1] == "reloaded the web configuration now=TLS, no users"
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked(site: Site) -> None:
+def test_an_encrypted_key_is_refused_without_a_prompt(site: Site) -> None:
     key = pem.load_pem_private_key((site.folder / "server.key").read_bytes(), None)
     secret = pem.BestAvailableEncryption(b"secret")
     formats = (pem.Encoding.PEM, pem.PrivateFormat.PKCS8, secret)

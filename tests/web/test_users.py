@@ -175,7 +175,7 @@ def request(user: str, password: str) -> bytes:
     return b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: " + value + b"\r\n\r\n"
 
 
-def test_in_line_all_wait_but_who_made_way(serve: Serve, file: Path, checks: Checks) -> None:
+def test_all_in_line_wait_except_evicted_clients(serve: Serve, file: Path, checks: Checks) -> None:
     running = serve(
         web_config=file, request_timeout=PATIENCE_SECONDS, connections=5, min_lifetime=0
     )
@@ -191,7 +191,7 @@ def test_in_line_all_wait_but_who_made_way(serve: Serve, file: Path, checks: Che
     assert checks.passwords[:2] == [b"wrong 0", b"right"]
 
 
-def test_whoever_waits_long_for_a_check_gets_it(checks: Checks) -> None:
+def test_a_client_that_waits_long_for_a_check_gets_it(checks: Checks) -> None:
     users, authenticator = {b"alice": hashed("right").encode()}, Authenticator()
     said = basic("alice", "right")["Authorization"]
     checks.gate.clear()

@@ -49,7 +49,7 @@ KINDS: Mapping[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_refused_at_the_start(site: Site, kind: str) -> None:
+def test_a_path_without_a_file_is_refused_at_the_start(site: Site, kind: str) -> None:
     make, said = KINDS[kind]
     make(site.folder / "odd")
     for part in PARTS:
@@ -59,7 +59,7 @@ def test_what_is_no_file_is_refused_at_the_start(site: Site, kind: str) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_mount_that_hangs_is_told_of_at_the_start(site: Site, part: str) -> None:
+def test_a_hanging_mount_is_reported_at_the_start(site: Site, part: str) -> None:
     (site.folder / "mount").mkdir()
     path = with_part(site, part, "mount/file")
     with hanging(site.folder / "mount"), pytest.raises(SettingsError, match="file system hang"):
@@ -67,7 +67,9 @@ def test_a_mount_that_hangs_is_told_of_at_the_start(site: Site, part: str) -> No
 
 
 @pytest.mark.parametrize("part", ["web.yml", "server.pem"])
-def test_hanging_mounts_stop_nobody(serve: Serve, site: Site, caplog: Log, part: str) -> None:
+def test_hanging_mounts_do_not_stop_the_server(
+    serve: Serve, site: Site, caplog: Log, part: str
+) -> None:
     file = site.write(tls_server_config=PAIR, basic_auth_users={"alice": hashed("right")})
     (site.folder / "mount").mkdir()
     (site.folder / "link").symlink_to("mount/file")
@@ -115,7 +117,7 @@ def test_sighup_rereads_the_web_configuration(tmp_path: Path) -> None:
         assert server.terminate() == 0
 
 
-def test_who_asks_has_it_reread_once_changed_or_not(tmp_path: Path, caplog: Log) -> None:
+def test_a_request_rereads_the_file_once_changed_or_not(tmp_path: Path, caplog: Log) -> None:
     (tmp_path / "web.yml").touch()
     file = WebConfigFile(tmp_path / "web.yml")
     caplog.set_level(logging.INFO)

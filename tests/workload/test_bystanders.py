@@ -41,7 +41,7 @@ def test_a_desktop_holds_nothing(group: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "group", [POD, f"/docker/{'d' * 64}", "/system.slice/slurmstepd.scope/job_7/step_0", None]
 )
-def test_who_draws_in_a_job_holds_it(group: str | None, tmp_path: Path) -> None:
+def test_a_process_that_draws_in_a_job_holds_the_gpu(group: str | None, tmp_path: Path) -> None:
     assert left(tmp_path, draws_only=True, group=group)
 
 

@@ -83,13 +83,13 @@ def test_a_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_what_a_user_wrote_is_not_read(tmp_path: Path) -> None:
+def test_files_written_by_a_user_are_not_read(tmp_path: Path) -> None:
     lay(tmp_path, {f"{FILE}.yaml": yaml.safe_dump(SPEC)})
     os.chown(tmp_path / f"{FILE}.yaml", 54321, 54321)
     assert device_nodes(tmp_path, NAME) == ()
 
 
-def test_instances_of_one_profile_are_told_apart_by_their_nodes(
+def test_instances_of_one_profile_are_distinguished_by_their_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes, "MIG_MINORS", lay(tmp_path, {"minors": MINORS}) / "minors")

@@ -78,7 +78,7 @@ def test_the_owner_is_never_named_by_a_folder_below_the_first_that_is_not_roots(
         "a newline's look-alike": ["\u2028".encode()],
     },
 )
-def test_a_users_real_groups_name_nobody(mount: Path, below: Sequence[bytes]) -> None:
+def test_a_users_real_groups_name_no_owner(mount: Path, below: Sequence[bytes]) -> None:
     user, named = f"{mark()}.service", container(7)
     names = [user.encode(), b"kubepods", named.encode(), *below]
     with group(usable(mount), *names) as folder, program("ready(); told()") as one:
@@ -114,7 +114,7 @@ def test_a_job_is_that_of_a_group_that_root_made(
 @pytest.mark.processes
 @pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
 @pytest.mark.parametrize("below", [b"\xff\xfe", b"x (deleted)"])
-def test_what_a_container_names_its_groups_does_not_change_whose_it_is(
+def test_names_of_groups_inside_a_container_do_not_change_its_owner(
     mount: Path, below: bytes
 ) -> None:
     identity = f"{mark()}{secrets.token_hex(16)}"
@@ -162,7 +162,7 @@ def test_from_a_namespace_of_our_own_others_are_found_where_they_are() -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
-def test_where_all_users_look_alike_no_group_is_known_to_be_roots(mount: Path) -> None:
+def test_where_user_numbers_are_not_mapped_no_group_is_known_to_be_roots(mount: Path) -> None:
     user, named = f"{mark()}.service".encode(), container(7).encode()
     with group(usable(mount), user, named) as folder, program("ready(); told()") as one:
         move(one.pid, folder)

@@ -117,7 +117,7 @@ def test_a_number_is_the_device_nodes(device: tuple[str, str]) -> None:
     assert found(by_number, gpus=[replace(one, minor=None) for one in GPUS]) == {}
 
 
-def test_all_who_share_a_gpu_are_told_each_once() -> None:
+def test_each_process_that_shares_a_gpu_is_listed_once() -> None:
     second = ContainerName("research", "train-1", "main")
     replicas = ((second, 2), (HOLDER, 0), (HOLDER, 1))
     given = (Allocation(holder, PLUGIN, f"{A}::{number}") for holder, number in replicas)

@@ -79,7 +79,7 @@ def test_a_name_of_a_group_that_cannot_be_found_is_not_believed(tmp_path: Path) 
     assert root_owned_prefix(tmp_path, "pids", "/a") == "/"
 
 
-def test_groups_nested_beyond_what_a_path_may_be_hide_nothing_else(tmp_path: Path) -> None:
+def test_groups_nested_beyond_the_length_of_a_path_hide_nothing_else(tmp_path: Path) -> None:
     v2(tmp_path, "a")
     line = "0::" + f"/{'x' * 250}" * 16 + "\n"
     assert cgroup_of(line, tmp_path).unified is None
@@ -88,7 +88,7 @@ def test_groups_nested_beyond_what_a_path_may_be_hide_nothing_else(tmp_path: Pat
     assert root_owned_prefix(tmp_path, "", f"/a{line[3:-1]}") == "/a"
 
 
-def test_a_group_whose_name_is_a_pattern_is_itself(tmp_path: Path) -> None:
+def test_a_group_named_like_a_pattern_is_itself(tmp_path: Path) -> None:
     root = cgroup_v1(tmp_path, {"memory/a/one/memory.stat": "", "cpu/a/one/cpu.stat": ""})
     assert cgroup_of("5:memory:/../one\n", tmp_path).memory == root / "memory/a/one"
     assert cgroup_of("5:memory:/../*\n", tmp_path).memory is None

@@ -233,7 +233,7 @@ FILES = st.lists(PATHS.map(v2) | PATHS | st.text()).map("".join)
 
 
 @given(FILES)
-def test_whatever_a_file_says_ids_are_ids(text: str) -> None:
+def test_ids_are_ids_for_any_content_of_a_file(text: str) -> None:
     found = owner_in_cgroup(text)
     assert re.fullmatch("[0-9a-f-]{32,36}", found.pod_uid or UID)
     assert re.fullmatch("[0-9a-f]{64}", found.container_id or ID)
@@ -245,7 +245,7 @@ OUTSIDE = st.sampled_from(["kubelet", "training.slice", "system.slice", "..", "k
 
 
 @given(st.lists(OUTSIDE).map("/".join), NAMES)
-def test_what_is_below_a_container_does_not_change_whose_it_is(before: str, after: str) -> None:
+def test_groups_below_a_container_do_not_change_its_owner(before: str, after: str) -> None:
     path = f"/{before}/kubepods/burstable/pod{OTHER_UID}/{INNER}"
     found = owner_in_cgroup(v2(path))
     assert found == Owner(pod_uid=OTHER_UID, container_id=INNER, source=CGROUP)
@@ -253,7 +253,7 @@ def test_what_is_below_a_container_does_not_change_whose_it_is(before: str, afte
 
 
 @given(NAMES)
-def test_whatever_a_user_names_a_group_it_is_nobodys(name: str) -> None:
+def test_a_group_named_by_a_user_has_no_owner(name: str) -> None:
     assert owner_in_cgroup(v2(f"{USERS}/{name}")) == NO_OWNER
 
 

@@ -78,7 +78,7 @@ def test_an_allocation_ends_with_its_file(site: Site) -> None:
     site.shows()
 
 
-def test_what_a_user_can_have_written_is_not_read(site: Site, tmp_path: Path) -> None:
+def test_files_that_a_user_can_have_written_are_not_read(site: Site, tmp_path: Path) -> None:
     written = lay(tmp_path, {"elsewhere": "9 1000\n"}) / "elsewhere"
     site.folder.mkdir()
     (site.folder / "0").symlink_to(written)
@@ -100,7 +100,7 @@ def test_a_number_that_may_be_two_gpus_is_none() -> None:
     assert files.jobs(swapped) == {}
 
 
-def test_a_folder_that_is_missing_is_told_once(
+def test_a_missing_folder_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site(tmp_path / "gpustat")
@@ -145,7 +145,7 @@ OF_NINE = Owner(slurm_job_id="9", user="user 1000", source="prolog")
         ),
     },
 )
-def test_what_a_prolog_says_of_a_gpu_is_believed_before_a_claim(
+def test_a_record_of_the_prolog_is_believed_before_a_claim(
     owner: Owner, jobs: tuple[Owner, ...], told: tuple[Owner, ...]
 ) -> None:
     assert joined((owner,), Assigned(jobs=jobs)) == told
@@ -169,7 +169,7 @@ def test_a_claim_in_a_container_that_is_dropped_leaves_the_container() -> None:
         "perhaps itself, by SLUID": ((Owner(slurm_job_id="sEKNKTV3WPV500"),), False),
     },
 )
-def test_a_job_is_told_of_beside_others_that_it_cannot_be(
+def test_a_job_is_named_beside_impossible_ones(
     owners: tuple[Owner, ...],
     told: bool,  # noqa: FBT001
 ) -> None:

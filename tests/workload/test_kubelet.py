@@ -193,7 +193,7 @@ def test_a_new_container_is_named_at_once_though_others_were_just_searched_for(
     running.tells(Owner(*SERVE, OTHER, OTHER_ID), Owner(*TRAIN, source="kubelet"))
 
 
-def test_a_container_that_no_look_has_met_is_named(running: Node) -> None:
+def test_a_container_that_no_sample_has_met_is_named(running: Node) -> None:
     watch = running.look(replace(SLOW, naming=3600.0))
     running.works()
     watch.seek(ID)
@@ -234,7 +234,7 @@ def test_a_folder_of_links_that_is_not_mounted(
     assert watch.condition.given is True
 
 
-def test_without_a_kubelet_nothing_is_said(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_kubelet_no_pod_is_named(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     watch = node.look()
     time.sleep(10 * QUICK.check)
@@ -262,7 +262,7 @@ def test_a_kubelet_that_is_missed(
     node.fails(said.format(node.socket))
 
 
-def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
+def test_a_kubelet_that_restarts_is_reported_once_and_its_response_kept(
     running: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -288,7 +288,7 @@ def test_a_kubelet_that_restarts_is_told_once_and_its_answer_kept(
         "those of files only": [with_gpus("serve-0", MIG)],
     },
 )
-def test_what_a_kubelet_says_as_it_starts_is_not_believed(running: Node, early: list[Pod]) -> None:
+def test_a_response_of_a_starting_kubelet_is_not_believed(running: Node, early: list[Pod]) -> None:
     running.kubelet.pods = [with_gpus("train-0", GPU), with_gpus("serve-0", MIG)]
     running.look(SLOW)
     running.shows(TRAIN)
@@ -320,7 +320,7 @@ def test_the_second_answer_of_a_kubelet_that_started_counts(running: Node) -> No
     assert running.kubelet.asked >= asked + 2
 
 
-def test_nobody_asks_an_early_answer_about_new_pods(running: Node) -> None:
+def test_an_early_response_is_not_used_for_new_pods(running: Node) -> None:
     """Lest the second answer is as early as the first."""
     running.look(replace(SLOW, first_retry=3600.0))
     running.shows(TRAIN)
@@ -335,7 +335,7 @@ def test_nobody_asks_an_early_answer_about_new_pods(running: Node) -> None:
     assert running.holders() == (TRAIN,)
 
 
-def test_a_kubelet_whose_first_answer_is_empty_is_asked_again_soon(node: Node) -> None:
+def test_a_kubelet_with_an_empty_first_response_is_asked_again_soon(node: Node) -> None:
     node.kubelet.start()
     node.look(SLOW)
     node.works()
@@ -379,7 +379,7 @@ def test_a_kubelet_that_has_just_failed_is_not_asked_about_new_pods(running: Nod
     assert running.kubelet.asked == 1
 
 
-def test_an_answer_that_is_old_is_shown_no_more(running: Node) -> None:
+def test_an_old_response_is_not_shown_any_more(running: Node) -> None:
     running.look(replace(QUICK, lifetime=0.5))
     running.shows(TRAIN)
     running.kubelet.refusal = grpc.StatusCode.UNAVAILABLE

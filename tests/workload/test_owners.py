@@ -47,7 +47,7 @@ def recorded(tmp_path: Path) -> Recorded:
     return Recorded(tmp_path)
 
 
-def test_tenants_are_told_apart_always_in_the_same_order(recorded: Recorded) -> None:
+def test_tenants_are_distinct_and_always_in_the_same_order(recorded: Recorded) -> None:
     recorded.process(1, group=f"/docker/{'d' * 64}")
     recorded.process(2, group=f"/kubepods/pod{UID}/{'c' * 64}")
     recorded.process(3, user=1001)
@@ -63,7 +63,7 @@ def test_tenants_are_told_apart_always_in_the_same_order(recorded: Recorded) -> 
     assert recorded.at(0) == recorded.at(0, 4711) == (), "nobody, or gone"
 
 
-def test_who_shares_a_gpu_is_one_owner_with_the_same_user_and_pod_container_or_job(
+def test_tenants_of_the_same_user_and_pod_container_or_job_are_one_owner(
     recorded: Recorded,
 ) -> None:
     places = (f"/kubepods/pod{UID}/{'c' * 64}", f"/kubepods/pod{UID}/{'d' * 64}", "/", "/")
@@ -99,7 +99,7 @@ def test_a_group_that_a_user_made_does_not_hide_the_claims_of_others(recorded: R
 
 
 @pytest.mark.parametrize(("job", "source"), [("", CGROUP), ("8", "claim")])
-def test_a_process_whose_group_is_removed_has_the_owner_that_it_had(
+def test_a_process_of_a_removed_group_keeps_its_owner(
     job: str, source: str, recorded: Recorded
 ) -> None:
     group = f"/docker/{'d' * 64}"
@@ -115,7 +115,7 @@ def test_a_process_whose_group_is_removed_has_the_owner_that_it_had(
     assert recorded.at(50, 1) == (Owner(user="1000"),)
 
 
-def test_what_may_not_be_read_takes_nothing_else_away(recorded: Recorded) -> None:
+def test_an_unreadable_file_takes_nothing_else_away(recorded: Recorded) -> None:
     recorded.process(1, group=f"/docker/{'d' * 64}", job="7")
     (recorded.proc / "1/environ").unlink()
     assert recorded.at(0, 1) == (Owner(container_id="d" * 64, user="1000", source=CGROUP),)

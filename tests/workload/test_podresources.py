@@ -37,7 +37,7 @@ def test_claimed_devices(claim: Claim, expected: list[tuple[Any, ...]]) -> None:
     assert told(Container(claims=[claim])) == [Allocation(HOLDER, *names) for names in expected]
 
 
-def test_who_has_no_name_is_left_out() -> None:
+def test_a_container_without_a_name_is_left_out() -> None:
     assert told(Container("", {"nvidia.com/gpu": [GPU]})) == []
 
 
@@ -64,7 +64,7 @@ def test_a_message_that_is_cut_short_is_refused() -> None:
         b"<html>",
     ],
 )
-def test_what_is_no_such_message_is_refused(bad: bytes) -> None:
+def test_a_malformed_message_is_refused(bad: bytes) -> None:
     with pytest.raises(ValueError, match=REFUSED):
         list(allocations(bad))
 
@@ -92,7 +92,7 @@ PODS = st.lists(st.builds(Pod, TEXT, TEXT, st.lists(CONTAINERS, max_size=3)), ma
 
 
 @example(PODS)
-def test_what_was_told_is_what_is_read(pods: list[Pod]) -> None:
+def test_an_encoded_message_is_decoded_unchanged(pods: list[Pod]) -> None:
     assert list(allocations(reply(pods))) == [
         Allocation(ContainerName(pod.namespace, pod.name, container.name), resource, device)
         for pod in pods

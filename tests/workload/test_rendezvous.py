@@ -49,7 +49,7 @@ def test_an_address_of_the_machine_itself_is_one_job_on_it_only(
 
 
 @pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"])
-def test_who_is_alone_meets_nobody(missing: str, tmp_path: Path) -> None:
+def test_a_lone_process_meets_no_peer(missing: str, tmp_path: Path) -> None:
     assert name(tmp_path, {key: value for key, value in JOB.items() if key != missing}) is None
     assert name(tmp_path, {**JOB, missing: "1" if missing == "WORLD_SIZE" else ""}) is None
 
@@ -156,7 +156,7 @@ def test_every_launcher_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("job", [job for job, _ in RANKS.values()], ids=RANKS)
-def test_a_single_process_has_no_place_whatever_its_launcher(
+def test_a_single_process_has_no_rendezvous_for_any_launcher(
     job: Mapping[str, str], tmp_path: Path
 ) -> None:
     sizes = {size for one in LAUNCHERS for size in one.size} & job.keys()
@@ -213,7 +213,7 @@ def test_a_name_that_is_no_text_has_a_hash_all_the_same() -> None:
     assert len(rendezvous_hash(("\udcff", "1"))) == 12
 
 
-def test_whose_processes_are_of_several_jobs_meets_nowhere() -> None:
+def test_processes_of_several_jobs_have_no_rendezvous() -> None:
     others = {**HERE, "MASTER_PORT": "29501"}
     with shell(HERE) as first, shell(others) as second, shell({}) as helper:
         reader = OwnerReader(PROC)

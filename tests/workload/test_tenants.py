@@ -32,7 +32,7 @@ Process = tuple[str, int]
         "two users": (("/", 1000), ("/", 1001), False),
     },
 )
-def test_a_tenant_is_what_root_set_apart(
+def test_a_tenant_is_a_group_set_apart_by_root(
     one: Process,
     other: Process,
     same: bool,  # noqa: FBT001

@@ -108,7 +108,7 @@ def test_another_service(path: Path) -> None:
     assert found.remedy == podresources.UPGRADE
 
 
-def test_a_socket_that_nobody_serves(path: Path, tmp_path: Path) -> None:
+def test_a_socket_without_a_server(path: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{path}")
     assert refused(path).sentence == f"{path}: Connection refused"
@@ -156,7 +156,7 @@ CLOSED = "it closed the connection"
         "goaway": (SETTINGS + b"\0\0\x08\x07\0\0\0\0\0" + bytes(8), "it cancelled the call"),
     },
 )
-def test_what_is_no_grpc_server(path: Path, answer: bytes, said: str) -> None:
+def test_servers_that_are_no_grpc_server(path: Path, answer: bytes, said: str) -> None:
     with server(path, saying(answer)):
         found = refused(path)
     assert re.search(said, found.sentence), found
@@ -183,7 +183,7 @@ def test_no_frames_are_too_strange(path: Path, answer: bytes) -> None:
         call(path, LONG_SECONDS)
 
 
-def test_without_the_extra_it_says_how_to_install_it(
+def test_without_the_extra_it_explains_how_to_install_it(
     kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "h2.exceptions", None)  # as if it were not there

@@ -95,12 +95,14 @@ def names(where: Where, directory: Directory) -> UserNames:
     return found
 
 
-def test_nobody_is_asked_for_twice(names: UserNames, directory: Directory) -> None:
+def test_each_user_is_looked_up_once(names: UserNames, directory: Directory) -> None:
     assert [names.of(uid) for uid in (1000, 1000, 7, 7, 0)] == ["alice", "alice", "7", "7", "root"]
     assert directory.asked == [1000, 7]
 
 
-def test_who_has_no_name_is_asked_for_again_later(names: UserNames, directory: Directory) -> None:
+def test_a_user_without_a_name_is_looked_up_again_later(
+    names: UserNames, directory: Directory
+) -> None:
     assert names.of(7) == "7"
     directory.names[7] = "carol"
     assert names.of(7) == "7"
@@ -108,7 +110,7 @@ def test_who_has_no_name_is_asked_for_again_later(names: UserNames, directory: D
     assert names.of(7) == "carol"
 
 
-def test_a_directory_that_does_not_answer_holds_nobody_up(
+def test_a_directory_that_does_not_answer_holds_up_no_thread(
     names: UserNames, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.answers.clear()

@@ -68,7 +68,7 @@ def test_the_machine_has_nothing_but_v2() -> None:
     assert hidden_controllers("0::/\n", SYSFS) == set()
 
 
-def test_a_quota_holds_back_as_long_as_we_say(tmp_path: Path) -> None:
+def test_a_quota_throttles_for_the_reported_time(tmp_path: Path) -> None:
     with limited(Limits(cpu_cores=QUOTA), tmp_path) as (group,), running((group,), BURN) as pid:
         ours = read_by_us(pid)
         assert (ours.unified, ours.cpu, ours.memory) == (group, group, group)
