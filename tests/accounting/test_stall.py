@@ -139,11 +139,11 @@ def test_each_wait_is_an_activity() -> None:
 @rows(
     "found, did, busy, holders",
     {
-        "nobody holds it": (UNALLOCATED, None, 0.0, 0),
-        "it works for nobody": (UNKNOWN, None, 0.3, 0),
+        "no holder": (UNALLOCATED, None, 0.0, 0),
+        "it serves no client": (UNKNOWN, None, 0.3, 0),
         "holders that cannot be read": (UNKNOWN, loader({}), 0.0, None),
         "feeders that are not known": (UNKNOWN, None, 0.1, 1),
-        "feeders that were not looked at": (UNKNOWN, Bucket(elapsed_ns=SECOND), 0.1, 1),
+        "feeders without samples": (UNKNOWN, Bucket(elapsed_ns=SECOND), 0.1, 1),
     },
 )
 def test_causes_of_idle_time_by_activity_of_mains(
@@ -201,7 +201,7 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "workers sleep": (ASLEEP, loader({SLEEP: 20}, CPU)),
         "workers cannot be seen": (UNKNOWN, loader({HIDDEN: 20}, CPU)),
         "threads compute": (WORKER_CPU, bucket(thread=threads(RUNS, **CPU))),
-        "threads copy what workers hand over": (HOST_CODE, pinning({RUN: 20, QUEUE: 80}, 4)),
+        "threads copy batches of workers": (HOST_CODE, pinning({RUN: 20, QUEUE: 80}, 4)),
         "threads beside workers that compute, too": (WORKER_CPU, pinning({RUN: 80, QUEUE: 20}, 4)),
         "threads beside workers that read": (WORKER_CPU, pinning({READS: 60, QUEUE: 40}, 4)),
         "a thread that runs now and then": (STORAGE, pinning({READS: 40, QUEUE: 60}, 0.2)),
@@ -221,10 +221,10 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         ),
         "a main that computes": (HOST_CODE, loader({}, main=RUNS, used_by_main=CPU)),
         "a main that fetches, whatever workers do": (NETWORK, loader(RUNS, CPU, main={ASKS: 10})),
-        "a server whose kin work": (WORKER_CPU, bucket({SERVES: 10}, related=part({RUN: 10}))),
+        "a server with working kin": (WORKER_CPU, bucket({SERVES: 10}, related=part({RUN: 10}))),
         "never seen asleep": (HOST_CODE, bucket({RUN: 10}, runnable=0.8)),
         "a journal, and workers": (STORAGE, loader({RUN: 5, READS: 6}, JOURNAL)),
-        "workers whose rings the kernel polls": (CPU_QUEUE, loader(RUNS, POLLED)),
+        "workers with rings polled by the kernel": (CPU_QUEUE, loader(RUNS, POLLED)),
         "workers that compute, and the kernel polls": (WORKER_CPU, loader(RUNS, POLLS)),
         "the kernel's time of workers": (WORKER_CPU, loader({RUN: 6, READS: 1}, SYSTEM)),
     },
@@ -276,7 +276,7 @@ WAITING = {RUN: 4, QUEUE: 6}
             bucket(worker=part({RUN: 2, QUEUE: 8}, 2, **{**COUNTED, "cpu_ns": 2.5})),
             {WORKER_CPU: 0.4},
         ),
-        "who may not be read": (bucket(worker=part({HIDDEN: 5, QUEUE: 15})), {UNKNOWN: 0.25}),
+        "an unreadable process": (bucket(worker=part({HIDDEN: 5, QUEUE: 15})), {UNKNOWN: 0.25}),
         "a peer, and helpers that prepare": (bucket(related=part(WAITING), peer=0.6), {PEER: 0.6}),
         "a peer, and helpers at work": (
             bucket(related=part({RUN: 5, QUEUE: 5}), peer=0.6),
@@ -375,7 +375,7 @@ def test_helpers_wait_for_a_cpu_if_all_together_wait_longer_than_they_run(
     {
         "256 KiB/s": (MEBIBYTE, MEBIBYTE, MEMORY),
         "less": (MEBIBYTE - 1, MEBIBYTE, STORAGE),
-        "three times what is read": (9 * MEBIBYTE, 3 * MEBIBYTE, MEMORY),
+        "three times the bytes read": (9 * MEBIBYTE, 3 * MEBIBYTE, MEMORY),
         "more": (9 * MEBIBYTE + 1, 3 * MEBIBYTE, STORAGE),
         "half": (2 * MEBIBYTE, 4 * MEBIBYTE, STORAGE),
         "more than half": (2 * MEBIBYTE + 1, 4 * MEBIBYTE, MEMORY),
@@ -486,11 +486,11 @@ def test_activity_of_a_main_while_its_gpu_works_barely_changes_later_charges(
         "is starved": (0, {WORKER_CPU: SECOND}, 1.0),
         "waits for remote data": (0, {NETWORK: SECOND}, 1.0),
         "in part": (0, {HOST_CODE: SECOND // 2, ASLEEP: SECOND // 2}, 0.5),
-        "waits for another: nobody waits in a circle": (0, {PEER: SECOND}, 0.0),
+        "waits for another: no wait is a circle": (0, {PEER: SECOND}, 0.0),
         "sleeps": (0, {ASLEEP: SECOND}, 0.0),
         "waits for requests": (0, {REQUESTS: SECOND}, 0.0),
         "unknown": (0, {UNKNOWN: SECOND}, 0.0),
-        "nobody's": (0, {UNALLOCATED: SECOND}, 0.0),
+        "unallocated": (0, {UNALLOCATED: SECOND}, 0.0),
         "all of it": (SECOND // 4, {STORAGE: SECOND // 4, PEER: SECOND // 2}, 0.5),
     },
 )
@@ -593,7 +593,7 @@ OVERLAPS = {SLEEP: 12, QUEUE: 6, RUN: 2}
     {
         "waits for threads that read": (reading({READS: 12, RUN: 4}, 1), {STORAGE: 1.0}),
         "waits for threads that fetch": (reading({ASKS: 12, RUN: 4}, 1), {NETWORK: 1.0}),
-        "threads that mostly compute": (
+        "threads that compute most of the time": (
             reading({READS: 4, RUN: 12}, 0.3),
             {HOST_CODE: 0.333, WORKER_CPU: 0.667},
         ),
@@ -609,7 +609,7 @@ OVERLAPS = {SLEEP: 12, QUEUE: 6, RUN: 2}
             reading({READS: 12, RUN: 4}, 1, {SLEEP: 7, QUEUE: 1, RUN: 2}),
             {STORAGE: 1.0},
         ),
-        "threads whose reads are only counted": (
+        "threads with counted reads only": (
             reading({READS: 4, RUN: 12}, 1, disk_ns=5.6),
             {STORAGE: 1.0},
         ),

@@ -55,7 +55,7 @@ def booked(integrator: Integrator) -> Booked:
         "one was dropped": (ring((3, 100)), (2, 2, 1, 1)),
         "three were": (ring((5, 100)), (2, 2, 3, 3)),
         "the clock jumped": (ring((8, 100)), (2, 2, 3, 3)),
-        "what is lost lies before the newest": (busy(6, 9), (5, 5, 0, 0)),
+        "lost time lies before the newest window": (busy(6, 9), (5, 5, 0, 0)),
         "set back: only the newest counts": (ring((-5, 0), (-4, 0), (-3, 100)), (1, 1, 0, 0)),
     },
 )

@@ -78,7 +78,7 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     made.tcp.arrivals.close()
 
 
-@rows("remote", {"connected": STORE, "from anybody": Endpoint(b"", 0)})
+@rows("remote", {"connected": STORE, "from any sender": Endpoint(b"", 0)})
 def test_datagrams_before_each_step_feed_the_gpu(loop: Loop, remote: Endpoint) -> None:
     loop.now = loop.now._replace(remote=remote)
     found = [loop.second(taken=3) for _ in range(5)]

@@ -67,7 +67,7 @@ OWED = PendingRequest(STORE, 700, 99 * SECOND)
 @rows(
     "owed, said",
     {
-        "nobody was asked": ([], ""),
+        "no host is known": ([], ""),
         "one": ([OWED], "no response from 10.0.0.2:443 after 700 ms"),
         "the slowest of two": (
             [PendingRequest(STORE._replace(port=1), 5, 99 * SECOND), OWED],

@@ -100,10 +100,10 @@ def helpers(one: Program, waits: Waits) -> set[int]:
         "quiet": "one = start(SLEEPS)",
         "burning": "one = start(BURNS)",
         "a shell's": "one = subprocess.Popen('sleep 600; true', shell=True, stdin=-3)",
-        "it writes what others read": (
+        "it writes for other readers": (
             "log = open(f'{folder}/log', 'wb'); one = start(WRITES, stdout=log)"
         ),
-        "it only reads what we write": (
+        "it only reads our writes": (
             "one = start(SLEEPS, stdin=subprocess.PIPE)\nextra = open(f'{folder}/log', 'wb')"
         ),
         "its output is ours": "one = start(WRITES, stdout=os.open('/dev/null', os.O_WRONLY))",
@@ -255,13 +255,13 @@ def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
             0,
             HOST_CODE,
         ),
-        "one whose end is waited for": ("start(BURNS).wait()", 1, WORKER_CPU),
-        "one whose files are waited for": (
+        "a child whose end is awaited": ("start(BURNS).wait()", 1, WORKER_CPU),
+        "a child whose files are awaited": (
             "w = watch(); one = start(BURNS)\nwhile True: os.read(w, 4096)",
             1,
             WORKER_CPU,
         ),
-        "one whose files are polled for": (
+        "a child whose files are polled": (
             (
                 "from select import select; w = watch(); one = start(BURNS)\n"
                 "while True: select([w], [], [])"

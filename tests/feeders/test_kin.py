@@ -115,10 +115,10 @@ def no_container() -> None:
         "a parent, by a pipe": ("ready(child(pipe))", {(1,): {0}}),
         "a parent, by a socket": ("ready(child(pair))", {(1,): {0}}),
         "a grandparent": (GRANDPARENT, {(1,): {0}}),
-        "who reads what it writes feeds it nothing": (PIPELINE, {(1,): set()}),
+        "a reader of its output feeds it nothing": (PIPELINE, {(1,): set()}),
         "the left side of a pipeline": (PIPELINE, {(3,): {1, 2}, (4,): {1, 2, 3}}),
         "two that feed each other, and it": (CIRCLE, {(3,): {1, 2}}),
-        "who holds a GPU is nobody's kin": (PIPELINE, {(3, 2): set()}),
+        "a holder of a GPU is no kin": (PIPELINE, {(3, 2): set()}),
         "no neighbour of the same session": ("ready(child(), child(None, burn))", {(1,): set()}),
         "no neighbour of one that is": (
             "ready(child(pair), child(None, burn), child())",

@@ -283,7 +283,7 @@ RUNS, RESTS = Activity.RUN, Activity.SLEEP
         "whenever the GPU idles": (25 * [RUNS, RESTS, RESTS, RESTS], 0.3, True, False),
         "all of that time": (25 * [RUNS, RESTS, RESTS, RESTS], 0.2, True, True),
         "waits for the network": (9 * [Activity.NETWORK], 1.0, True, False),
-        "looked at too seldom": (2 * [RUNS], 1.0, False, False),
+        "sampled too rarely": (2 * [RUNS], 1.0, False, False),
     },
 )
 def test_a_process_that_works_enough_counts(

@@ -48,9 +48,9 @@ ASKS = "c = connect(int(sys.argv[1])); c.send(b'?'); c.recv(1); ready(); told()"
 @rows(
     "code, busy_ticks, idles",
     {
-        "who listens and never worked is a server": (LISTENS, 0, Activity.REQUESTS),
-        "who works without clients is none": (LISTENS, 10, Activity.QUEUE),
-        "who works while clients ask is one": (SERVES, 10, Activity.REQUESTS),
+        "a listener that never worked is a server": (LISTENS, 0, Activity.REQUESTS),
+        "work without clients is no server's": (LISTENS, 10, Activity.QUEUE),
+        "work while clients ask is a server's": (SERVES, 10, Activity.REQUESTS),
     },
 )
 def test_wait_of_a_main_when_its_gpu_idles(code: str, busy_ticks: int, idles: Activity) -> None:
@@ -114,9 +114,9 @@ def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
         "too few without a request": (False, False, 7 * [(1.0, False)]),
         "all without a request": (True, False, 8 * [(1.0, False)]),
         "a loop that idles": (True, False, 90 * [(0.1, False)]),
-        "whose metrics are read": (True, False, [(0.2, n % 40 == 0) for n in range(90)]),
+        "a loop with scraped metrics": (True, False, [(0.2, n % 40 == 0) for n in range(90)]),
         "a server": (False, True, 3 * [(0.5, True)]),
-        "a server that is hardly asked": (
+        "a server with few requests": (
             False,
             True,
             [(0.1, number % 10 == 0) for number in range(99)],

@@ -152,7 +152,7 @@ LAYERS = {
         "a macvlan": ("eth0 macvlan0", {"eth0"}),
         "with nothing below": ("eth0 wg0", {"eth0", "wg0"}),
         "a container, with one end of a veth": ("eni1", {"eni1"}),
-        "what sysfs does not show": ("", {"eth0", "eth1", "bond0", "bond0.7", "br0", "eni1"}),
+        "absent from sysfs": ("", {"eth0", "eth1", "bond0", "bond0.7", "br0", "eni1"}),
     },
 )
 def test_traffic_is_counted_once(

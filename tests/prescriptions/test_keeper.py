@@ -83,7 +83,7 @@ def test_many_idle_gpus_are_sampled_in_turn(idle_gpus: int, least: float, most: 
         (ASLEEP, {}, model.Refusal("starting")),
         (ASLEEP, {"job": "", "mains": frozenset()}, None),
     ],
-    ids=["busy", "refused", "starts", "nobody"],
+    ids=["busy", "refused", "starts", "unallocated"],
 )
 def test_advice_and_score_of_other_jobs(
     seen: Observed, setting: dict[str, Any], said: model.Refusal | None
@@ -176,7 +176,7 @@ def test_a_value_with_negligible_gain_does_not_replace_the_reported_one() -> Non
 @pytest.mark.parametrize(
     ("first", "seconds"),
     [(ASLEEP, 60), (replace(STARVED, stalls={"unknown": 0.8}, active=0.0), 8)],
-    ids=["its start", "what nobody saw"],
+    ids=["its start", "an invisible cause"],
 )
 def test_observations_that_a_job_is_not_judged_by(first: Observed, seconds: float) -> None:
     clock = Clock()

@@ -50,7 +50,7 @@ def statuses(received: bytes) -> list[bytes]:
         "half a header": (1, b"GET / HTTP/1.1\r\nHost: x\r\nX-Endless: ", []),
         "half a second line": (600, GET + HALF, [b"200"]),
         "no second request": (0.3, GET, [b"200"]),
-        "what there is not": (600, GET.replace(b"metrics", b"nothing"), [b"404"]),
+        "an absent page": (600, GET.replace(b"metrics", b"nothing"), [b"404"]),
     },
 )
 def test_a_client_that_stops_sending_is_closed(

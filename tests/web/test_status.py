@@ -154,12 +154,12 @@ NO_PREDICTION = (
         "down, unknown": (with_gpu(DOWN, down_reason=None), "down: see the log", "SM clock"),
         "an alert": (DOWN, "GpuTelemetryLost", "Held by"),
         "lines of code": (with_gpu(MIXED, idle_lines=LOOKED), "Sample again 2 min ago", "Find"),
-        "nobody has looked": (
+        "without samples": (
             with_gpu(MIXED, idle_lines=IdleLines()),
             "Find the line",
             "Sample again",
         ),
-        "somebody looks": (with_gpu(MIXED, idle_lines=LOOKS), "", "Sample again"),
+        "with samples": (with_gpu(MIXED, idle_lines=LOOKS), "", "Sample again"),
         "a remedy": (with_gpu(DOWN, remedy="look at it"), "Look at it.", "SM clock"),
         "no driver": (NOTHING, "No GPU to show: opening the driver.", "To fix it"),
         "its remedy": (replace(NOTHING, driver_remedy="do x"), "To fix it: do x.", "simulated"),

@@ -34,7 +34,7 @@ NAMES = ("prometheus.example", "192.0.2.7", "fd00::7", "a@b.example")
 OTHER_NAMES = ("ours", "more.example", "192.0.2.8")
 NAMED: Settings = {**ASKS, "client_allowed_sans": [*NAMES]}
 CLIENTS: Mapping[str, Callable[[Site], Pair | None]] = {
-    "nobody": lambda _: None,
+    "no certificate": lambda _: None,
     "ours": lambda site: site.authority.issue("client", "other.example"),
     "theirs": lambda site: site.other.issue("client", "other.example"),
     "expired": lambda site: site.authority.issue("client", "other.example", expired=True),
@@ -42,7 +42,7 @@ CLIENTS: Mapping[str, Callable[[Site], Pair | None]] = {
 
 
 THEIRS = {"theirs": "ALERT_UNKNOWN_CA"}
-EXPIRED = {"nobody": "ALERT_CERTIFICATE_REQUIRED", "expired": "ALERT_CERTIFICATE_EXPIRED"}
+EXPIRED = {"no certificate": "ALERT_CERTIFICATE_REQUIRED", "expired": "ALERT_CERTIFICATE_EXPIRED"}
 
 
 @pytest.mark.parametrize("version", [TLS12, TLS13])
@@ -50,7 +50,7 @@ EXPIRED = {"nobody": "ALERT_CERTIFICATE_REQUIRED", "expired": "ALERT_CERTIFICATE
     "settings, alerts",
     {
         "of our authority": (ASKS, {"ours": None, **THEIRS, **EXPIRED}),
-        "if given": (IF_GIVEN, {"nobody": None, "ours": None, **THEIRS}),
+        "if given": (IF_GIVEN, {"no certificate": None, "ours": None, **THEIRS}),
         "named": (NAMED, {**dict.fromkeys(NAMES), **dict.fromkeys(OTHER_NAMES, "")}),
     },
 )

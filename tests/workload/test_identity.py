@@ -298,7 +298,7 @@ ENVIRONMENTS: dict[str, tuple[str, str | None]] = {
     "too long": ("SLURM_JOB_ID=12345678901\0", None),
     "digits that are none": ("SLURM_JOB_ID=\u0661\0", None),
     "another name": ("MY_SLURM_JOB_ID=1\0SLURM_JOB_IDS=2\0", None),
-    "a value that looks like it": ("A=\nSLURM_JOB_ID=1\0", None),
+    "a value like a name": ("A=\nSLURM_JOB_ID=1\0", None),
 }
 
 

@@ -160,7 +160,7 @@ def test_a_claim_in_a_container_that_is_dropped_leaves_the_container() -> None:
 @rows(
     "owners, told",
     {
-        "nobody": ((), True),
+        "no owner": ((), True),
         "itself": ((OF_SEVEN,), False),
         "another job": ((Owner(slurm_job_id="8"),), True),
         "perhaps itself": ((Owner(user="user 1000"),), False),

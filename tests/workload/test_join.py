@@ -44,7 +44,7 @@ NAMESAKE = ContainerName("vision", A.pod, "main")
 NAMED_A, NAMED_B = named(A, OF_A), named(B, OF_B)
 Owners = tuple[Owner, ...]
 CASES: dict[str, tuple[Owners, Assigned, Owners]] = {
-    "nobody": ((), Assigned(), ()),
+    "no owner": ((), Assigned(), ()),
     "no kubelet": ((OF_A, OF_B), Assigned(), (OF_A, OF_B)),
     "not opened": ((), Assigned((A, B)), (given(A), given(B))),
     # A pod that was given none opens it all the same: privileged, or with all of them visible.
