@@ -83,13 +83,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def begun(pytestconfig: pytest.Config) -> list[str]:
-    """What was started though it must not be."""
+    """Forbidden processes that were started."""
     return processes.refuse() if pytestconfig.getoption("--no-processes") else []
 
 
 @pytest.fixture(autouse=True)
 def no_processes(begun: list[str]) -> Iterator[None]:
-    """With --no-processes."""
+    """Fail a test that starts a process, with --no-processes."""
     begun.clear()
     yield
     assert not begun, f"{begun}: `make check` leaves out what is marked @pytest.mark.processes"
@@ -109,13 +109,13 @@ def patient_reads() -> None:
 
 @pytest.fixture(autouse=True)
 def in_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the tests themselves run in one."""
+    """Hide the pod in which the tests themselves may run."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
 
 @pytest.fixture(autouse=True)
 def real_proc() -> Iterator[None]:
-    """What a test made psutil read instead of /proc must not reach the next one."""
+    """Reset the folder that a test made psutil read instead of /proc."""
     yield
     psutil.PROCFS_PATH = "/proc"
 

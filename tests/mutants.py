@@ -49,7 +49,7 @@ TESTS = {
     "driver/nvml": ("tests/driver", "tests/workload"),
     "web": ("tests/web", "tests/browser"),
 }
-"""What pytest runs for each folder; besides, other tests that import the module that is changed."""
+"""Arguments of pytest for each folder; other tests that import the changed module are added."""
 Place = tuple[str, Path, int]
 """The folder, the file in the package, the number of the change in it."""
 CAUGHT, MISSED, DEAD = "caught", "missed", "hung or crashed"
@@ -61,7 +61,7 @@ _OF_STATUS = {
 }
 _AT_ONCE = 5
 _QUICKEST = 10
-"""So many of the tests that reach a change run before others are collected: few let it pass."""
+"""Number of tests that run before others are collected: few changes pass them."""
 _TEST_SECONDS = 60
 _LONGEST_SECONDS = 1800.0
 _TWINS = [
@@ -171,7 +171,7 @@ class Judge:
 
 
 def test(package: Path, paths: Iterable[str], plugin: Reached | Judge) -> Reached | str:
-    """What the plugin says after a run in a process of its own, as it imports the package."""
+    """Report of the plugin after a run in a process of its own, as it imports the package."""
     context = get_context("fork")
     result, sender = context.Pipe(duplex=False)
     child = context.Process(target=_test, args=(package, paths, plugin, sender))
@@ -252,7 +252,7 @@ def importing(folder: str, path: Path) -> Iterator[str]:
 
 @cache
 def _imports() -> Mapping[str, set[str]]:
-    """What each test file imports of the package."""
+    """Imports of the package by each test file."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     return {f"{file.relative_to(ROOT)}": {*imported(file)} for file in files}
 

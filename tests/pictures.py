@@ -68,7 +68,7 @@ def page(url: str, file: Path) -> None:
 
 
 def drawn(screen: pyte.Screen) -> str:
-    """What stands on `screen`, as SVG; full blocks are drawn, so that no font parts them."""
+    """Text on `screen`, as SVG; full blocks are drawn, so that no font parts them."""
     width = round(screen.columns * _WIDE + 2 * _MARGIN)
     height = screen.lines * _HIGH + 2 * _MARGIN
     shapes = "\n".join(shape for row in range(screen.lines) for shape in _row(screen, row))

@@ -1,4 +1,4 @@
-"""What a Python program may import."""
+"""Names that a Python program may import."""
 
 from __future__ import annotations
 

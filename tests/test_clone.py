@@ -1,4 +1,4 @@
-"""What the README tells people to type first works as printed, in a clone of this repository."""
+"""The first commands of the README work as printed, in a clone of this repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.waiting import PATIENCE_SECONDS, until
 ROOT = Path(__file__).parents[1]
 PUBLIC = "https://github.com/gpu-bottleneck-exporter/gpu-bottleneck-exporter"
 NO_GPU = 1
-"""What `check` ends with here."""
+"""Last line of `check` here."""
 
 
 def blocks(heading: str) -> list[str]:

@@ -17,7 +17,7 @@ INSTALLED = Path(sys.executable).parent / PROGRAM
 
 
 def completed(folder: Path, *words: str) -> list[str]:
-    """What a real bash offers for the last of `words`."""
+    """Completions of a real bash for the last of `words`."""
     script = f"""
         source <({PROGRAM} completion bash) || exit 3
         COMP_WORDS=({PROGRAM} "$@") COMP_CWORD=$#

@@ -69,7 +69,7 @@ def test_alerts_come_and_all_ends_with_the_demo(tmp_path: Path) -> None:
 
 
 def alertmanagers(prometheus: str) -> list[object]:
-    """Those that it sends alerts to."""
+    """Receivers of its alerts."""
     return list(asked(prometheus, "alertmanagers")["activeAlertmanagers"])
 
 

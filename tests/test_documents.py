@@ -46,7 +46,7 @@ HELD = {
     "helm install ": ("helm/test_package.py", "--set"),
     "helm test ": ("helm/test_helm_test.py", "helm test"),
 }
-"""By how a command begins: the test that runs it, or what it asks for, and what stands in there."""
+"""Tests by beginning of a command, or its needs, and its placeholders."""
 UNTESTED = {
     "rm ": "undoes what was installed",
     "docker push ": "needs a registry",
@@ -69,13 +69,13 @@ def code(text: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    """What follows a prompt in the consoles of a document."""
+    """Commands after a prompt in the consoles of a document."""
     consoles = re.findall(r"^ *```console\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     return [one for text in consoles for one in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Anchors that GitHub makes of headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 

@@ -51,19 +51,19 @@ COSTS = {
     "processes": "ComputeRunningProcesses GraphicsRunningProcesses MPSComputeRunningProcesses",
     "activity": "GpmSampleGet GpmMetricsGet",
 }
-"""By collector: the calls with which it may fail, without DeviceGet. The others cost none while a
+"""Calls with which a collector may fail, without DeviceGet. The others cost none while a
 GPU is open."""
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    """As itertools has it from Python 3.12 on."""
+    """Batches; itertools has it from Python 3.12 on."""
     left = iter(items)
     while found := tuple(islice(left, size)):
         yield found
 
 
 def series(exposition: Exposition) -> list[frozenset[str]]:
-    """By GPU, the names and labels of what is shown of it."""
+    """Names and labels of a GPU's samples, by GPU."""
     lines = [line for line in exposition.render()[0].decode().splitlines() if line[0] != "#"]
     names = [line.rpartition(" ")[0] for line in lines]
     return [frozenset(n for n in names if f'gpu="{gpu}"' in n) for gpu in range(GPUS)]

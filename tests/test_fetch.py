@@ -24,12 +24,12 @@ from support.waiting import PATIENCE_SECONDS, until
 SHORT_SECONDS = 0.5
 MOST = 1000
 SENT_AT_MOST = 2**25
-"""What is allowed for all answers here, with what the buffers of both sockets hold."""
+"""Bytes allowed for all answers here, with those that the buffers of both sockets hold."""
 
 
 @contextmanager
 def leaving_no_thread() -> Iterator[None]:
-    """What asks ends although the server goes on."""
+    """Check that the client ends although the server goes on."""
     yield
     until(
         lambda: not any("(work)" in thread.name for thread in threading.enumerate()),

@@ -24,7 +24,7 @@ def test_names_arrive_as_they_are_and_do_nothing_to_a_terminal(name: str) -> Non
 
 
 def test_half_a_surrogate_pair_is_not_passed_on() -> None:
-    """As os.fsdecode makes of a file name that is no UTF-8; strict parsers fail on it."""
+    """Text that os.fsdecode makes of a file name that is no UTF-8; strict parsers fail on it."""
     assert json.loads(dumps({"name": "caf\udce9"})) == {"name": "caf?"}
 
 

@@ -43,7 +43,7 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(pattern)
     if path.name not in {"CONTRIBUTING.md", "CHANGELOG.md"} and "node_modules" not in path.parts
 )
-"""Without the list of words to avoid, and without history."""
+"""Documents except the list of words to avoid, and history."""
 MAX_WORDS = 39_500
 """Docstrings and comments of the package; 56 500 before they were rewritten."""
 MAX_RELATIVE_PER_1000 = 0.6

@@ -80,7 +80,7 @@ def test_rooms_that_do_without_another(room: str, other: str) -> None:
 
 
 def test_attributes_of_other_objects_are_not_set() -> None:
-    """What steers an object is an argument, or a method's: `self.a.b = c` hides who changes it.
+    """Attributes of an object are set by arguments or methods: `self.a.b = c` hides the writer.
 
     Structures of C and connections of sqlite3 have nothing but attributes.
     """
@@ -103,7 +103,7 @@ def test_attributes_of_other_objects_are_not_set() -> None:
 
 
 def test_the_type_any_is_rare() -> None:
-    """Where click, the socket of `http.client` or a field's name at run time leave no choice."""
+    """Exceptions for click, the socket of `http.client` and fields named at run time."""
     lines = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in modules().values()

@@ -1,4 +1,4 @@
-"""What a server that is only scraped does not load: each module stays in its memory for ever."""
+"""Modules that a server that is only scraped does not load: each stays in its memory for ever."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Said = Callable[[], str]
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Said]:
-    """What was logged to stderr since the last call; logging is put back afterwards."""
+    """Lines logged to stderr since the last call; logging is put back afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
 
@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Said]:
 
 
 def value(line: str) -> str:
-    """What stands behind the text and value= as it is written."""
+    """Text written after `value=`."""
     found = re.fullmatch(rf"time={TIME} level=\w+ source=\w+ msg=text value=(.*)\n", line)
     assert found is not None, line
     return found[1]

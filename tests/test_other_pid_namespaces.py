@@ -1,4 +1,4 @@
-"""Where the exporter does not see the processes of other PID namespaces: none may be some."""
+"""The exporter does not see the processes of other PID namespaces: none may be some."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def in_another_namespace(folder: Path) -> Path:
 
 
 def stalls(sampler: Sampler) -> set[str]:
-    """What idle time was put down to."""
+    """Causes of idle time."""
     found = (gpu.totals.stall_ns or {} for gpu in sampler.state().gpus)
     return {name for stall in found for name, spent in stall.items() if spent}
 

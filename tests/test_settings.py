@@ -15,7 +15,7 @@ from support.command import ANY_PORT, run
 
 
 def refusal(result: subprocess.CompletedProcess[str], status: int = 2) -> str:
-    """What the command refuses with, in one line."""
+    """Refusal of the command, in one line."""
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (status, "", 1)
     start, _, said = result.stderr.partition(": ")
     assert start == "gpu-bottleneck-exporter"
@@ -23,7 +23,7 @@ def refusal(result: subprocess.CompletedProcess[str], status: int = 2) -> str:
 
 
 def mistake(*typed: str) -> str:
-    """What is wrong with it, in one line: what the command would end with."""
+    """Mistake in one line: the last one of the command."""
     result = CliRunner().invoke(commands, typed, standalone_mode=False)
     error = result.exception
     if isinstance(error, click.UsageError):
@@ -63,7 +63,7 @@ MISTAKES = {
     "runbook gpustragler": "There is no runbook 'gpustragler'. Did you mean 'GpuStraggler'",
     "runbook ../alerts": "There is no runbook '../alerts'.",
 }
-"""What users type, and how the line begins that tells them."""
+"""Arguments of users, and the beginning of the line that rejects them."""
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
@@ -81,7 +81,7 @@ FAILURES = {
     "rules --output /proc/gpu": "--output: cannot write /proc/gpu: No such file",
     "serve --web.listen-address no.invalid:1": "Cannot listen on 'no.invalid:1'",
 }
-"""What is rightly said, and fails."""
+"""Correct arguments whose command fails."""
 
 
 @pytest.mark.parametrize("typed", FAILURES)

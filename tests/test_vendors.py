@@ -32,7 +32,7 @@ def words(path: Path) -> Iterator[str]:
 
 @cache
 def naming() -> dict[str, list[str]]:
-    """By module: what names a vendor."""
+    """Names of vendors, by module."""
     found = {
         f"{path.relative_to(ROOT)}": [word for word in words(path) if VENDORS.search(word)]
         for path in sorted(ROOT.rglob("*.py"))

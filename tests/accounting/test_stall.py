@@ -46,7 +46,7 @@ from support.rows import rows
 
 SECOND = 1_000_000_000
 ELAPSED = 4 * SECOND
-"""What counters cover: longer than the tick that is split."""
+"""Span of the counters: longer than the tick that is split."""
 MEBIBYTE = 1 << 20
 HELD = 1
 ROLES = (Role.MAIN, Role.WORKER, Role.THREAD, Role.RELATED)
@@ -66,7 +66,7 @@ def counters(used: Used) -> Counters:
 
 
 def part(seen: Mapping[Activity, int], number: float = 1, /, **used: float) -> Part:
-    """Of so many processes."""
+    """Number of processes."""
     return Part(dict(seen), round(10 * number), 10, counters(used))
 
 
@@ -95,7 +95,7 @@ def bucket(  # noqa: PLR0913 - what a test is about
 def shares(
     did: Bucket | None, busy: float = 0.0, carry: Carry | None = None, holders: int | None = HELD
 ) -> dict[str, float]:
-    """Of the idle time of a tick of one second."""
+    """Shares of the idle time of a tick of one second."""
     found = split([Window(SECOND, SECOND, round(busy * SECOND))], holders, did, carry)
     return {cause: round(ns / SECOND / (1 - busy), 3) for cause, ns in found.items()}
 
@@ -117,7 +117,7 @@ def threads(seen: Mapping[Activity, int], **used: float) -> Part:
 
 
 def spent(user: float, system: float) -> Used:
-    """By a process with one thread that moves little data."""
+    """Counters of a process with one thread that moves little data."""
     cpu = user + system
     return {"cpu_ns": cpu, "system_ns": system, "leader_cpu_ns": cpu, "read_bytes": 10**7}
 

@@ -75,7 +75,7 @@ CROWDS = {
 
 
 _LOOPS = 10_000_000
-"""So many turns of an empty loop tell how fast a machine is."""
+"""Turns of an empty loop that measure the speed of a machine."""
 
 
 class Cost(NamedTuple):

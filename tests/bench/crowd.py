@@ -38,18 +38,18 @@ _WRITTEN_SECONDS = 0.4 * (_TURN_SECONDS - _WORK_SECONDS)
 
 
 class Node(NamedTuple):
-    """What is measured."""
+    """A node: its GPUs and processes."""
 
     gpus: int
     workers: int = 0
-    """In total, over all GPUs."""
+    """Total over all GPUs."""
     others: int = 0
     """Processes unrelated to GPUs."""
     doing: str = BUSY
     threads: int = 0
-    """Of each main process, beside the first."""
+    """Threads of each main process, beside the first."""
     forks: int = 0
-    """That each main process starts in a second, and that soon end."""
+    """Short-lived processes that each main process starts in a second."""
     mains: int = 0
     """0: one for each GPU."""
 

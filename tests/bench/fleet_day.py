@@ -73,7 +73,7 @@ def lines(gpus: int, begin: int, until: int, end: int) -> Iterator[str]:
 
 
 def of_owner(number: int, times: list[int], end: int) -> Iterator[str]:
-    """What a team lost; every third one has a budget."""
+    """Capacity lost by a team; every third one has a budget."""
     owner, now = f'workload_owner="team-{number}"', time.gmtime(end)
     hours = 20 + 10 * (number * 5 % TEAMS)
     month = hours * (now.tm_mday - 1 + now.tm_hour / 24)

@@ -47,7 +47,7 @@ class Kind(NamedTuple):
     """A way to hold a connection."""
 
     says: bytes = b""
-    """What a client sends first."""
+    """First bytes of a client."""
     drips: bool = False
     """Whether it then sends a byte every second."""
     reads: bool = True

@@ -27,7 +27,7 @@ WAITS = {"worker_cpu": 0.3, "storage": 0.1, "unknown": 0.0}
 
 
 def past(gpus: int, end: int) -> Iterator[str]:
-    """What the rules record, of each job all before the next."""
+    """Series that the rules record, of each job all before the next."""
     for number in range(gpus // 8 * DAYS * 86_400 // JOB_SECONDS):
         place, turn = number % (gpus // 8), number // (gpus // 8)
         start = end - DAYS * 86_400 + turn * JOB_SECONDS + place * 60 // EVERY * EVERY
@@ -59,12 +59,12 @@ def main(gpus: int) -> None:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """What it has used."""
+    """CPU seconds that `process` has used."""
     return sum(process.cpu_times()[:2])
 
 
 def children_seconds() -> float:
-    """What this process's children that have ended used."""
+    """Usage of this process's ended children."""
     return sum(os.times()[2:4])
 
 

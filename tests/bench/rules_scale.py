@@ -1,4 +1,4 @@
-"""What the rules cost Prometheus, by the size of the fleet.
+"""Cost of the rules for Prometheus, by the size of the fleet.
 
     PYTHONPATH=tests:grafana python tests/bench/rules_scale.py [GPUS ...]
 
@@ -55,7 +55,7 @@ STATES: Sequence[day.State] = (
 """Half of the GPUs are healthy; states are per node, as a job has whole nodes."""
 OWNER = {"workload_namespace": "team", "workload_pod": "train", "workload_container": "main"}
 MINUTES = 60
-"""What is made of the nodes; the time in which they are served is shorter."""
+"""Exposition of the nodes; the time in which they are served is shorter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a look at the stacks of a Python program costs, ours and others', and how often it is wrong.
+"""Cost and error rate of a sample of the stacks of a Python program, by ours and other readers.
 
     PYTHONPATH=exporter:tests python tests/bench/stacks.py [LOOKS]
 
@@ -78,7 +78,7 @@ def readers(ours: StackReader) -> Iterator[tuple[str, Look]]:
 
 
 def consistent(stack: Stack) -> bool:
-    """Of `_CHANGING`: each function is called by the one before it, from the line of the call."""
+    """Whether each function of `_CHANGING` is called by the one before, from its line."""
     names = [f"f{number}" for number in reversed(range(len(stack) - 1))]
     callers = [(name, 4 * int(name[1:]) + 5) for name in names[1:]]
     functions = [name.rpartition(".")[2] for name, _ in stack]

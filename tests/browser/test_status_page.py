@@ -32,7 +32,7 @@ FONT_SIZE = "part => parseFloat(getComputedStyle(part).fontSize)"
 DEMO = ("demo", "--collector.stacks")
 WAITS = re.compile(r"Waiting for [\w ]+ \((\w+)\)")
 MADE_FOR = {1: "worker_cpu", 2: "host_code", 3: "asleep", 4: "host_code", 5: "peer"}
-"""By GPU, what its loop in demo/jobs.py waits for, unless others keep the cores."""
+"""Waits by GPU of its loop in demo/jobs.py, unless others keep the cores."""
 
 
 @pytest.fixture(scope="module")

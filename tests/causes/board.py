@@ -1,4 +1,4 @@
-"""What happens on a virtual board while jobs run: clocks, heat, links, faults."""
+"""Events on a virtual board while jobs run: clocks, heat, links, faults."""
 
 from __future__ import annotations
 

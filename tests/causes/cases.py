@@ -20,7 +20,7 @@ from support.models import A100
 from support.rows import beside
 
 JUDGED_SECONDS = 60.0
-"""By then all alerts fire: the slowest wait for an hour, which is 30 s here."""
+"""Time by which all alerts fire: the slowest wait for an hour, which is 30 s here."""
 ANY = "any"
 DAY = "40m"
 """Stands for a day, before division: a real one does not fit into a minute."""
@@ -32,7 +32,7 @@ _WORK = {one.name for one in fields(Work)}
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must fire for a GPU or a node at the end, and what else may."""
+    """Alerts that must fire for a GPU or a node at the end, and others that may."""
 
     alert: Diagnosis | None = None
     primary: str | None = None
@@ -51,15 +51,15 @@ class Expected:
 
 NOTHING = Expected()
 BLIND_FOR_JOBS = Diagnosis("GpuCausesBlind", "job_causes")
-"""For a GPU with several tenants."""
+"""Diagnosis of a GPU with several tenants."""
 _FLEET_WIDE = Diagnosis("GpuFleetBottleneck", "thermal_throttle")
 CLUSTERS: Mapping[str, Expected] = {"hall": Expected(_FLEET_WIDE, primary="")}
-"""What must be reported about a cluster as a whole: the cooling of this one fails."""
+"""Expected alerts about a cluster as a whole: the cooling of this one fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """From second `since` on, the GPU does `work` for a share `busy` of the time."""
+    """A phase: from second `since` on, the GPU does `work` for a share `busy` of the time."""
 
     work: Work = field(default_factory=Work)
     busy: float = 1.0

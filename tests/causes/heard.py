@@ -1,4 +1,4 @@
-"""What Prometheus reported about a GPU or a node over time, and whether it was right."""
+"""Reports of Prometheus about a GPU or a node over time, compared with the expectation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Told:
     """The series of `HELD`, `FREE` and `SCRAPED`."""
 
     def heard(self, expected: Expected, looked_at: str, **labels: str) -> Heard:
-        """What was reported with all `labels`; an empty one must be absent.
+        """Reports with all `labels`; an empty one must be absent.
 
         `looked_at` is the series that it must have.
         """

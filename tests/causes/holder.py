@@ -34,12 +34,12 @@ _AHEAD_NS = 1_500_000_000
 """Queued on a GPU that must have no gap, however late this process runs."""
 _HOST = "127.0.0.1"
 _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
-"""For prctl; without the Yama module, the call does not exist and is not needed."""
+"""Arguments of prctl; without the Yama module, the call does not exist and is not needed."""
 _QUESTION = struct.Struct("d")
 
 
 Job = Mapping[str, Any]
-"""What a process has to do: the path of the `board`, the monotonic time at which all `began`, the
+"""The job of a process: the path of the `board`, the monotonic time at which all `began`, the
 `folder` where a server writes its port, and its `shares`: on each GPU, by `index`, what it holds of
 the memory (`held`), the growth of that per second, and `phases`: (from second, busy share, `Work`).
 """

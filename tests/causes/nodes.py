@@ -48,7 +48,7 @@ class Node:
 
     @property
     def target(self) -> str:
-        """What Prometheus scrapes."""
+        """Address for Prometheus to scrape."""
         return self.exporter.target
 
     def models(self) -> Iterator[Gpu]:

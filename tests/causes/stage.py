@@ -21,7 +21,7 @@ _TICK_SECONDS = 0.5
 
 
 def staged(cases: Sequence[Case], folder: Path) -> tuple[list[tuple[Whose, Heard]], float]:
-    """What Prometheus reported about each GPU of `cases`, then about the nodes; what it missed."""
+    """Reports of Prometheus about each GPU of `cases`, then each node; missed evaluations."""
     with ExitStack() as cleanup:
         nodes = nodes_of(cases, folder)
         build(nodes[0].library)
@@ -113,7 +113,7 @@ def _of_node(one: Node, told: Told) -> Iterator[tuple[Whose, Heard]]:
 
 
 def _of_all(one: Node) -> tuple[Whose, Expected]:
-    """What is expected of the node as a whole."""
+    """Expectation for the node as a whole."""
     first = one.places[0].case
     if first.alone:
         return Whose(f"{first.name}, node", first.name), first.expected

@@ -25,18 +25,18 @@ _STAGED_ELSEWHERE = {
     "GpuMemoryNotReleased",
     "GpuRequestsQueued",
 }
-"""With promtool in tests/rules: without thresholds or targets, all other rules are silent; three
+"""Alerts staged in tests/rules: without thresholds or targets, all others are silent; three
 jobs that wait for one disk need a slow disk; a budget and a worn board take days; nothing here has
 a device node or a memory limit; and virtual boards lose no link. No engine is scraped."""
 
 
 MOST_MISSED = 0.02
-"""Of all evaluations of rules. More is too slow a machine: alerts of an hour come in 30 s here."""
+"""Share of all evaluations. With more, the machine is too slow: an hour of alerts is 30 s here."""
 
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, list[str]], bool]:
-    """What is wrong twice, by case, and whether that may be for want of CPU; all side by side."""
+    """Errors of both runs, by case, and whether want of CPU may explain them."""
     require("prometheus", "prometheus")
     require("cc", "gcc libc6-dev")
     others = Strangers()
@@ -57,14 +57,14 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, list[s
 def test_prometheus_reports_the_expected_causes_and_no_others(
     name: str, wrong: tuple[Mapping[str, list[str]], bool]
 ) -> None:
-    """Without a name: each node that several cases share, and each cluster."""
+    """An empty name stands for each node that several cases share, and each cluster."""
     found, crowd = wrong
     told = found.get(name)
     conclude(told, right=(None if crowd else False) if told else True)
 
 
 def _wrong(heard: Sequence[tuple[Whose, Heard]]) -> Mapping[str, list[str]]:
-    """What is wrong, by case; prints everything."""
+    """Errors by case; prints everything."""
     print(*heard, sep="\n")  # noqa: T201 - for `pytest -s` and for failures
     found: dict[str, list[str]] = defaultdict(list)
     for whose, one in heard:

@@ -21,7 +21,7 @@ INSIDE = "SMALL_MACHINE"
 
 
 def run(*arguments: str) -> str:
-    """What the console says of pytest with `arguments` in the machine, until that ends.
+    """Output of pytest with `arguments` on the machine's console, until that ends.
 
     Skips if the machine cannot be made: other processors, no Debian, no qemu.
     """

@@ -37,7 +37,7 @@ RESERVED_ENDINGS = ("_bucket", "_count", "_sum", "_created")
 
 
 def lint(family: Family) -> Iterator[str]:
-    """What is wrong with a family."""
+    """Errors of a family."""
     if not family.name.startswith("gpu_"):
         yield "no prefix gpu_"
     for name in (family.name, *family.labels):

@@ -57,7 +57,7 @@ def values(gpu: GpuSnapshot, prefix: str, **labels: str) -> list[float]:
 
 
 def names(gpu: GpuSnapshot) -> set[str]:
-    """What is said of one GPU, by the names of the samples."""
+    """Samples of one GPU, by name."""
     return {sample.name for sample in samples(of(gpu)) if "uuid" in sample.labels}
 
 
@@ -135,7 +135,7 @@ def fed(**changes: object) -> GpuSnapshot:
 
 
 def families(name: str) -> str:
-    """What a collector gives."""
+    """Families of a collector."""
     return " ".join(family.name for one in ALL if one.name == name for family in one.families)
 
 
@@ -221,7 +221,7 @@ ABSENT: dict[str, tuple[GpuSnapshot, str]] = {
         ),
     ),
 }
-"""What is not known: such a GPU, and the families that go with it, and no others."""
+"""Unknown values: such a GPU, and the families that go with it, and no others."""
 
 
 @rows("gpu, gone", ABSENT)

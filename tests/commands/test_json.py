@@ -48,7 +48,7 @@ DEMO = {
 def said(
     libraries: Libraries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, str]]:
-    """What each of them has said; the demo goes on."""
+    """Output of each command; the demo goes on."""
     folder = tmp_path_factory.mktemp("demo")
     with running() as demo, ThreadPoolExecutor() as pool:
         gpus = libraries.variables(demo)

@@ -36,7 +36,7 @@ def asked(path: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def found() -> dict[str, Any]:
-    """What Prometheus sees."""
+    """Targets, rules and alertmanagers of Prometheus."""
     groups = asked("rules")["groups"]
     targets = asked("targets?state=active")["activeTargets"]
     return {

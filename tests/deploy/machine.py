@@ -33,9 +33,9 @@ UNIT = DEPLOY / f"systemd/{NAME}.service"
 README = (DEPLOY / "README.md").read_text(encoding="utf-8")
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 PREFIX = f"/opt/{NAME}"
-"""Where the unit expects the program."""
+"""Place in which the unit expects the program."""
 BASE = "/opt/python"
-"""Where an interpreter is that would lie in a home folder; its library too."""
+"""Place of an interpreter from a home folder; its library too."""
 LOG = f"/var/log/{NAME}"
 _SYSTEMD = "/lib/systemd/systemd"
 _CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -45,7 +45,7 @@ _READ_ONLY = ("/", "/sys", "/proc/sys")
 _DEVICES = {"null": "1 3", "zero": "1 5", "full": "1 7", "random": "1 8", "urandom": "1 9"}
 _TARGETS = ("sysinit", "basic", "shutdown", "network", "multi-user", "idle")
 _HOMES = ("/home", "/root", "/run/user")
-"""What `ProtectHome=` hides."""
+"""Folders that `ProtectHome=` hides."""
 _LOGGING = f"[Service]\nStandardOutput=append:{LOG}\nStandardError=append:{LOG}\n"
 _CONSOLE = f"""#!{PREFIX}/bin/python
 from gpu_bottleneck_exporter.cli import main
@@ -92,7 +92,7 @@ class Machine:
 
     @property
     def log(self) -> str:
-        """What the service said."""
+        """Log of the service."""
         return self.run("cat", LOG).stdout
 
     def wait_for(self, what: str, expected: str) -> None:
@@ -183,7 +183,7 @@ def _boot(folder: Path, files: Mapping[str, str]) -> str:
 
 
 def _program() -> Iterator[str]:
-    """What `python -m venv` and `pip install` make, from the packages that are installed here."""
+    """Environment of `python -m venv` and `pip install`, from the packages installed here."""
     base = Path(sys.base_prefix)
     if f"{base}".startswith(_HOMES):
         yield from _bind(base, BASE)

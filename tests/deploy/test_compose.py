@@ -53,7 +53,7 @@ def test_nothing_can_be_reached_from_other_machines() -> None:
 
 
 def test_grafana_gets_a_data_source_and_the_dashboards() -> None:
-    """By the fields of Grafana's documentation of provisioning."""
+    """The fields are those of Grafana's documentation of provisioning."""
     (source,) = yaml.safe_load((GRAFANA / "datasources/prometheus.yml").read_text())["datasources"]
     assert source["type"] == "prometheus"
     host, port = source["url"].removeprefix("http://").split(":")

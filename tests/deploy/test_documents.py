@@ -1,4 +1,4 @@
-"""What the documents say of a fleet, and of the unit's exposure, holds."""
+"""Figures of the documents on a fleet, and on the unit's exposure, hold."""
 
 from __future__ import annotations
 

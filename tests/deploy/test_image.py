@@ -28,7 +28,7 @@ DEBIAN = "bookworm"
 BASE = "localhost/base"
 IMAGE = "localhost/exporter"
 MOST_BYTES = 24 * 2**20
-"""Of the exporter and its packages, unpacked."""
+"""Limit of the size of the exporter and its packages, unpacked."""
 MODULES = "bcrypt, h2, yaml, pynvml, psutil._psutil_linux, gpu_bottleneck_exporter.commands.serve"
 
 
@@ -102,7 +102,7 @@ def make_base(store: list[str], folder: Path) -> None:
 
 
 def mirrors() -> list[str]:
-    """Where this machine's own packages come from, if that is Debian too."""
+    """Source of this machine's own packages, if that is Debian too."""
     release = Path("/etc/os-release").read_text()
     if f"VERSION_CODENAME={DEBIAN}" not in release:
         return []

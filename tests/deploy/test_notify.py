@@ -1,4 +1,4 @@
-"""What systemd is told, over a real socket, by the real command."""
+"""Messages to systemd, over a real socket, by the real command."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Ear:
 
 @pytest.fixture
 def ear(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ear]:
-    """On a path, and where a test asks for it on an abstract socket."""
+    """A socket on a path, and where a test asks for it an abstract one."""
     path = getattr(request, "param", "path") == "path"
     address = f"{tmp_path}/notify" if path else f"@{os.getpid()}-{tmp_path.name}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:

@@ -13,7 +13,7 @@ TEXT = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
 
 
 def table() -> dict[str, tuple[str, str]]:
-    """By privilege, what chart and unit do."""
+    """Use by chart and unit, by privilege."""
     lines = section(TEXT, "privileges").splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert all(len(row) == 5 for row in rows)
@@ -22,7 +22,7 @@ def table() -> dict[str, tuple[str, str]]:
 
 
 def of_chart() -> dict[str, str]:
-    """What a release with default values asks for, in the table's words."""
+    """Privileges of a release with default values, in the table's words."""
     pod, container = rendered().pod, rendered().container
     context: dict[str, Any] = container["securityContext"]
     mounts = {one["name"]: one for one in container["volumeMounts"]}
@@ -38,7 +38,7 @@ def of_chart() -> dict[str, str]:
 
 
 def of_unit() -> set[str]:
-    """What the unit asks for beyond what every service has."""
+    """Privileges of the unit beyond those of every service."""
     text = UNIT.read_text()
     calls = re.findall(r"^SystemCallFilter=@system-service (.*)$", text, re.MULTILINE)
     devices = re.findall(r"^DeviceAllow=(\S+) rw$", text, re.MULTILINE)

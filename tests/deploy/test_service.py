@@ -41,7 +41,7 @@ told("memory:", lambda: os.open("/opt/memory", os.O_RDONLY))
 told("etc:", lambda: os.mkdir("/etc/x"))
 told("code:", lambda: mmap.mmap(-1, 4096, prot=mmap.PROT_WRITE | mmap.PROT_EXEC))
 """
-"""What a program in the service's place may do. No driver answers behind the GPU's node."""
+"""Rights of a program in the service's place. No driver answers behind the GPU's node."""
 SANDBOX = """
 gpu: No such device or address
 memory: Operation not permitted

@@ -43,11 +43,11 @@ Make = Callable[..., Machine]
 
 @pytest.fixture(params=KINDS)
 def both(request: pytest.FixtureRequest, make_board: Callable[..., Board]) -> Make:
-    """For tests that run on both drivers."""
+    """Machines for tests that run on both drivers."""
     return lambda **board: Machine(make_board(**board), opener(request))
 
 
 @pytest.fixture
 def nvml(make_board: Callable[..., Board], libraries: Libraries) -> Make:
-    """For tests of what only NVML does."""
+    """Machines for tests of NVML alone."""
     return lambda **board: Machine(make_board(**board), libraries.open)

@@ -1,4 +1,4 @@
-"""What every driver must answer: on both drivers, but for faults, MIG and NVLink-C2C."""
+"""Answers of every driver: on both drivers, but for faults, MIG and NVLink-C2C."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ BAD: dict[str, tuple[Place, str]] = {
 
 
 def failure(folder: Path, library: str = loader.LIBRARY) -> str:
-    """What a new process says whose loader looks into `folder` first."""
+    """Error of a new process whose loader searches `folder` first."""
     code = f"from {loader.__name__} import failure; print(failure({library!r}) or '', end='')"
     places = {**os.environ, "LD_LIBRARY_PATH": f"{folder}"}
     return subprocess.check_output([sys.executable, "-c", code], env=places, text=True, timeout=60)
@@ -127,7 +127,7 @@ def test_the_places_are_those_of_the_loader(
 
 
 def test_a_library_without_needed_parts_is_reported(tmp_path: Path, libraries: Libraries) -> None:
-    """Of a missing part that only a later call would touch, it is told too."""
+    """A missing part that only a later call would touch is reported too."""
     assert failure(tmp_path, "libnowhere.so.1") == ""
     whole = libraries.path(580)
     _, needed = loader._lengths(whole)

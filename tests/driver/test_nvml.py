@@ -1,4 +1,4 @@
-"""What only NVML does: branches, missing symbols, error codes, odd clocks, hangs."""
+"""Behaviour of NVML alone: branches, missing symbols, error codes, odd clocks, hangs."""
 
 from __future__ import annotations
 

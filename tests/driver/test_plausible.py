@@ -1,4 +1,4 @@
-"""What the driver says and cannot be: seen in the field, or what a broken one may say."""
+"""Impossible values of the driver: seen in the field, or possible of a broken one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND = 1_000_000_000
 
 
 def clean(reading: Reading) -> tuple[Reading, list[str]]:
-    """What is left of `reading`, and the names of what was dropped."""
+    """The rest of `reading`, and the names of dropped fields."""
     dropped: list[str] = []
     return plausible(reading, lambda name, _: dropped.append(name)), dropped
 

@@ -51,7 +51,7 @@ class Result(NamedTuple):
     mean: float
     """Error of the mean over all scrapes."""
     worst: float
-    """Of a single scrape, for the interval that ends with it."""
+    """Largest error of a single scrape, for the interval that ends with it."""
     snapshots_mean: float
     snapshots_worst: float
 
@@ -145,7 +145,7 @@ def _rates(busy: Samples, observed: Samples) -> list[float]:
 
 
 def _last_window(bursts: Bursts, at_ns: int, window_ns: int) -> float:
-    """What the driver calls the current utilization at `at_ns`: that of its last window."""
+    """Current utilization at `at_ns` as the driver reports it: that of its last window."""
     end = at_ns // window_ns * window_ns
     return bursts.share(end - window_ns, end)
 

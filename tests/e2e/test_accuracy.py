@@ -10,7 +10,7 @@ from support.judging import settled
 
 
 def wrong(results: Sequence[Result]) -> list[Result]:
-    """Those of which the busy share is off, or time is missing."""
+    """GPUs with a wrong busy share, or with missing time."""
     return [one for one in results if one.mean > 0.02 or abs(one.accounted - 1) > 0.03]
 
 

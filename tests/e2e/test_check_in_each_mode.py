@@ -39,12 +39,12 @@ GPU, BURNING = "0", "1"
 BURN = "renice -n 19 $$ >/dev/null; while :; do :; done"
 """Whenever no other test needs the core."""
 BURNS = {"host_code", "cpu_queue"}
-"""What a process that burns CPU is, alone or where others crowd it out."""
+"""Causes of a process that burns CPU, alone or crowded out by others."""
 JOBS_USER = 1000
 DYNAMIC_USER = 64000
 """systemd takes one of 61184 to 65519."""
 IN_A_POD = {"KUBERNETES_SERVICE_HOST": "192.0.2.1"}
-"""What every container of a pod has in its environment."""
+"""Environment of every container of a pod."""
 OFTEN = {"GPU_EXPORTER_SAMPLING_INTERVAL": "0.5"}
 CONTAINERS = Limits(cpu_cores=64, memory_bytes=2**30)
 READ_FROM = {
@@ -52,7 +52,7 @@ READ_FROM = {
     "process_io": "`/proc/PID/io`",
     "connections": "connections",
 }
-"""What the chart's table of capabilities calls a signal."""
+"""Names of signals in the chart's table of capabilities."""
 CHARTS_README = (CHART / "README.md").read_text(encoding="utf-8")
 
 Missing = Mapping[str, tuple[str, ...]]
@@ -60,7 +60,7 @@ Missing = Mapping[str, tuple[str, ...]]
 
 
 def of_chart(values: Mapping[str, object]) -> Mode:
-    """What the container of the DaemonSet gets."""
+    """The mode of the DaemonSet's container."""
     release = rendered(values)
     pod, context = release.pod, release.container["securityContext"]
     user = pod["securityContext"]["runAsUser"]
@@ -85,7 +85,7 @@ def given_to(user: int, added: list[str]) -> frozenset[str]:
 
 
 def of_docker(*, as_documented: bool) -> Mode:
-    """What `docker run` of the document gives, or the same without those of which it says so."""
+    """The mode of `docker run` in the document, or the same without its optional flags."""
     (command,) = re.findall(r"^\$ docker run ((?:.*\\\n)*.*)$", README, re.MULTILINE)
     words = shlex.split(command.replace("\\\n", ""))
     given: dict[str, list[str]] = defaultdict(list)
@@ -108,7 +108,7 @@ def of_docker(*, as_documented: bool) -> Mode:
 
 
 def of_unit(drop_in: str = "") -> Mode:
-    """What the service gets."""
+    """The mode of the service."""
     text = f"{UNIT.read_text()}\n{drop_in}"
     settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     assert settings["DynamicUser"] == settings["NoNewPrivileges"] == "yes"
@@ -127,7 +127,7 @@ def of_unit(drop_in: str = "") -> Mode:
 
 
 def documented_drop_in() -> str:
-    """That which takes the service's capabilities away."""
+    """Drop-in that takes the service's capabilities away."""
     (found,) = re.findall(r"```ini\n(\[Service\]\nAmbientCapabilities=.*?)```", README, re.DOTALL)
     return str(found)
 
@@ -171,12 +171,12 @@ MISSING: Mapping[str, Missing] = {
     "hidden pids": {"host_pids": staging.NO_FEEDERS},
     "hidden data": {"host_pids": staging.NO_FEEDERS, **dict.fromkeys(PROTECTED, ())},
 }
-"""Of the modes that lack something."""
+"""Missing signals of the modes that lack some."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """What all modes are staged on."""
+    """The node that all modes are staged on."""
 
     stage: Stage
     hosts: Mapping[Path, Path]
@@ -185,7 +185,7 @@ class Node:
 
 
 class Said(NamedTuple):
-    """What `serve` says once it has watched the GPU, and status and text of `check`."""
+    """The exposition of `serve` once it has watched the GPU, and status and text of `check`."""
 
     metrics: Metrics
     report: tuple[int, str]
@@ -236,7 +236,7 @@ def kubelet_on(stage: Stage) -> Iterator[Mapping[Path, Path]]:
 
 @pytest.fixture(scope="module")
 def own(node: Node) -> Callable[[Mode], Missing]:
-    """What this machine has for nobody, though he has all rights."""
+    """Signals that this machine lacks for any user, even with all rights."""
 
     @cache
     def lacks(hidepid: str) -> Missing:
@@ -331,7 +331,7 @@ def test_the_pod_cannot_change_control_groups(node: Node) -> None:
 def test_the_table_of_capabilities_names_the_loss_without_each(
     node: Node, own: Callable[[Mode], Missing], kept: str
 ) -> None:
-    """Those are the signals that the chart does without: nothing else is missing."""
+    """The chart does without these signals: nothing else is missing."""
     needed, mode = capabilities_by_signal(), of_chart(with_capabilities(kept))
     missing = {signal: PRIVATE[signal] for signal in PRIVATE if not needed[signal] <= {kept}}
     assert mode.without == missing.keys()
@@ -345,7 +345,7 @@ def with_capabilities(*names: str) -> Mapping[str, object]:
 
 
 def capabilities_by_signal() -> Mapping[str, set[str]]:
-    """What the chart's table says that a signal takes."""
+    """Needs of a signal in the chart's table."""
     names = rendered().container["securityContext"]["capabilities"]["add"]
     rows = table("Capability")
     found: dict[str, set[str]] = {signal: set() for signal in READ_FROM}

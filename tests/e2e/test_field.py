@@ -1,4 +1,4 @@
-"""Where exporters are run in the field: what surrounds the process must not end or silence it."""
+"""Places in which exporters run in the field: none may end or silence the process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.waiting import until
 
 
 def shell(script: str) -> tuple[str, ...]:
-    """What runs the command within a script of sh, as "$@"."""
+    """Words that run the command within a script of sh, as "$@"."""
     return "sh", "-c", script, "sh"
 
 

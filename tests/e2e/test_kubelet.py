@@ -170,7 +170,7 @@ GAPS: Mapping[str, tuple[str, ...]] = {
     "socket": ("there is no socket {missing}", "folder /var/lib/kubelet/pod-resources"),
     "rights": ("{socket}: Permission denied", "run the exporter as user 0"),
 }
-"""What is missing, and what `check` says of it and of its remedy."""
+"""Missing parts, and the words of `check` for each and its remedy."""
 
 
 @pytest.mark.parametrize("what", GAPS)

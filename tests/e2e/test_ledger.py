@@ -27,7 +27,7 @@ TICKS_SECONDS = 0.02
 
 @dataclass
 class Record:
-    """What a loop says of itself, or the ledger says of it."""
+    """The record of a loop, by itself or by the ledger."""
 
     pid: int
     lasted: float
@@ -76,7 +76,7 @@ def measure(folder: Path) -> list[tuple[Record, Record]]:
 
 
 def off(pairs: list[tuple[Record, Record]]) -> list[str]:
-    """Those of which busy or idle seconds are wrong."""
+    """Jobs with wrong busy or idle seconds."""
     found = []
     for own, ledger in pairs:
         busy, idle = ledger.busy - own.busy, ledger.lasted - ledger.busy - own.lasted + own.busy

@@ -32,7 +32,7 @@ def web_config(authority: Authority) -> Path:
 def access(
     authority: Path, pair: Pair | None = None, password: str = PASSWORD
 ) -> dict[str, object]:
-    """What a job needs to scrape it."""
+    """Settings that a job needs to scrape it."""
     tls = {"ca_file": f"{authority}"}
     if pair is not None:
         tls |= {"cert_file": f"{pair.cert}", "key_file": f"{pair.key}"}
@@ -46,7 +46,7 @@ def ever_up(server: Prometheus) -> dict[str, float]:
 
 
 def test_only_the_right_prometheus_scrapes(tmp_path: Path) -> None:
-    """Of which clients are refused, web/test_tls.py has the table."""
+    """The table of refused clients is in web/test_tls.py."""
     authority, other = Authority(tmp_path / "site"), Authority(tmp_path / "other")
     pair = authority.issue("prometheus", "prometheus.example")
     ways: Mapping[str, dict[str, object]] = {

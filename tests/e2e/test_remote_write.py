@@ -70,7 +70,7 @@ def central_engine(folder: Path, port: int) -> AbstractContextManager[Prometheus
 
 
 def found(engine: Prometheus, query: str) -> list[tuple[Labels, float]]:
-    """What it answers, with all that it has been sent."""
+    """Result of `query`, with all samples received so far."""
     assert get(engine.port, "/internal/force_flush")[0] == http.client.OK
     return engine.query(query)
 

@@ -1,4 +1,4 @@
-"""What of the stand-in and of our own code answers to what in NVIDIA's nvml.h.
+"""Counterparts in the stand-in and in our own code of NVIDIA's nvml.h.
 
 Each pair becomes a static assertion: C of ours on the left, NVIDIA's on the right.
 """
@@ -61,7 +61,7 @@ HANDLES = {
     "event_set": "struct nvmlEventSet_st",
     "gpm_sample": "struct nvmlGpmSample_st",
 }
-"""What we hand out pointers to: NVIDIA's name for it."""
+"""Types of the pointers that we hand out: NVIDIA's name for each."""
 
 _REASONS = {
     "app_clocks": "nvmlClocksEventReasonApplicationsClocksSetting",

@@ -49,7 +49,7 @@ def unit(lines: Iterable[str], abi: str) -> str:
 
 
 def complaints(text: str, nvml: Path, folder: Path) -> list[str]:
-    """What the compiler has against C file `text`."""
+    """Errors of the compiler in C file `text`."""
     (folder / "held.c").write_text(text)
     compiler = require("cc", "gcc")
     command = [compiler, "-std=gnu11", "-fsyntax-only", "-Wno-deprecated-declarations"]
@@ -61,7 +61,7 @@ def complaints(text: str, nvml: Path, folder: Path) -> list[str]:
 
 
 def prototypes(branch: int, folder: Path) -> dict[str, str]:
-    """What the stand-in exports in driver `branch`, by name: result, name and parameters."""
+    """Exports of the stand-in in driver `branch`, by name: result, name and parameters."""
     (folder / "board.h").write_text(c_header())
     command = [require("cc", "gcc"), "-E", "-P", "-std=c11", f"-DDRIVER_BRANCH={branch}"]
     command += [f"-I{folder}", f"-I{HERE}", *map(str, sorted(HERE.glob("*.c")))]

@@ -1,4 +1,4 @@
-"""What a job, a client or a disk can do to a node, and its cost.
+"""Abuses of a node by a job, a client or a disk, and their cost.
 
 Each row is provoked by `test_abuses.py` on a node with two GPUs, and is a line of the table in
 exporter/OPERATIONS.md (`abuses_table.py`).
@@ -105,7 +105,7 @@ class Abuse:
 
     name: str
     cost: str
-    """In words, without a full stop."""
+    """Cost in words, without a full stop."""
     provoke: Callable[[Node], AbstractContextManager[None]]
     """Brings the abuse about and checks its cost before the block; mends it after the block."""
 

@@ -1,4 +1,4 @@
-"""What may happen to a node: how it is brought about here, and what it costs.
+"""Events on a node: their cause here, and their cost.
 
 Each row is provoked by `test_events.py` on the stand-in for the driver's library, and is a line of
 the table in exporter/OPERATIONS.md (`events_table.py`).
@@ -18,7 +18,7 @@ from support.children import Parent
 
 COLLECTOR_FAILS = "`gpu_exporter_collector_success` is 0"
 AT_THE_NEXT_READING = "at the next reading"
-"""What reports most events, and when most end, in words."""
+"""Usual report and end of an event, in words."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Event:
     provoke: Change
     mend: Change
     besides: str = ""
-    """What else can be seen, in words."""
+    """Other visible effects, in words."""
     back: str = AT_THE_NEXT_READING
     """When it is as before, in words."""
 
 
 LEFT = ("gpu_info", "gpu_up")
-"""What a GPU has that does not answer."""
+"""Families of a GPU that does not answer."""
 
 
 def _answering(code: int, *calls: str) -> tuple[Change, Change]:

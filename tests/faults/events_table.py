@@ -8,7 +8,7 @@ from faults.events import AT_THE_NEXT_READING, COLLECTOR_FAILS, EVENTS, LEFT, Ev
 
 
 def table() -> str:
-    """In Markdown; the text above it says what usually reports an event, and when it ends."""
+    """The table in Markdown; the text above it names the usual report and end of an event."""
     return "\n".join(f"- **{event.name}**: {'; '.join(_told(event))}" for event in EVENTS)
 
 

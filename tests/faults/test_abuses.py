@@ -1,4 +1,4 @@
-"""What each abuse costs, and that another user's GPU and job, and a restart, lose nothing by it."""
+"""Cost of each abuse; another user's GPU and job, and a restart, lose nothing by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each event costs, while it lasts and after it; and that the document says just that."""
+"""Cost of each event, while it lasts and after it; the document has the same."""
 
 from __future__ import annotations
 

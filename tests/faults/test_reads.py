@@ -53,10 +53,10 @@ SETS = 4
 """Tests that share the faults: what watches them may take a tenth of a core, and with all jobs at
 once a pass would take longer than `RECENT_NS` on a busy machine."""
 LOSES_WAIT = {"stat", "fd/N", "borrow"}
-"""Without these it is not known what it waits for; nor where `wchan` names something else."""
+"""Files without which the wait is unknown; nor where `wchan` names something else."""
 MAY_LOSE_WAIT = {"fd"}
 LOSES_WORKERS = {"stat", "task", "task/N/children"}
-"""Without these of a main they cannot be found."""
+"""Files of a main without which the others cannot be found."""
 RECENT_NS = 3_000_000_000
 JOBS = """
 server = socket.create_server(("127.0.0.1", 0), backlog=4096)
@@ -85,7 +85,7 @@ kept = []
 while True: kept.append(server.accept())
 """
 OF_FILES = ("ns/mnt", "mountinfo", "task/N/syscall", "task/N/wchan", "fd/N", "fdinfo/N")
-"""What tells where the file is that a thread waits for."""
+"""Files that locate the file that a thread waits for."""
 FILE_FAULTS: list[Fault] = [
     *product(OF_FILES, HOWS),
     ("task/N/syscall", "hangs"),
@@ -98,7 +98,7 @@ LOSES_PLACE = {
     *(("fd/N", errno.EACCES), ("task/N/syscall", "hangs"), ("fdinfo/N", "hangs")),
 }
 MAY_LOSE_PLACE = {"fd/N", "fdinfo/N"}
-"""Without these its wait channel may tell, or its other files."""
+"""Files without which its wait channel may decide, or its other files."""
 FILE_JOBS = """
 pids = []
 for _ in range(int(sys.argv[2])):
@@ -123,7 +123,7 @@ class Faulty:
 
     def __init__(self) -> None:
         self.faults: dict[int, Fault] = {}
-        """By pid."""
+        """Faults by pid."""
         self.hang = threading.Event()
 
     def of(self, path: object) -> object:

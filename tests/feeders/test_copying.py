@@ -43,7 +43,7 @@ def threads():
         named("pt_data_pin", lambda: [hashlib.md5(data) for _ in iter(int, 1)])
 """
 BEHIND = {WORKER_CPU, CPU_QUEUE}
-"""On a machine with few cores, they wait for one."""
+"""Causes of slow helpers, which wait for a core on a machine with few."""
 
 
 @rows(
@@ -60,7 +60,7 @@ def test_wait_of_a_gpu(code: str, causes: Collection[str]) -> None:
 
 
 def assert_settles(pid: int, causes: Collection[str], busy: float = 0.0) -> None:
-    """What its idle time is mostly put down to, in a tick in which the GPU is so busy."""
+    """Await one of `causes` as its largest, in ticks with this busy share of the GPU."""
     watch = HostSampler(Settings())
     watch.hold("a", frozenset({pid}))
     watch.start()

@@ -1,4 +1,4 @@
-"""What was seen, in words that people may trust."""
+"""Evidence in words that people may trust."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLEEPS = [wait for wait in Wait if ACTIVITY_OF[wait].rests or wait is Wait.SOCKE
 
 
 def files_on(proc: Path, *mounts: tuple[str, str]) -> list[str]:
-    """What is said of a process with a file on each of `mounts`: its point and its type."""
+    """Words for a process with a file on each of `mounts`: its point and its type."""
     lines = "".join(f"1 0 0:1 / {at} rw - {kind} none rw\n" for at, kind in mounts)
     lay(proc, {"7/mountinfo": lines, "7/fd/none": ""})
     (proc / "7/fd/none").unlink()

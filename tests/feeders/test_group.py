@@ -481,7 +481,7 @@ def test_waits_of_workers_count_the_passes_that_sampled_mains_only(recorded: Rec
 
 
 def test_mains_are_runnable_while_they_have_a_cpu_or_wait_for_one(recorded: Recorded) -> None:
-    """Of two mains, one runs for half of the time."""
+    """One of the two mains runs for half of the time."""
     recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
     process(recorded.proc, 8)
 

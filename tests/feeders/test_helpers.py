@@ -83,7 +83,7 @@ def descriptors_are_given_back() -> Iterator[None]:
 
 
 def never() -> Waits:
-    """Of a main that was never seen to wait on a descriptor."""
+    """Waits of a main that was never sampled on a descriptor."""
     waits = Waits()
     for _ in range(JUDGED.min_wait_samples):
         waits.note(())

@@ -1,4 +1,4 @@
-"""Who feeds a GPU beside its holder's descendants: real families, and their neighbours."""
+"""Feeders of a GPU beside its holder's descendants: real families, and their neighbours."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def kin(*holders: int, own: tuple[int, ...] = ()) -> set[int]:
-    """Of the first of `holders`."""
+    """Kin of the first of `holders`."""
     return KinFinder(PROC, holders).of(holders[0], own)
 
 
@@ -197,7 +197,7 @@ def test_kin_are_bounded_and_include_the_parent() -> None:
 
 
 def test_the_exporter_and_its_parents_feed_no_gpu_through_an_inherited_pipe() -> None:
-    """As from a shell with `exec 9> >(tee log)` that has started both the job and us."""
+    """A shell with `exec 9> >(tee log)` has started both the job and us."""
     code = """
 held, written = os.pipe()
 os.set_inheritable(written, True)

@@ -112,7 +112,7 @@ def signal(watch: HostSampler, name: str) -> bool | None:
 
 
 def seen(watch: HostSampler, since_ns: int, role: str, uuid: str = UUID) -> Part:
-    """What feeders did while the GPU had no work."""
+    """Activity of feeders while the GPU had no work."""
     note_split(watch, uuid, 0, {UNKNOWN: 1})
     return (watch.explaining(uuid, since_ns, time.monotonic_ns()) or Bucket()).of(role)
 

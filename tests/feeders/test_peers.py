@@ -66,7 +66,7 @@ ready(server.getsockname()[1], kept.getsockname()[1])
 told()
 """
 ALONE = "assert ctypes.CDLL(None, use_errno=True).unshare(0x10000000 | 0x40000000) == 0\n"
-"""As `unshare --user --net`."""
+"""Command prefix like `unshare --user --net`."""
 SHY = "ctypes.CDLL(None).prctl(4, 0)\nready()\ntold()\n"
 """PR_SET_DUMPABLE: who wants no core dumps is root's in /proc."""
 
@@ -117,7 +117,7 @@ def joined(found: Connections) -> list[set[str]]:
 
 
 def reverse(ends: Collection[Ends]) -> set[Ends]:
-    """As the other side has them."""
+    """Connections as the other side has them."""
     return {(remote, local) for local, remote in ends}
 
 
@@ -197,7 +197,7 @@ while not told():
 
 @pytest.mark.parametrize("of_both", [False, True])
 def test_kin_join_two_gpus_unless_they_are_those_of_both(*, of_both: bool) -> None:
-    """As the front end of a server that a trainer asks; and as a broker of several jobs."""
+    """Front end of a server that a trainer asks; and a broker of several jobs."""
     alone = SERVER.replace("kept =", "own = connect(server.getsockname()[1])\nkept =")
     with (
         program(SERVER) as front,
@@ -213,7 +213,7 @@ def test_kin_join_two_gpus_unless_they_are_those_of_both(*, of_both: bool) -> No
 
 
 def test_gpus_that_work_in_turn_wait_for_each_other() -> None:
-    """As a trainer and the server that makes its rollouts do."""
+    """A trainer and the server that makes its rollouts."""
     with program(ANSWERS) as server, program(ASKS, *server.words) as client:
         server.hear()
         with holding(server, client) as feeds:

@@ -23,7 +23,7 @@ from support.waiting import PATIENCE_SECONDS, until
 
 PROC = Path("/proc")
 LONGEST_MS = int(PATIENCE_SECONDS * 1000)
-"""Until then no question is too old, however long the machine stands still."""
+"""Deadline before which no request is too old, even if the machine stalls."""
 TIMES = 6
 CLOSE_TOGETHER_SECONDS = 0.05
 NOTHING_BEHIND = ProbeContext(holds=True)

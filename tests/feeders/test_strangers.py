@@ -1,4 +1,4 @@
-"""Who feeds a GPU from outside of its holder's family: real programs that talk to each other."""
+"""Feeders of a GPU from outside of its holder's family: real programs that talk to each other."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Watched:
         return self.feed.history._passes[-1]
 
     def strangers(self, later_ns: int = 0) -> set[int]:
-        """Those found now, after a look."""
+        """Strangers found by a new sample."""
         self.look()
         now = time.monotonic_ns() + later_ns
         found = self._finder.search([self.feed], self.holders, now)[self.feed]
@@ -106,7 +106,7 @@ def watch() -> Iterator[Watch]:
 
 @pytest.fixture(params=["unix", "tcp"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a program listens."""
+    """Address of a program's listener."""
     return f"{tmp_path / 'socket'}" if request.param == "unix" else "any"
 
 

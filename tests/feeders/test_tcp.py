@@ -29,7 +29,7 @@ LONGEST_MS = 30_000
 OURS, STORE = Endpoint(bytes([10, 0, 0, 1]), 50_000), Endpoint(bytes([10, 0, 0, 2]), 443)
 SERVICE = Endpoint(OURS.address, 8_000)
 LONG_AGO = 4_000_000_000
-"""What the kernel says of what never happened."""
+"""Kernel's value of times that never happened."""
 ANSWER, IDLE, REQUEST, SERVED = Verdict.ANSWER, Verdict.IDLE, Verdict.REQUEST, Verdict.SERVED
 CLOSE_WAIT = 8
 replace = Connection._replace
@@ -168,7 +168,7 @@ class Talk(Sockets):
         return self.tcp.inspect((), (), awaited, whole=True, others_run=False)[self.now.fd]
 
     def works_after_answers(self, count: int) -> None:
-        """So many answers feed the GPU."""
+        """Have this many responses feed the GPU."""
         for _ in range(count):
             self.timeouts.record_response(self.now.remote, 10)
             self.waits(1)
@@ -279,7 +279,7 @@ def test_a_request_that_follows_an_answer_within_a_tick_is_open(talk: Talk) -> N
 
 
 def polls_in_vain(talk: Talk, count: int) -> Verdict:
-    """So many questions are answered after half a second, with nothing to work on; the verdict."""
+    """Send requests that are answered after half a second, without GPU work; the verdict."""
     for _ in range(count):
         talk.sends()
         talk.look()

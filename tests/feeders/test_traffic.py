@@ -1,4 +1,4 @@
-"""What a job's own connections move, where its network is also that of others: real processes."""
+"""Traffic of a job's own connections in a shared network: real processes."""
 
 from __future__ import annotations
 

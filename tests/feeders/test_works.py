@@ -1,4 +1,4 @@
-"""For whom a main that listens makes its GPU work: for clients, or on its own."""
+"""Work of a listening main: for its clients, or on its own."""
 
 from __future__ import annotations
 

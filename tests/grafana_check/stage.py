@@ -74,7 +74,7 @@ def filled(folder: Path) -> Iterator[tuple[Source, Source]]:
 
 
 def _await_causes(server: Prometheus) -> None:
-    """Of the staged GPUs that have one, and long enough to see how they came."""
+    """Await the causes of the staged GPUs, and long enough to show their beginning."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while server.query(_JUDGED) == [] and time.monotonic() < deadline:
         time.sleep(2)

@@ -25,7 +25,7 @@ OF_TEXTS = {"rgb(204, 204, 220)", "#ccccdc"}
 """The colour of texts in the dark theme."""
 TO_GPU = r"/d/gpu-bottleneck-gpu\?from=.+&to=.+&var-instance=node-\d+:10170&var-gpu=GPU-\S+"
 DRAWN_BY_US = "state-timeline"
-"""In none of Grafana's packages."""
+"""A panel type that none of Grafana's packages has."""
 
 Drawn = dict[str, Any]
 
@@ -79,7 +79,7 @@ def test_nothing_fails_is_unknown_wider_than_its_panel_or_without_its_head(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_that_is_spoken_of_is_there(drawn: Drawn, name: str) -> None:
-    """In one drawing at least."""
+    """Each is in one drawing at least."""
     spoken: dict[str, set[str]] = defaultdict(set)
     there: dict[str, set[str]] = defaultdict(set)
     for report in of_board(drawn, name):
@@ -111,7 +111,7 @@ def test_alerts_are_marked(drawn: Drawn) -> None:
 
 # --- Everything can be read -----------------------------------------------------------------------
 def test_no_text_is_cut(drawn: Drawn) -> None:
-    """Where it is up to the data how long it is, in the cells of nodes and owners, it may be."""
+    """Cells of nodes and owners may be cut: their length depends on the data."""
     cut = {name: one["cut"] for name, one in every(drawn) if one["type"] != DRAWN_BY_US}
     assert {name: texts for name, texts in cut.items() if texts} == {}
 
@@ -186,6 +186,6 @@ def test_other_links_lead_to_runbooks(drawn: Drawn) -> None:
 
 
 def is_runbook(url: str) -> bool:
-    """Of this project; the folder where there is no cause."""
+    """Whether it is a page of this project; the folder where there is no cause."""
     folder, _, page = url.rpartition("/")
     return folder.endswith("/rules/runbooks") and Path(ROOT / "rules" / "runbooks" / page).exists()

@@ -30,7 +30,7 @@ each_case = each(CASES)
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What a release consists of."""
+    """The objects of a release."""
 
     objects: Sequence[Object]
     notes: str
@@ -73,7 +73,7 @@ class Rendered:
 
     @property
     def labels(self) -> Object:
-        """Of the DaemonSet's pods."""
+        """Labels of the DaemonSet's pods."""
         return dict(self.one("DaemonSet")["spec"]["template"]["metadata"]["labels"])
 
     @property

@@ -1,4 +1,4 @@
-"""What `helm test` runs, against a real exporter."""
+"""The program of `helm test`, against a real exporter."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_asking_for_a_password_is_enough_where_one_is_set() -> None:
 
 
 def arguments(values: Mapping[str, Any]) -> list[str]:
-    """What the program is called with."""
+    """Arguments of the program."""
     (container,) = rendered(values).one("Pod")["spec"]["containers"]
     return list(container["args"][1:])
 
@@ -112,7 +112,7 @@ def test_the_gpus_that_values_promise(values: Mapping[str, Any], gpus: str) -> N
 
 @rows("service", {"": {}, "80": {"port": 80}, "IP": {"clusterIP": ""}, "none": {"enabled": False}})
 def test_a_service_of_its_own_has_the_addresses_of_all_pods(service: Mapping[str, Any]) -> None:
-    """Those of pods that are not ready, too; a port of the service means nothing there."""
+    """Addresses include pods that are not ready; a port of the service means nothing there."""
     release = rendered(service=service)
     (own,) = [
         candidate

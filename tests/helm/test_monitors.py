@@ -37,7 +37,7 @@ def test_a_service_monitor() -> None:
 
 
 def test_a_pod_monitor() -> None:
-    """What its relabeling makes of labels is in test_operator."""
+    """Results of its relabeling are checked in test_operator."""
     found = rendered(chart.case("pod-monitor"))
     monitor = found.one("PodMonitor")
     assert all(service["metadata"]["name"].endswith("-test") for service in found.of("Service"))

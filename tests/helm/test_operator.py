@@ -19,12 +19,12 @@ META = "__meta_kubernetes_"
 
 
 def label_name(label: str) -> str:
-    """As service discovery writes it."""
+    """Labels as service discovery writes them."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", label)
 
 
 def discovered(found: chart.Rendered) -> dict[str, str]:
-    """What Kubernetes tells of a pod of the release."""
+    """Labels of Kubernetes for a pod of the release."""
     template = found.one("DaemonSet")["spec"]["template"]
     labels = template["metadata"]["labels"].items()
     told = {
@@ -54,7 +54,7 @@ def relabelings(monitor: Object) -> Iterator[dict[str, Any]]:
 
 
 def test_no_series_names_its_pod(tmp_path: Path, make_board: Callable[..., Board]) -> None:
-    """So that it goes on when a rollout replaces the pod."""
+    """The series continues when a rollout replaces the pod."""
     found, pods = rendered(podMonitor={"enabled": True}), tmp_path / "pods.json"
     settings = {
         "static_configs": [],

@@ -60,7 +60,7 @@ def violations(pod: Object) -> Iterator[str]:
 
 
 def flags(container: Object) -> dict[str, str]:
-    """What it is told on the command line."""
+    """Arguments on the command line."""
     command, *given = container["args"]
     assert command == "serve"
     return dict(flag.partition("=")[::2] for flag in given)
@@ -403,7 +403,7 @@ def adding(*capabilities: str) -> Object:
 def test_a_signal_switched_off_by_the_values_is_not_expected(
     values: Object, without: str | None
 ) -> None:
-    """That they name what is missing, and nothing else, is in e2e."""
+    """Names of missing signals are checked in e2e."""
     assert rendered(values).environment.get("GPU_EXPORTER_WITHOUT") == without
 
 

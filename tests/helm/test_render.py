@@ -198,7 +198,7 @@ def test_names_follow_the_release(release: str) -> None:
 def test_kubernetes_takes_it_with_the_values_of_an_earlier_chart(
     release: str, tmp_path: Path
 ) -> None:
-    """As `helm upgrade --reuse-values` renders it: without the new defaults."""
+    """Objects as `helm upgrade --reuse-values` renders them: without the new defaults."""
     with chart.over(dict(earlier.releases())[release], tmp_path) as mixed:
         for case, version in product(chart.CASES, (VERSIONS[0], VERSIONS[-1])):
             for found in rendered_for(version, chart.loaded(case), of=mixed).objects:

@@ -16,7 +16,7 @@ from helm.chart import Object, each_case, rendered
 from support.applied import MOST_APPLIED_BYTES, applied_bytes
 
 RULES = ("thresholds.yml", "recording.yml", "alerts.yml", "serving.yml")
-"""In the order of their objects."""
+"""Files in the order of their objects."""
 DASHBOARDS = sorted((chart.ROOT / "grafana").glob("*.json"))
 CHANGED = chart.case("rules")
 WANTED = CHANGED["prometheusRule"]
@@ -33,7 +33,7 @@ CHANGES = rulepack.Changes(
     grafana_url=CHANGED["grafanaUrl"],
     workload_namespace=WANTED["workloadNamespace"],
 )
-"""Those of the values that the command has flags for, too."""
+"""Values that the command has flags for are included."""
 
 
 def source(changes: rulepack.Changes) -> list[Object]:
@@ -70,7 +70,7 @@ def test_the_object_has_the_given_content() -> None:
 
 
 def test_an_alert_about_an_owner_is_in_the_releases_namespace() -> None:
-    """What an owner lost has no namespace of its own."""
+    """Capacity lost by an owner has no namespace of its own."""
     values = {"enabled": True, "workloadNamespace": True, "budgets": {"vision": 400}}
     actual = groups(rendered(prometheusRule=values))
     (burn,) = (r for g in actual for r in g["rules"] if r.get("alert") == "GpuBudgetBurn")

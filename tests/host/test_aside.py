@@ -72,7 +72,7 @@ def test_a_tenant_that_hangs_costs_itself_four_threads(beside: GuardedExecutor) 
 
 
 def test_many_tenants_that_hang_leave_room_for_others(beside: GuardedExecutor) -> None:
-    """As a user's jobs, or pods: each has little time and one thread once there are many."""
+    """Each of a user's jobs, or pods, has little time and one thread once there are many."""
     beside.share_by(lambda pid: pid // 100)
     gate = threading.Event()
     calls = [pid for tenant in range(1, 17) for pid in range(100 * tenant, 100 * tenant + 50)]
@@ -176,7 +176,7 @@ def test_a_helper_without_calls_ends(
 
 
 def test_computing_is_no_late_answer(beside: GuardedExecutor) -> None:
-    """As parsing stacks may take: it has a budget of CPU time."""
+    """Parsing stacks may take this time: it has a budget of CPU time."""
     beside._timeout = PATIENCE_SECONDS
 
     def compute() -> None:
@@ -206,7 +206,7 @@ def test_the_cpu_time_of_a_call_that_was_abandoned_counts(beside: GuardedExecuto
 
 
 def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a thread of the process holds the lock of its memory for ever."""
+    """A thread of the process holds the lock of its memory for ever."""
     gate = threading.Event()
     monkeypatch.setattr(usage, "memory_reads", GuardedExecutor(timeout_seconds=0.05))
     with program("ready(); told()") as one:

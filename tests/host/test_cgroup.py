@@ -58,7 +58,7 @@ def counted(group: Cgroup) -> Told:
 
 
 def memory(group: Cgroup) -> tuple[int, int | None] | None:
-    """What is used of it, and its limit."""
+    """Usage of the group, and its limit."""
     level = group.memory_level()
     return (level.used_bytes, level.limit_bytes) if level else None
 

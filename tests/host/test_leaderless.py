@@ -125,7 +125,7 @@ def test_its_control_groups_are_those_of_a_living_thread(leaderless: Program) ->
 
 
 def test_a_leader_stopped_by_a_debugger_has_the_state_of_its_other_threads() -> None:
-    """As gdb does in non-stop mode, and a tracer that a job starts for itself."""
+    """Gdb does so in non-stop mode, and a tracer that a job starts for itself."""
     with program(BURNS + "ready(); told()") as one, program(TRACES, one.pid):
         reader = ProcessReader(PROC, one.pid)
         assert reader.wait() is Wait.STOPPED
@@ -134,7 +134,7 @@ def test_a_leader_stopped_by_a_debugger_has_the_state_of_its_other_threads() -> 
 
 
 def test_one_that_waits_for_a_child_of_vfork_waits_for_no_file() -> None:
-    """Until the child calls execve, its parent is in state D."""
+    """The parent is in state D until the child calls execve."""
     with program(VFORKS) as one:
         reader = ProcessReader(PROC, one.pid)
         until(lambda: reader.wait() is Wait.PROGRAM, "its wait for the child")

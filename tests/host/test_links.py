@@ -1,4 +1,4 @@
-"""Whom real processes are joined with, and which socket is at the other end of a connection."""
+"""Links between real processes, and the socket at the other end of a connection."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ready(); a, _ = server.accept(); ready(); told()
 
 
 def test_a_search_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where one process after the other, of many users, hangs in an execve."""
+    """Processes of many users hang in an execve, one after the other."""
     with program("r, w = os.pipe(); ready(os.readlink(f'/proc/self/fd/{w}')); told()") as one:
         end = End(one.words[0])
         assert find_processes(PROC, [end], [one.pid]) == {end: {one.pid}}

@@ -113,7 +113,7 @@ RECORDED = Machine(
     network_transmit_bytes={"eth0": 12},
     pressure_ns={("cpu", "some"): 1_000_000},
 )
-"""Without shared memory: that of another machine's process 1 is not ours."""
+"""Options without shared memory: that of another machine's process 1 is not ours."""
 LEFT = Machine(
     cpus=os.cpu_count(), network_receive_bytes={"eth0": 11}, network_transmit_bytes={"eth0": 12}
 )
@@ -210,7 +210,7 @@ assert found.memory_total_bytes
 ready(found.shared_memory and found.shared_memory.size_bytes)
 """
 OWN = "mount -t tmpfs -o size=8m shm /dev/shm"
-"""As a runtime gives to containers."""
+"""Mount of /dev/shm as a runtime makes it for containers."""
 SHM = "/dev/shm"  # noqa: S108 - looked at only
 
 
@@ -233,7 +233,7 @@ def hosts() -> int:
 
 @pytest.fixture
 def nobody() -> Way:
-    """Without the right to ptrace anybody."""
+    """Prefix without the right to ptrace other processes."""
     return as_nobody(files=())
 
 

@@ -1,4 +1,4 @@
-"""On which file systems files are open and waited for, by recorded files.
+"""File systems on which files are open and waited for, by recorded files.
 
 For real ones that are waited for, see sampling/test_storage.py.
 """
@@ -110,7 +110,7 @@ class Case:
     mount: int = 0
 
     def recorded(self, proc: Path) -> Places:
-        """What the kernel tells of it."""
+        """Places in the kernel's files about it."""
         lines = (f"{n} 1 0:{n} / {at} rw - {kind} x rw\n" for at, (n, kind) in self.mounts.items())
         task = {"7/task/8/syscall": self.call, "7/task/8/wchan": self.channel}
         info = {"7/fdinfo/3": f"pos:\t0\nflags:\t0100000\nmnt_id:\t{self.mount}\nino:\t9\n"}

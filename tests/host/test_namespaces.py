@@ -27,7 +27,7 @@ ready(); told()
 ready(); told()
 """
 ALONE = "assert ctypes.CDLL(None, use_errno=True).unshare(0x10000000 | 0x40000000) == 0\n"
-"""As `unshare --user --net`."""
+"""Command prefix like `unshare --user --net`."""
 MIRROR = """
 import fcntl
 def ask(number, *address):
@@ -69,7 +69,7 @@ def test_all_uids_of_a_users_namespace_are_that_user(user: Way, uid: int) -> Non
 
 
 def test_uids_of_a_namespace_of_roots_are_as_many_users() -> None:
-    """As a kubelet and a Docker that maps users do."""
+    """A kubelet, and a Docker that maps users, write these maps."""
     with mapped(AS_WE_ARE, 33) as one:
         assert user_id(PROC, one.pid) == f"{SUBORDINATE + 33}"
         one.ask()  # a user of that namespace makes another one, inside

@@ -28,13 +28,13 @@ QUEUES = (
     "CqMask:\t0xf\nCqHead:\t{done}\nCqTail:\t{done}\nCachedCqTail:\t{done}\nSQEs:\t0\nCQEs:\t1\n"
     "    3: user_data:0, res:5, flag:0\n"
 )
-"""Since Linux 5.16."""
+"""Fields since Linux 5.16."""
 END = "UserFiles:\t2\n    0: /data/x: y\n    1: socket:[99]\nUserBufs:\t1\n    0: 0x7f/4096\n"
 POLL = "  op=27, task_works=0\n"
 
 
 def text(sent: int, done: int, *, polls: int = 0) -> str:
-    """As Linux 6.18 writes it."""
+    """Text of Linux 6.18."""
     queues = QUEUES.format(sent=sent, done=done)
     return f"{POSITION}{queues}SqThread:\t-1\n{END}PollList:\n{POLL * polls}CqOverflowList:\n"
 

@@ -1,4 +1,4 @@
-"""What a job can make large is read in part, and a part is not taken for the whole."""
+"""Files that a job can make large are read in part, and a part is not taken for the whole."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_truncated_table_of_mounts_names_no_file_system(
 
 @rows("number, whole", {"many": (1_000, True), "too many": (200_000, False)})
 def test_a_truncated_tree_reports_so(number: int, whole: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    """Of a main whose children have left no file."""
+    """The children of this main have left no file."""
     children = "".join(f"{pid} " for pid in range(10**6, 10**6 + number))
     main = {"stat": STAT.format(7), "task/7/children": children, "wchan": "0"}
     lay(tmp_path, {f"7/{name}": text for name, text in main.items()})

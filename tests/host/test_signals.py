@@ -32,7 +32,7 @@ COMPLETE = {
     "proc/7/stat": f"7 (a) S 1 {ZEROS}\n",
     "proc/7/root/no-link": "",
 }
-"""Of process 7 nothing more may be read."""
+"""Reads of process 7 are forbidden."""
 SEEN = {"psi_host", "psi_cgroup", "schedstat", "process_io", "wait_channel", "cgroup_cpu"}
 OF_RIGHTS = {"process_io", "wait_channel"}
 V1_FILES = {"cpu/cpu.stat": "throttled_time 0\n", "memory/memory.stat": "x 1\n"}
@@ -62,7 +62,7 @@ def missing(root: Path, *feeding: int) -> set[str]:
 
 
 def allow(proc: Path) -> None:
-    """As with the permission to ptrace process 1."""
+    """Give the permission to ptrace process 1."""
     shutil.rmtree(proc / "1/root")
     (proc / "1/root").symlink_to("/")
 

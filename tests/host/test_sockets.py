@@ -185,7 +185,7 @@ def test_a_crowd_is_queried_in_turn(pairs: int) -> None:
 
 
 def test_the_job_does_not_notice() -> None:
-    """What it closes is closed at once, too."""
+    """Closed sockets are closed at once, too."""
     code = """
 ready(c.fileno()); told()
 blocking = (os.get_blocking(c.fileno()), c.gettimeout())

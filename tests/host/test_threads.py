@@ -39,7 +39,7 @@ class Watched:
         self._now_ns = 0
 
     def scan(self) -> dict[str, Thread]:
-        """By name, the last of those that share one."""
+        """Threads by name, the last of those that share one."""
         self._now_ns += SCAN_INTERVAL_NS
         return {thread.name: thread for thread in self.threads.sample(self._now_ns)}
 

@@ -77,7 +77,7 @@ def test_children_that_are_known_are_not_asked_for(family: Family) -> None:
 
 
 def test_the_table_is_scanned_where_the_kernel_names_no_children(tmp_path: Path) -> None:
-    """As on one without /proc/PID/task/TID/children."""
+    """The kernel has no /proc/PID/task/TID/children."""
     parents = {1: 0, 10: 1, 11: 10, 12: 10, 13: 12, 20: 1, 21: 20}
     files = {f"{pid}/status": f"Name:\ta b\nPPid:\t{one}\n" for pid, one in parents.items()}
     proc = lay(tmp_path, {**files, "30/comm": "vanished\n"})

@@ -1,4 +1,4 @@
-"""What threads wait for, by recorded channels and by real processes that block."""
+"""Waits of threads, by recorded channels and by real processes that block."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CHANNELS: dict[Wait, list[str | None]] = {
     Wait.FROZEN: ["do_freezer_trap", "get_signal"],
     Wait.OTHER: ["some_new_place", "nvidia_poll", "kfd_wait_on_events", "vm_mmap_pgoff"],
 }
-"""Of a task that sleeps interruptibly."""
+"""Wait channels of a task that sleeps interruptibly."""
 LETTERS: dict[Wait, list[tuple[str, str | None]]] = {
     Wait.RUN: [("R", "0"), ("R", None), ("R", "futex_wait_queue")],
     Wait.DISK: [

@@ -1,4 +1,4 @@
-"""Whose the time of a GPU is, on a simulated clock: borders, neighbours, sharing, claims."""
+"""Attribution of a GPU's time, on a simulated clock: borders, neighbours, sharing, back-fill."""
 
 from __future__ import annotations
 

@@ -511,7 +511,7 @@ def two() -> Iterator[tuple[Program, Program]]:
 
 
 def lines_of(*pids: int) -> IdleLines:
-    """What is found when these are looked at."""
+    """Lines found by a sample of these."""
     count = LineCount()
 
     def counted() -> IdleLines:

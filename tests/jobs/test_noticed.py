@@ -78,7 +78,7 @@ def test_a_holder_right_after_another_has_left_is_noticed(board: Board) -> None:
 
 
 def test_a_holder_between_two_readings_of_a_tick_is_noticed(board: Board) -> None:
-    """After the list of processes and before the memory, which then counts the holder's own."""
+    """It starts after the list of processes and before the memory, which then counts its own."""
     comes = iter([True])
     reader = reading(
         board,

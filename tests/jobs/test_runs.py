@@ -185,7 +185,7 @@ def test_a_run_of_another_scheduler_is_known_by_its_group(group: str, tmp_path: 
 
 
 def test_a_step_after_another_is_the_same_run(top: Path) -> None:
-    """On nodes without a batch script, the job's group ends with each step."""
+    """The job's group ends with each step on nodes without a batch script."""
     with keeping() as ledger:
         for variables in (NUMBER, NUMBER, again(1)):
             with job_group(top) as group, process(variables) as one:

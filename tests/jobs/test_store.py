@@ -1,4 +1,4 @@
-"""Where jobs are kept: what is damaged, full, of another version, or too much."""
+"""Store of jobs: damaged, full, of another version, or too large."""
 
 from __future__ import annotations
 

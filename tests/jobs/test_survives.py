@@ -24,7 +24,7 @@ from gpu_bottleneck_exporter.stacktraces.lines import LineCount, StackSample, Th
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
 NAMES = st.text(max_size=513).map(printable)
-"""As `Codes` reads them."""
+"""Names as `Codes` reads them."""
 FRAMES = st.builds(Frame, NAMES, NAMES, st.integers(1, 2**31 - 1))
 ROLES = st.sampled_from([Role.MAIN, Role.WORKER, Role.THREAD])
 THREADS = st.builds(

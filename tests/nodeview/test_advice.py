@@ -35,7 +35,7 @@ def said(**changes: Any) -> str:  # noqa: ANN401 - fields of any type
 
 
 def having(advice: Prescription | Refusal | None) -> str | None:
-    """What is said of a GPU that idles."""
+    """Sentences about a GPU that idles."""
     outlook = Outlook(advice)
     idle = replace(hopper(), feeding=replace(feeding(), outlook=outlook))
     return recommendation(node(state(idle)).gpus[0])

@@ -1,4 +1,4 @@
-"""From states of the sampler to the node document."""
+"""The node document, built from states of the sampler."""
 
 from __future__ import annotations
 

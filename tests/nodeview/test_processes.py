@@ -1,4 +1,4 @@
-"""What people are told of the processes of a GPU."""
+"""Descriptions of the processes of a GPU."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Chain:
         return len(self.changes) + self.follow
 
     def value(self, turn: int, advice: Prescription | Refusal | None) -> float | None:
-        """Of the knob after the next change; None if that is to follow advice on another knob."""
+        """Value of the setting after the next change; None if that follows advice on another."""
         if turn < len(self.changes):
             return self.changes[turn]
         if isinstance(advice, Prescription) and advice.knob == self.knob:

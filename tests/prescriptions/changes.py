@@ -21,7 +21,7 @@ MUCH = 0.2
 """Cores in use by other programs from which a change counts as disturbed."""
 MOST = {"mean error, points": 3.0, "mean width, points": 18.0, "their mean error, points": 3.0}
 LEAST = {"inside": 0.85, "not exceeded": 0.9}
-"""What `sums` may be, of predictions that nothing was fitted on and no other program disturbed."""
+"""Lower bounds of `sums`, of undisturbed predictions that nothing was fitted on."""
 RECORDED = Path(__file__).with_name("recorded.jsonl")
 _KEPT = ("family", "name", "knob", "value", "seen", "outcome", "strangers")
 """Fields of a change that `RECORDED` has."""
@@ -38,7 +38,7 @@ class Told(NamedTuple):
 
 
 def told(said: Prescription) -> Told:
-    """What a prescription predicts."""
+    """A prediction of a prescription."""
     return Told(said.busy_ratio, said.busy_low_ratio, said.busy_high_ratio, said.at_most)
 
 
@@ -50,9 +50,9 @@ class Change:
     name: str
     knob: str
     value: float | None
-    """Of the knob, afterwards; None: nothing was changed."""
+    """Value of the setting, afterwards; None: nothing was changed."""
     seen: Observed | None
-    """By the exporter, before the change."""
+    """Observation by the exporter, before the change."""
     outcome: float | None
     """Busy share afterwards, by the board."""
     strangers: float
@@ -62,13 +62,13 @@ class Change:
     before: float = 0.0
     """Busy share before it, by the board."""
     done: str = ""
-    """What was done, in words."""
+    """The change in words."""
     said: Told | None = None
-    """What users were told that it would bring."""
+    """Predicted outcome as reported to users."""
     refused: str = NOTHING
     """Why they were told nothing."""
     fault: str = ""
-    """What they must not be told."""
+    """A fault of the report, which must be empty."""
     own_error: float | None = None
     """The one that the exporter itself found afterwards."""
 

@@ -16,7 +16,7 @@ from prescriptions.settings import Setting
 ENDLESS = 10**9
 _SIZE, _CROP = (640, 480), (224, 224)
 _SHARDS = 16
-"""As many workers at most."""
+"""Number of shards, and so the limit of workers."""
 _ROWS = 64
 
 Make = Callable[..., float]

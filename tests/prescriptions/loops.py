@@ -102,7 +102,7 @@ def making(setting: Setting) -> Load:
 
 
 _makers: dict[tuple[int, int], Load] = {}
-"""By process and thread: each has its own connections and files."""
+"""Makers of batches by process and thread: each has its own connections and files."""
 
 
 def made(setting: Setting, _: object = None) -> float:

@@ -57,7 +57,7 @@ class Pace(NamedTuple):
     settle: float = 5.0
     watch: float = 26.0
     patience: float = 25.0
-    """To watch on while the exporter has not seen enough."""
+    """Time to watch on while the exporter has not seen enough."""
 
 
 class Seen(NamedTuple):
@@ -142,7 +142,7 @@ class Job:
         self._began_ns, self._done_ns = time.monotonic_ns(), self._busy_ns()
 
     def await_work(self) -> None:
-        """Until its GPU has worked."""
+        """Waits until its GPU has worked."""
         worked = f"{self.chain.title} works"
         until(lambda: self._worked_ns() > _FIRST_WORK_NS, worked, unless=lambda: self.has_ended)
 
@@ -152,7 +152,7 @@ class Job:
         return any(process.poll() is not None for process in self._processes)
 
     def seen(self, strangers: float) -> Seen:
-        """What it did since it is watched, and what the exporter tells of its GPU."""
+        """Its work since it is watched, and the exporter's report of its GPU."""
         feeding = self._sampler.state().gpus[self._index].feeding
         busy = self._worked_ns() / max(time.monotonic_ns() - self._began_ns, 1)
         outlook = feeding.outlook if feeding else model.NOTHING_KNOWN
@@ -198,7 +198,7 @@ def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Change]:
 
 
 def _watch(jobs: Sequence[Job], pace: Pace) -> dict[Job, Seen]:
-    """What `jobs` do and what the exporter sees of it, once they have settled."""
+    """Work of `jobs` and the exporter's view of it, once they have settled."""
     if not jobs:
         return {}
     for job in jobs:

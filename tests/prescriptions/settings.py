@@ -1,4 +1,4 @@
-"""What a training loop is set to: how its batches are made, by whom, and what surrounds it."""
+"""Settings of a training loop: the making of its batches, its processes, its surroundings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIELDS = {
     model.HOST_CODE: "host",
     model.CHECKPOINTS: "checkpoint",
 }
-"""What each knob turns."""
+"""Field of each setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Setting:
     neighbours: int = 0
     """Other processes, each of which burns a core."""
     processes: int = 1
-    """That share the GPU, each with this loop."""
+    """Processes that share the GPU, each with this loop."""
     ranks: Sequence[int] = ()
     """Workers of each further rank of its job; they have a GPU each."""
     together: bool = False
@@ -71,7 +71,7 @@ class Setting:
         return {"tf.data": "tensorflow", "grain": "jax"}.get(self.loader, "streaming")
 
     def value(self, knob: str) -> float:
-        """What `knob` is set to; of workers, those of all processes that share the GPU."""
+        """Value of `knob`; of workers, those of all processes that share the GPU."""
         each: float = getattr(self, FIELDS[knob])
         return each * self.processes if knob == model.NUM_WORKERS else each
 

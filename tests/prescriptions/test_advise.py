@@ -1,4 +1,4 @@
-"""What is prescribed for which loop, and what is not."""
+"""Prescriptions by loop, and reasons without one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_rank_changed_alone_gains_the_headroom_of_the_next_slowest(
 
 
 def observed(busy: float, weights: Mapping[str, float], figures: Mapping[str, Any]) -> Observed:
-    """With stalls that add up to the idle time."""
+    """Observation with stalls that add up to the idle time."""
     whole = sum(weights.values())
     parts = {cause: weight / whole * (1 - busy) for cause, weight in weights.items()}
     return Observed(30.0, busy, parts, **figures)

@@ -46,7 +46,7 @@ class Clock:
         return self.keeper
 
     def turn(self, workers: int, busy: float, seconds: float = 40, **setting: Any) -> Score | None:  # noqa: ANN401
-        """What is scored after a change to so many workers."""
+        """Score after a change to this number of workers."""
         seen = replace(STARVED, workers=workers, active=workers, busy=busy)
         return self.feed(seen, seconds, workers=workers, **setting).outlook.score
 

@@ -43,7 +43,7 @@ def simulated(workers: int, serial: float, times: Times, work: float = 1.0) -> f
 
 
 def observed(workers: int, serial: float, times: Times, spread: float | None = None) -> Observed:
-    """What is seen of a simulated loop whose main only waits for workers and for the GPU."""
+    """Observation of a simulated loop whose main only waits for workers and for the GPU."""
     rate = simulated(workers, serial, times)
     busy = serial * rate
     return Observed(
@@ -83,7 +83,7 @@ CHANGES = [(1, 3, 0.33), (1, 2, 0.1), (2, 9, 0.11), (2, 4, 0.15), (4, 8, 0.15), 
 def test_the_gain_of_workers_is_that_of_an_ordered_loader(
     cv: float, change: tuple[int, int, float]
 ) -> None:
-    """Of a lone worker the spread is measured; several are seen to wait for each other."""
+    """The spread of a lone worker is measured; several are seen to wait for each other."""
     before, after, serial = change
     times = CV.get(cv, EVEN)
     seen = observed(before, serial, times, math.log1p(cv * cv) if before == 1 else None)

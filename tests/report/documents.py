@@ -60,7 +60,7 @@ def advised(now: float, then: float, busy: float, **fields: object) -> Fields:
 
 
 def scored(predicted: float, came: float) -> Fields:
-    """What came of a change."""
+    """Outcome of a change."""
     return {
         "knob": "num_workers",
         "value_before": 2,
@@ -84,7 +84,7 @@ def job(name: str, *gpus: Fields, **owner: str) -> Fields:
 
 
 def document(node: str, *jobs: Fields, **fields: object) -> Fields:
-    """What a node serves."""
+    """The document of a node."""
     whole = {"version": 1, "node": node, "time_seconds": NOW}
     return {**whole, "jobs": list(jobs), **fields}
 
@@ -106,7 +106,7 @@ def example() -> tuple[Fields, Fields]:
 
 
 def read(*documents: Fields, **wanted: Any) -> JobReport:  # noqa: ANN401 - of any type
-    """What stands in documents that were made just now."""
+    """Text of documents that were made just now."""
     found = JobReport(ReportQuery(**wanted))
     for one in documents:
         add(found, "http://node", json.dumps(one).encode(), NOW, NOW)

@@ -241,7 +241,7 @@ def part(node: str, index: int, *, hours_ago: float = 3.2, **owner: str) -> Fiel
 def test_one_number_is_one_job_of_one_user_and_source_and_time(
     other: Fields, jobs_found: int
 ) -> None:
-    """As two clusters have the same numbers."""
+    """Two clusters have the same numbers."""
     for order in ((part("a1", 0), other), (other, part("a1", 0))):
         found = jobs(*order)
         assert len(found) == jobs_found

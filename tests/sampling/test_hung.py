@@ -89,7 +89,7 @@ def test_an_execve_that_does_not_end_costs_its_own_gpu(watch: HostSampler, tmp_p
         try:
 
             def goes_on() -> bool:
-                """As the sampler's thread does each second."""
+                """Whether others go on; checks as the sampler's thread does each second."""
                 watch.replace_if_hung(time.monotonic_ns())
                 idle(watch)
                 return bool(watch._hung) and looks(watch, "good", began_ns) >= LOOKS

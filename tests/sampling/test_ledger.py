@@ -1,4 +1,4 @@
-"""What is known of one GPU."""
+"""Totals of one GPU."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_most_lanes_outlive_a_fall_and_gaps() -> None:
 
 
 def works(ledger: GpuLedger, seconds: range, percent: int, *pids: int) -> tuple[int | None, ...]:
-    """What is counted after these seconds, in which `pids` hold the GPU and keep it busy."""
+    """Totals after these seconds, in which `pids` hold the GPU and keep it busy."""
     for second in seconds:
         ledger.add(second * SECOND, SECOND, Processes(tuple(Process(pid) for pid in pids)))
         ledger.add(second * SECOND, SECOND, Utilization(gpu_percent=percent))

@@ -1,4 +1,4 @@
-"""What is gone leaves nothing behind: MIG instances that were destroyed."""
+"""Removed objects leave nothing behind: MIG instances that were destroyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is concluded from a stretch: a bucket and the machine's counters in, what was seen out."""
+"""Observations of a stretch: a bucket and the machine's counters in, facts out."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_how_much_batches_vary_is_measured_of_a_lone_worker_while_the_gpu_idles(
     lay(tmp_path, {f"{pid}/io": "syscr: 1000\nsyscw: 1000\n" for pid in (5, 7)})
 
     def spread(busy: float = 0.5) -> float | None:
-        """What is known after one more batch; no file is empty meanwhile, as in /proc."""
+        """Spread found after one more batch; no file is empty meanwhile, as in /proc."""
         number = next(batches)
         for pid in (7, 5):
             with open(tmp_path / f"{pid}/io", "r+", encoding="ascii") as file:

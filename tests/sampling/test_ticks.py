@@ -1,4 +1,4 @@
-"""What a tick tells, to whom, and what of it is left where something fails."""
+"""Content and receivers of a tick, and its remains where something fails."""
 
 from __future__ import annotations
 

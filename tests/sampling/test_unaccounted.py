@@ -66,7 +66,7 @@ def watched(tmp_path: Path, code: str) -> Iterator[HostSampler]:
 
 
 def used(watch: HostSampler, role: str) -> Counters:
-    """What the processes of that role used, all in all."""
+    """Usage of the processes of that role, in total."""
     note_split(watch, "a", 0, {UNKNOWN: 1})
     feed = watch.feed("a")
     return feed.history.total.of(role).used if feed else Counters()

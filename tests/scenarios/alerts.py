@@ -42,7 +42,7 @@ class Listener:
     _shown: Exposition | None = None
 
     def answer(self, request: Request) -> Reply:
-        """Of the endpoint."""
+        """Response of the endpoint."""
         shown = self._shown
         body, kind = shown.render(request.headers["Accept"]) if shown else (b"", TEXT_TYPE)
         return Reply(body, headers={"Content-Type": kind})
@@ -57,7 +57,7 @@ class Listener:
             self._shown = None
 
     def await_answer(self, gpu: str, expected: Expected, began: float) -> Heard:
-        """What Prometheus has reported about the GPU with UUID `gpu` since monotonic time `began`.
+        """Alerts of Prometheus about the GPU with UUID `gpu` since monotonic time `began`.
 
         Waits until it is as expected, up to the time allowed.
         """

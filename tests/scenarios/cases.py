@@ -28,12 +28,12 @@ class Process:
     gpu: int = 0
     gpus: int = 1
     limits: Limits | None = None
-    """Of the control group that it is in, if it is."""
+    """Limits of its control group, if it is in one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is accepted on GPU `gpu`; `second_half`: after the loop was told to change.
+    """The accepted result on GPU `gpu`; `second_half`: after the signal to change.
 
     Without `waiting_on`, the GPU is hardly ever idle. Without `alerts`, none may fire. Those in
     `before` may fire, but do not suffice.
@@ -66,7 +66,7 @@ class Case:
     stage: str = ""
     """Cases with the same stage run together: they leave enough CPU or disk for each other."""
     quick: bool = False
-    """For every change."""
+    """Whether it runs with every change."""
 
     @property
     def gpus(self) -> int:

@@ -30,7 +30,7 @@ class Unavailable(Exception):  # noqa: N818 - no error: a fact about the machine
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a control group may use; None: unlimited."""
+    """Limits of a control group; None: unlimited."""
 
     cpu_cores: float | None = None
     memory_bytes: int | None = None
@@ -71,7 +71,7 @@ def disk_of(folder: Path) -> str:
 
 
 def _settings(limits: Limits, folder: Path) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-    """By controller, the files to write under v1 and under v2."""
+    """Files to write under v1 and under v2, by controller."""
     found: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
     if limits.cpu_cores is not None:
         quota = str(round(limits.cpu_cores * _PERIOD_US))
@@ -90,7 +90,7 @@ def _settings(limits: Limits, folder: Path) -> dict[str, tuple[dict[str, str], d
 
 
 def _hierarchy(controller: str) -> tuple[Path, bool]:
-    """Where `controller` is mounted, and whether that is v2."""
+    """Mount point of `controller`, and whether that is v2."""
     for root in (ROOT, ROOT / "unified"):
         if controller in _words(root / "cgroup.controllers"):
             return root, True

@@ -1,4 +1,4 @@
-"""What Prometheus may say of a GPU, and what it did say."""
+"""Diagnoses that Prometheus may report of a GPU, and those reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Diagnosis:
 
     @classmethod
     def of(cls, told: Labels) -> Diagnosis:
-        """What a series of ALERTS says."""
+        """The diagnosis of a series of ALERTS."""
         cause = told.get("cause") or told.get("blind", "")
         return cls(told["alertname"], cause, told["severity"])
 
@@ -36,7 +36,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What was said of one GPU or node, and what was expected."""
+    """The diagnoses reported of one GPU or node, and those expected."""
 
     wanted: frozenset[Diagnosis]
     """One of them must fire at the end; none: no alert may ever fire."""
@@ -45,9 +45,9 @@ class Heard:
     causes: frozenset[str] | None
     """The primary ones that are accepted; "": none. None: it does not matter."""
     fired: frozenset[Diagnosis]
-    """At any time."""
+    """Diagnoses at any time."""
     firing: frozenset[Diagnosis]
-    """At the end."""
+    """Diagnoses at the end."""
     primary: str
     """The primary cause at the end; "": none."""
     looked_at: bool = True
@@ -55,7 +55,7 @@ class Heard:
 
     @property
     def wrong(self) -> str | None:
-        """What does not meet the expectation; None if all does."""
+        """Mismatches with the expectation; None if there are none."""
         others = sorted(one for one in self.fired if not one.is_of(self.wanted | self.besides))
         found = [f"{one.alert} ({one.severity}) fired" for one in others]
         if self.wanted and not any(one.is_of(self.wanted) for one in self.firing):

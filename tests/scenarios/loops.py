@@ -50,7 +50,7 @@ Worker = Callable[[], Load]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a loop works with."""
+    """The surroundings of a loop."""
 
     board: Board
     gpus: tuple[VirtualGpu, ...]

@@ -28,7 +28,7 @@ _HEAD = ("case", "waits for", "busy", "found", "alerts", "fired", "primary cause
 
 
 def row(case: Case, found: Measured) -> str:
-    """What came of one expectation; a failure is marked."""
+    """Result of one expectation; a failure is marked."""
     expected, heard = found.expected, found.heard
     mark = "" if found.right and found.alerts_right else " ✗"
     cells = [

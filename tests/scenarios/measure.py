@@ -40,7 +40,7 @@ from support.samplers import sampling
 from support.waiting import until
 
 _LOOK_NS = 1_500_000_000
-"""Of a GPU's books: two ticks."""
+"""Length of a sample of a GPU's ledger: two ticks."""
 ENOUGH = 0.8
 """Least share of idle time on accepted causes."""
 TOO_MUCH = 0.1
@@ -56,7 +56,7 @@ _QUIET_PERCENT = 85
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What was accounted while one looked, and whether strangers disturbed it."""
+    """The time accounted during a sample, and whether strangers disturbed it."""
 
     observed_ns: int
     busy_ns: int
@@ -66,7 +66,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What was accounted of one GPU in some looks."""
+    """The time of one GPU accounted in some samples."""
 
     waiting_on: frozenset[str]
     """The accepted causes; none: it is hardly ever idle."""
@@ -109,12 +109,12 @@ class Watched:
         return verdict([Look(self.margins(span), span.crowded) for span in self.spans])
 
     def accepted(self, span: Span) -> frozenset[str]:
-        """Those in a look: if a stranger takes a core, who needs the CPU may wait for it, too."""
+        """Causes accepted in a sample: also waits for the CPU, if a stranger takes a core."""
         crowded = span.crowded and self.waiting_on & NEED_CPU
         return self.waiting_on | ({CPU_QUEUE} if crowded else set())
 
     def margins(self, span: Span) -> tuple[float, ...]:
-        """By how many seconds each condition holds in a look."""
+        """Seconds by which each condition holds in a sample."""
         idle = sum(span.stall_ns.values())
         some = (idle - TOO_MUCH * span.observed_ns) / 1e9
         if not self.waiting_on:
@@ -129,11 +129,11 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(Watched):
-    """What was measured for one expectation of a case."""
+    """The result for one expectation of a case."""
 
     expected: Expected
     heard: Heard | None = None
-    """What Prometheus reported, if there was one."""
+    """Reports of Prometheus, if there was one."""
 
     def margins(self, span: Span) -> tuple[float, ...]:
         margins = Watched.margins(self, span)
@@ -218,7 +218,7 @@ def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
 def look(
     sampler: Sampler, span_ns: int, wanted: Sequence[W], longest_seconds: float = LONGEST_SECONDS
 ) -> list[W]:
-    """What is `wanted`, with looks of so long: until all is judged, or as long as one may look."""
+    """Results of `wanted`, sampled until all is judged, or until the time is up."""
     looks: list[tuple[Span, ...]] = []
     end = time.monotonic() + longest_seconds
     while True:
@@ -230,7 +230,7 @@ def look(
 
 
 def watched(sampler: Sampler, span_ns: int) -> tuple[Span, ...]:
-    """What was accounted of each GPU, once so much more of all of them is known."""
+    """Time accounted of each GPU, once this much more of all of them is known."""
     others, before = Strangers(), _exact(sampler)
 
     def ended() -> tuple[GpuSnapshot, ...] | None:

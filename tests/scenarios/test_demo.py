@@ -1,4 +1,4 @@
-"""What the demo's slow loader is prescribed: alone on the machine, as a free core is part of it."""
+"""Prescription for the demo's slow loader: alone on the machine, as a free core is part of it."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from support.waiting import eventually, until
 
 NODES = {"node1": HOST, "node2": "127.0.0.2"}
 GPUS = 2
-"""Of each node."""
+"""Number of GPUs of each node."""
 HERE = "/mnt"
-"""Where the programs inside see the folder of the test; the package is in `/opt/ours`."""
+"""Folder of the test as the programs inside see it; the package is in `/opt/ours`."""
 _PACKAGES = "slurmctld,slurmd,slurmdbd,slurm-client,munge,mariadb-server,python3"
 _SLURM = """
 ClusterName=test
@@ -101,11 +101,11 @@ class Cluster:
     """It runs."""
 
     folder: Path
-    """What the programs inside see as `HERE`."""
+    """The folder that the programs inside see as `HERE`."""
     enter: tuple[str, ...]
 
     def run(self, *command: str) -> str:
-        """What `command`, run inside, says; fails if it does."""
+        """Output of `command`, run inside; fails if it does."""
         done = subprocess.run([*self.enter, *command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout.strip()
@@ -231,7 +231,7 @@ def _configure(folder: Path, epilog: str, ports: dict[str, str]) -> None:
 
 @contextmanager
 def _inside(folder: Path, root: Path) -> Iterator[tuple[str, ...]]:
-    """What runs a command in `root`, in namespaces whose mounts end with the block."""
+    """Words that run a command in `root`, in namespaces whose mounts end with the block."""
     ours = Path(gpu_bottleneck_exporter.__file__).parents[1]
     mounting = ("sh", "-ec", _MOUNTS, "sh", f"{root}", f"{folder}", f"{ours}")
     command = [*WITH_US, *with_mounts_of_its_own(), *mounting]

@@ -53,7 +53,7 @@ def ledger(*gpus: Mapping[str, Any], number: str = "4711", running: bool = False
 
 
 def job(**changed: object) -> Any:  # noqa: ANN401 - of a module that is loaded by hand
-    """What the accounting says: an hour, one GPU, one node."""
+    """Accounting of the job: an hour, one GPU, one node."""
     told = {"name": "4711", "cluster": "della", "seconds": 3600.0, "gpus": 1, "nodes": "n1"}
     times = {"start": START, "end": START + 3600}
     return epilog.Job(**{**told, "comment": "", **times, **changed})

@@ -1,4 +1,4 @@
-"""What the epilog makes of ledgers, and of exporters that answer anything else."""
+"""Summaries of the epilog from ledgers, and from exporters that answer anything else."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_job_that_fits_in_no_way_has_no_summary() -> None:
 
 
 def test_the_note_for_jobstats_prints_the_reason() -> None:
-    """As jobstats evaluates it: the condition, then what looks like an f-string."""
+    """Evaluation by jobstats: the condition, then the likeness of an f-string."""
     snippets = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     (snippet,) = (text for text in snippets if "NOTES" in text)
     config = ModuleType("config")
@@ -223,14 +223,14 @@ def now(**changed: object) -> Any:  # noqa: ANN401 - see `job`
 
 
 def gathered(url: str, *nodes: str, seconds: float = PATIENCE_SECONDS, **changed: object) -> Json:
-    """What the epilog makes of the answers of nodes."""
+    """Summary of the epilog from the answers of nodes."""
     ask = partial(epilog.asked, url, "4711", now(**changed), None)
     found = epilog.gathered(nodes, ask, time.monotonic() + seconds)
     return {node: gpus for node, gpus in found.items() if gpus}
 
 
 def asked(*replies: Reply, seconds: float = PATIENCE_SECONDS) -> tuple[Json, list[Request]]:
-    """What the epilog makes of a node's replies, the last of which it repeats, and its requests."""
+    """Summary of the epilog from a node's replies, the last one repeated, and its requests."""
     requests: list[Request] = []
 
     def answer(request: Request) -> Reply:
@@ -245,7 +245,7 @@ def asked(*replies: Reply, seconds: float = PATIENCE_SECONDS) -> tuple[Json, lis
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is reported to syslog."""
+    """Messages to syslog."""
     lines: list[str] = []
     monkeypatch.setattr(epilog.syslog, "syslog", lambda *said: lines.append(said[-1]))
     return lines
@@ -487,7 +487,7 @@ MAP = "slurmd-0 {host}\n\nslurmd-9 10.0.0.9\na line of words\n"
 
 @pytest.mark.parametrize("command", [False, True])
 def test_exporters_are_at_the_addresses_of_a_map(slurm: Slurm, command: bool) -> None:  # noqa: FBT001
-    """Where slurmd runs in a pod, Slurm's node has the pod's name, and the exporter the host's."""
+    """Slurm's node has the pod's name where slurmd runs in a pod, and the exporter the host's."""
     start = time.time() - SETTLED + START
     slurm.account(f"{int(start)}", f"{int(start + 3600)}", "slurmd-0,n2", gpus=2)
     paths: list[str] = []
@@ -556,7 +556,7 @@ def test_it_takes_no_wait_that_is_none(slurm: Slurm, wait: str) -> None:
 
 
 def test_it_is_complete_in_itself() -> None:
-    """As it is copied: no package beside it, no argument but what Slurm gives."""
+    """The epilog as copied: no package beside it, no arguments except Slurm's."""
     command = [sys.executable, "-I", "-S", f"{EPILOG}", "--job", "x"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

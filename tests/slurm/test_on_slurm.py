@@ -60,7 +60,7 @@ class Site:
         return self.slurm.submit(f"{before}srun {_shell(seconds)}", *options)
 
     def records(self, job: str) -> list[dict[str, Any]]:
-        """What the loops of a job recorded, one for each node."""
+        """Records of a job's loops, one for each node."""
         text = (self.slurm.folder / f"out-{job}").read_text()
         try:
             return [json.loads(line + "}") for line in text.split("}") if line.strip()]
@@ -76,7 +76,7 @@ class Site:
         return found
 
     def comment(self, job: str) -> str:
-        """What the epilog stored, once it has."""
+        """Comment stored by the epilog, once it is there."""
         self.slurm.finish(job)
         return until(
             lambda: self.slurm.accounted(job, "AdminComment"),
@@ -194,7 +194,7 @@ def measured(site: Site, seconds: Sequence[float]) -> list[Pair]:
 
 
 def off(pairs: Sequence[Pair]) -> list[str]:
-    """Those of which busy or idle seconds are wrong."""
+    """Jobs with wrong busy or idle seconds."""
     return [line for own, ledger in pairs for line in _wrong(own, ledger)]
 
 

@@ -1,4 +1,4 @@
-"""What happens on a node over weeks: processes come and go, GPUs fail and recover.
+"""Events on a node over weeks: processes come and go, GPUs fail and recover.
 
     python tests/soak/churn.py PARENT BOARD SEED
 

@@ -42,7 +42,7 @@ GPUS = 4
 HURRY = 100.0
 SAMPLES = 60
 _TICKS = re.compile(r"^\d+$", re.MULTILINE)
-"""What it says of itself."""
+"""The number of ticks, in its output."""
 _PATHS = os.pathsep.join([f"{Path(__file__).parents[1]}", *sys.path])
 _SCRAPES = ("text/plain", "application/openmetrics-text;version=1.0.0")
 
@@ -61,7 +61,7 @@ ALLOWED = {"mebibytes": 3.0, "descriptors": 32, "threads": 4}
 memory of a peak; in a long run, 100 bytes a tick exceed this. Processes come and go, by chance more
 in one half; helper threads follow the number of calls at a time."""
 FIRST_TICKS = 1000
-"""After these, it has started."""
+"""Ticks after which it has started."""
 CHURNED = 10
 """Descriptors that it has open of the processes, at least."""
 SCRAPED = 10
@@ -76,7 +76,7 @@ and those that look users up."""
 
 
 def grown(run: list[Figures], allowed: Mapping[str, float] = ALLOWED) -> list[str]:
-    """What grew by more than `allowed`, in plain sentences."""
+    """Growth of more than `allowed`, in plain sentences."""
     warm = run[len(run) // 3 :]
     halves = warm[: len(warm) // 2], warm[len(warm) // 2 :]
     said = []

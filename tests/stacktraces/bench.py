@@ -47,7 +47,7 @@ def running(kind: str, board: Path, folder: Path) -> Iterator[subprocess.Popen[b
 
 @contextmanager
 def watching(kind: str, settings: Settings = SETTINGS) -> Iterator[tuple[LineWatch, str, Path]]:
-    """What looks at the loop `kind`, once it is known, its GPU's uuid and its folder."""
+    """Sampler of the loop `kind`, once it is known, its GPU's uuid and its folder."""
     with tempfile.TemporaryDirectory() as name, create(Path(name) / "board", gpus=[H100]) as board:
         (Path(name) / "count").write_bytes(bytes(8))
         with (
@@ -61,7 +61,7 @@ def watching(kind: str, settings: Settings = SETTINGS) -> Iterator[tuple[LineWat
 
 
 def looked(kind: str, seconds: float) -> IdleLines:
-    """What is found of the loop `kind` in that time."""
+    """Lines found of the loop `kind` in that time."""
     with watching(kind) as (lines, uuid, _):
         lines.request(uuid, seconds)
         time.sleep(seconds + 1)
@@ -69,7 +69,7 @@ def looked(kind: str, seconds: float) -> IdleLines:
 
 
 def slowed(pairs: int, seconds: float) -> list[float]:
-    """By what share looks slow a loop that never rests, in each pair; on a quiet machine only."""
+    """Slow-down by samples of a loop that never rests, in each pair; on a quiet machine only."""
     with watching("counting") as (lines, uuid, folder):
 
         def done() -> int:
@@ -87,7 +87,7 @@ def slowed(pairs: int, seconds: float) -> list[float]:
 
 
 def counted(folder: Path) -> int:
-    """What the loop got done."""
+    """Steps done by the loop."""
     return int.from_bytes((folder / "count").read_bytes(), sys.byteorder)
 
 

@@ -1,4 +1,4 @@
-"""What a job may put where its stacks are read: bounded, readable, and of its owner only."""
+"""Data that a job may put where its stacks are read: bounded, readable, and of its owner only."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ class TestOwners:
                 assert {*found} == ({user.pid, roots.pid} if reads_roots else {main[0]})
 
     def test_users_within_the_namespace_of_a_user_are_that_user(self) -> None:
-        """As in a container without root, whose program runs as www-data."""
+        """A container without root, whose program runs as www-data."""
         code = f"""
 def become(*ids):
     os.setresgid(*ids)

@@ -244,7 +244,7 @@ def test_threads_of_another_pid_namespace_have_our_numbers(
 def test_the_interpreter_may_be_where_we_see_nothing(
     start_planted: Start, tmp_path: Path, reader: StackReader
 ) -> None:
-    """As in a container: its files are not opened at all."""
+    """A container: its files are not opened at all."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     root = Path(sys.executable).resolve().parents[1]
@@ -270,7 +270,7 @@ os.read(0, 1)
 
 
 def test_one_in_uninterruptible_sleep_is_read(reader: StackReader) -> None:
-    """As long as the child lives, which shares its memory, and goes on to the next line there."""
+    """The child shares its memory while it lives, and goes on to the next line there."""
     code = """
 import ctypes
 libc = ctypes.CDLL(None)

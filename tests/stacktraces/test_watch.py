@@ -77,7 +77,7 @@ def watching(reader: Recorded) -> Iterator[LineWatch]:
 def tick(
     watch: LineWatch, seconds: float = 0.05, cause: str = HOST_CODE, ago_ns: int = 0
 ) -> IdleLines:
-    """What is told after so much idle time that ended then."""
+    """Lines shown after this idle time, ending then."""
     watch.add_tick(ticks.tick(0, {cause: int(seconds * SECOND)}, time.monotonic_ns() - ago_ns))
     return watch.result("a")
 
@@ -176,7 +176,7 @@ def holding(*mains: Started) -> Feeding:
 
 
 def found_at(watch: LineWatch) -> Findings | None:
-    """What is kept after a tick that ends now."""
+    """Lines kept after a tick that ends now."""
     watch.add_tick(ticks.tick(0, {HOST_CODE: SECOND}))
     return next((found for _, found in watch.pop_ended()), None)
 

@@ -23,14 +23,14 @@ _PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 
 def services(osv_url: str | None) -> list[list[str]]:
-    """As arguments, in order."""
+    """Arguments for each service, in order."""
     if osv_url:
         return [["-s", "osv", "--osv-url", osv_url]]
     return [["-s", "pypi"], ["-s", "osv"]]
 
 
 def answer(service: Sequence[str]) -> list[Mapping[str, Any]]:
-    """What the service says of each package; nothing where it cannot be asked."""
+    """Replies of the service for each package; nothing where it cannot be asked."""
     command = [sys.executable, "-m", "pip_audit", "-r", f"{LOCK}", "--require-hashes"]
     command += ["--disable-pip", "--format", "json", "--progress-spinner", "off", "--timeout", "20"]
     try:

@@ -1,4 +1,4 @@
-"""What the bill of materials lists."""
+"""Content of the bill of materials."""
 
 from __future__ import annotations
 

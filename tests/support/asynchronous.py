@@ -15,11 +15,11 @@ class Wait(IntEnum):
     """How a process waits for what it submitted."""
 
     IN_CALL = 0
-    """In io_uring_enter, or in io_getevents."""
+    """A wait in io_uring_enter, or in io_getevents."""
     ON_EVENTFD = 1
-    """In poll on an eventfd."""
+    """A wait in poll on an eventfd."""
     IN_EPOLL = 2
-    """In epoll on the ring's own descriptor."""
+    """A wait in epoll on the ring's own descriptor."""
 
 
 def library(folder: Path) -> Path:

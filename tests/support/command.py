@@ -58,12 +58,12 @@ class Server:
 
     @property
     def said(self) -> str:
-        """What it has written to stderr so far."""
+        """Text written to stderr so far."""
         return self.errors.read_text(encoding="utf-8")
 
     @property
     def url(self) -> str:
-        """Where its metrics are."""
+        """Address of its metrics."""
         pattern = re.compile(r"^serving on (https?://\S+)$", re.MULTILINE)
         found = until(
             lambda: pattern.search(self.said),
@@ -74,7 +74,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port of its listener."""
         return int(self.target.rpartition(":")[2])
 
     @property

@@ -51,7 +51,7 @@ def silent(port: int, request: bytes) -> socket.socket:
 
 
 def drain(client: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
+    """Data received until the server closes the connection."""
     received = b""
     try:
         while piece := client.recv(65536):

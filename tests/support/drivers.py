@@ -18,7 +18,7 @@ from gpu_bottleneck_exporter.driver.nvml.driver import NvmlDriver
 from gpu_bottleneck_exporter.driver.protocol import Device, Driver
 
 KINDS = ("virtual", pytest.param("nvml", marks=pytest.mark.processes))
-"""For fixtures; NVML's takes a compiler."""
+"""Kinds of drivers, for fixtures; NVML's takes a compiler."""
 
 
 class Libraries:
@@ -53,7 +53,7 @@ class Libraries:
 
 
 def opener(request: pytest.FixtureRequest) -> Callable[[Board], Driver]:
-    """What opens the driver of the fixture's kind on a board."""
+    """Opens the driver of the fixture's kind on a board."""
     if request.param == "virtual":
         return VirtualDriver
     libraries: Libraries = request.getfixturevalue("libraries")

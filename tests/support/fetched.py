@@ -1,4 +1,4 @@
-"""What tests fetch from package registries: once, then kept in the virtual environment."""
+"""Files that tests fetch from package registries: once, then kept in the virtual environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chance and other programs have a hand in: judged once an interval tells, or not judged.
+"""Judgement of results that chance and other programs affect: once an interval decides, or none.
 
 One look gives margins: by how much each condition holds, negative where it does not. All is right
 once all means are above zero by `_ERRORS` standard errors. It is wrong once one is below by as much
@@ -30,7 +30,7 @@ LONGEST_SECONDS = 60.0
 """Looked on for, before it is given up."""
 _LOOKS = 5
 _ERRORS = 4.0
-"""Of five looks, three in a thousand are so far off on one side."""
+"""Standard errors that a mean of five samples exceeds in three of a thousand cases on one side."""
 _MANY_LOOKS = 12
 """About what a minute has; each lasts 1.5 to 5 s."""
 _HICCUP_LOOKS = 2
@@ -100,7 +100,7 @@ def settled(measure: Callable[[], Result], wrong: Callable[[Result], object]) ->
 
 
 def _intervals(looks: Sequence[Look]) -> Iterator[tuple[float, float]]:
-    """That of each mean margin; none of fewer looks than it takes."""
+    """The interval of each mean margin; none of fewer samples than it takes."""
     if len(looks) >= _LOOKS:
         for margins in zip(*(look.margins for look in looks), strict=True):
             mean, error = fmean(margins), stdev(margins) / sqrt(len(margins))

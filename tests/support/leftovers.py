@@ -36,7 +36,7 @@ def end_with_us() -> None:
 
 
 def mark() -> str:
-    """What to name as the source of a mount, and within the name of a control group."""
+    """Mark for the source of a mount, and for the name of a control group."""
     return os.environ.get(MARK, "tests")
 
 

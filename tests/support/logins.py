@@ -12,12 +12,12 @@ Word = str | bytes
 
 
 def as_bytes(word: Word) -> bytes:
-    """In UTF-8, if it is text."""
+    """UTF-8 bytes of text."""
     return word if isinstance(word, bytes) else word.encode()
 
 
 def hashed(password: Word, cost: int = CHEAP) -> str:
-    """What stands in the configuration."""
+    """Hash for the configuration."""
     return bcrypt.hashpw(as_bytes(password), bcrypt.gensalt(cost)).decode()
 
 

@@ -1,4 +1,4 @@
-"""What a scrape says, by names and labels."""
+"""Samples of a scrape, by names and labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_bottleneck_exporter.sampling.sampler import Sampler
 
 
 def shown(sampler: Sampler) -> Metrics:
-    """What is scraped of a sampler now."""
+    """Metrics of a scrape of a sampler now."""
     return Metrics(Exposition(sampler, ALL).render()[0].decode())
 
 

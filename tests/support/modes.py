@@ -21,18 +21,18 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Mode:
-    """What the exporter gets; user and group have the same number."""
+    """The rights and files of the exporter; user and group have the same number."""
 
     user: int
     capabilities: frozenset[str] = frozenset()
-    """As setpriv calls them."""
+    """Capabilities as setpriv calls them."""
     container: bool = True
     host_pids: bool = False
     read_only: bool = True
     lent: frozenset[Path] = frozenset()
     """Host folders that a container sees, read-only."""
     sealed: frozenset[Path] = frozenset()
-    """Those of them whose submounts are read-only, too."""
+    """Mounts whose submounts are read-only, too."""
     hidepid: str = ""
     """The option of this name with which /proc is mounted; empty: /proc as it is."""
     arguments: tuple[str, ...] = ("serve",)
@@ -95,7 +95,7 @@ def _lent(source: Path, target: Path) -> Iterator[str]:
 
 
 def _read_only(path: Path, *, recursive: bool) -> str:
-    """As Kubernetes does with readOnly, or also with recursiveReadOnly."""
+    """Mounts read-only as Kubernetes does with readOnly, or also with recursiveReadOnly."""
     listed = f"findmnt --list --noheadings --output=TARGET --submounts '{path}'"
     found = listed if recursive else f"echo '{path}'"
     return f'{found} | while read -r at; do mount -o remount,bind,ro "$at"; done'

@@ -8,7 +8,7 @@ from gpu_bottleneck_exporter.cli import commands
 
 
 def options_of(name: str) -> list[click.Option]:
-    """Those of command `name`, without --help and --help-all."""
+    """Options of command `name`, without --help and --help-all."""
     command = commands.commands[name]
     found = command.get_params(click.Context(command))
     options = [one for one in found if isinstance(one, click.Option)]

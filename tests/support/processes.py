@@ -39,7 +39,7 @@ def mark(items: Iterable[pytest.Item]) -> None:
 
 
 def refuse() -> list[str]:
-    """From now on, the names of what starts something, as it does so."""
+    """Names of events that start processes, recorded from now on."""
     found: list[str] = []
     sys.addaudithook(lambda event, _: found.append(event) if event in _EVENTS else None)
     return found
@@ -63,7 +63,7 @@ def starts(thing: object, known: dict[object, bool]) -> bool:
 
 
 def _named_by(thing: object) -> Iterator[object]:
-    """What a function or the methods of a class name."""
+    """Names used by a function or by the methods of a class."""
     if isinstance(thing, type):
         yield from (getattr(one, "fget", one) for one in vars(thing).values())
     if isinstance(thing, FunctionType):

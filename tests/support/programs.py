@@ -59,7 +59,7 @@ class Program:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.words: list[str] = []
-        """What it printed when it was ready."""
+        """Words printed when it was ready."""
 
     @property
     def pid(self) -> int:
@@ -104,7 +104,7 @@ def program(code: str, *arguments: object, way: Way = AS_WE_ARE) -> Iterator[Pro
 
 
 def words(code: str, *arguments: object, way: Way = AS_WE_ARE) -> list[str]:
-    """What `code` says when it is ready."""
+    """Words of `code` when it is ready."""
     with program(code, *arguments, way=way) as one:
         return one.words
 

@@ -26,4 +26,4 @@ _free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
 OURS = f"3.{sys.version_info[1]}{'t' if _free_threaded else ''}"
 _VERSIONS = [f"3.{minor}{kind}" for minor in range(10, 16) for kind in ("", "t")]
 PYTHONS = {version: path for version in _VERSIONS if (path := _python(version))}
-"""By version, as in `3.13`; the free-threaded build of that is `3.13t`."""
+"""Interpreters by version, as in `3.13`; the free-threaded build of that is `3.13t`."""

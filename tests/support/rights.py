@@ -27,7 +27,7 @@ _READABLE = 'for file; do test -r "$file" || exit 1; done'
 
 
 def as_nobody(*capabilities: str, files: Iterable[Path]) -> Way:
-    """As another user that has `capabilities` and can read the interpreter and `files`.
+    """Prefix for another user that has `capabilities` and can read the interpreter and `files`.
 
     If the interpreter lies in a home folder, that takes the right to read all files, but still
     not /proc of other users' processes: that takes the right to ptrace them.
@@ -41,22 +41,22 @@ def as_nobody(*capabilities: str, files: Iterable[Path]) -> Way:
 
 
 def as_user(user: int, *capabilities: str) -> Way:
-    """As `user`, and the group of the same number, with `capabilities` and never more."""
+    """Prefix for `user`, and the group of the same number, with `capabilities` and never more."""
     return _usable((*_user(user, capabilities), "--no-new-privs"))
 
 
 def with_a_network_of_its_own() -> Way:
-    """In its own network namespace, where not even loopback is up."""
+    """Prefix for an own network namespace, where not even loopback is up."""
     return _unshared("--net")
 
 
 def with_users_of_its_own() -> Way:
-    """In its own user namespace, which has no number for any user: all look alike."""
+    """Prefix for an own user namespace, which maps no user: all are the overflow user."""
     return _unshared("--user")
 
 
 def with_mounts_of_its_own() -> Way:
-    """In its own mount namespace."""
+    """Prefix for an own mount namespace."""
     return _unshared("--mount")
 
 
@@ -72,7 +72,7 @@ def with_only_writable(folder: Path) -> Way:
 
 
 def with_proc_hiding_others(hidepid: int | str) -> Way:
-    """With /proc mounted with `hidepid`; 1 hides other users' data, 2 their pids, too.
+    """Prefix that mounts /proc with `hidepid`; 1 hides other users' data, 2 their pids, too.
 
     ptraceable: hides processes that may not be traced.
     """
@@ -80,7 +80,7 @@ def with_proc_hiding_others(hidepid: int | str) -> Way:
 
 
 def with_cgroups_of_its_own(groups: Sequence[Path], *, mounted: bool) -> Way:
-    """In `groups`, and in a cgroup namespace with these as its roots.
+    """Prefix for `groups`, and a cgroup namespace with these as its roots.
 
     `mounted`: these are also all it sees of /sys/fs/cgroup, as in a container.
     """

@@ -29,9 +29,9 @@ PRIVATE = {
     "wait_channel": ("network, queue, requests and asleep become unknown", *CAPABILITIES),
     "connections": ("requests pending on connections cannot be seen", *CAPABILITIES[:2]),
 }
-"""What the kernel hides from other users, and what `check` must say about it."""
+"""Files that the kernel hides from other users, and the words of `check` about it."""
 NO_FEEDERS = ("processes cannot be seen", "unknown", "hostPID: true", "--pid=host", "hidepid")
-"""What `check` must say if processes are not visible."""
+"""Words of `check` if processes are not visible."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def ran(stage: Stage, way: Way, *arguments: str) -> tuple[int, str]:
 
 
 def scraped_when(server: Server, condition: Callable[[Metrics], bool], what: str) -> Metrics:
-    """What is scraped once that is true of it."""
+    """Metrics once the condition holds for them."""
 
     def found() -> Metrics | None:
         status, text = server.get()

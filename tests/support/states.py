@@ -254,7 +254,7 @@ SCORED = model.Score(
 
 
 def pressure_ns() -> dict[tuple[str, str], int]:
-    """As a current kernel reports it."""
+    """Values of a current kernel."""
     kinds = [(r, k) for r in ("cpu", "io", "memory") for k in ("some", "full")]
     return {labels: 250_000_000 * at for at, labels in enumerate(kinds, start=1)}
 

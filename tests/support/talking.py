@@ -28,7 +28,7 @@ class Line:
         self.sent_bytes += len(data)
 
     def receive(self) -> bytes:
-        """What the client sends; empty once it has closed."""
+        """Bytes from the client; empty once it has closed."""
         return self._connection.recv(_BLOCK)
 
     def drip(self, data: bytes = b"x", seconds: float = 0.05) -> None:

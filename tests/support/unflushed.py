@@ -21,7 +21,7 @@ _DIRECT = 1
 _AT = struct.Struct("=40xQQI")
 """struct fuse_read_in and fuse_write_in after the header: handle, offset, size."""
 _SIZE = 2**20
-"""Of the file, so that reading it is a request."""
+"""Size of the file, so that reading it is a request."""
 _SILENT = frozenset({2, 36, 42})
 """FUSE_FORGET, FUSE_INTERRUPT and FUSE_BATCH_FORGET want no answer."""
 _FILE = 2

@@ -6,5 +6,5 @@ from gpu_bottleneck_exporter.prescription.model import REFUSALS
 
 
 def table() -> str:
-    """In Markdown."""
+    """The table in Markdown."""
     return "\n".join(f"- `{reason}`: {said}" for reason, said in REFUSALS.items())

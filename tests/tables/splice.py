@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def section(text: str, name: str) -> str:
-    """What stands between the markers of that name.
+    """Text between the markers of that name.
 
     Raises ValueError when `text` does not have both, each once and in order.
     """
@@ -53,7 +53,7 @@ def read_csv(path: Path) -> list[list[str]]:
 
 
 def _parted(text: str, name: str) -> tuple[str, str, str]:
-    """What stands before and between the markers, and after, with the markers themselves."""
+    """Text before and between the markers, and after, with the markers themselves."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     before, _, rest = text.partition(begin)
     inside, _, after = rest.partition(end)

@@ -14,7 +14,7 @@ _PACKAGE = _TESTS.parent / "exporter/gpu_bottleneck_exporter"
 
 
 def table() -> str:
-    """In Markdown: by folder, the tests with most imports first, and modules that none imports."""
+    """Markdown, by folder: the tests with most imports first, and modules that none imports."""
     by: dict[str, Counter[str]] = defaultdict(Counter)
     for path in sorted(_TESTS.rglob("test_*.py")):
         by_file = {*imported(path)}

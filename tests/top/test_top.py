@@ -106,7 +106,7 @@ def test_keys_and_other_sizes(demo: Server) -> None:
 
 
 KEYS = {"Home": "\x1b[1~", "End": "\x1b[4~", "PgUp": "\x1b[5~", "PgDn": "\x1b[6~"}
-"""What a terminal sends."""
+"""Bytes of a terminal."""
 
 
 def test_more_gpus_than_lines(many: str) -> None:

@@ -1,4 +1,4 @@
-"""What a client can hold, what malformed requests get, and how the server ends."""
+"""Limits of a client, responses to malformed requests, and the end of the server."""
 
 from __future__ import annotations
 

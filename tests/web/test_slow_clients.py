@@ -1,4 +1,4 @@
-"""What clients that do not read may hold, and what malformed requests may cost."""
+"""Limits of clients that do not read, and cost of malformed requests."""
 
 from __future__ import annotations
 

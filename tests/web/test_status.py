@@ -61,7 +61,7 @@ class Outline(HTMLParser):
         raise AssertionError(data)
 
     def labels(self) -> list[str]:
-        """What is said of pictures."""
+        """Descriptions of pictures."""
         return [attributes["aria-label"] or "" for tag, attributes in self.elements if tag == "svg"]
 
 

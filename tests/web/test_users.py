@@ -109,7 +109,7 @@ def everybody(tmp_path: Path, serve: Serve) -> Running:
 
 
 def test_the_right_user_and_password_come_in(everybody: Running) -> None:
-    """Of a long password 72 bytes count, as with htpasswd."""
+    """The first 72 bytes of a long password count, as with htpasswd."""
     right = [basic(*one) for one in (*RIGHT, ("long", "x" * 100))]
     right += [encoded(b"alice:right", scheme) for scheme in ("basic", "BASIC", "Basic ")]
     assert [one for one in right if everybody.get("/metrics", headers=one).status != 200] == []

@@ -89,7 +89,7 @@ USUAL, PRIVILEGED = "00000000a80425fb", "000001ffffffffff"
 def test_the_root_of_a_container_makes_a_daemon_only_if_it_is_privileged(
     pids: str, capabilities: str, users: str, kept: int, tmp_path: Path
 ) -> None:
-    """As that of NVIDIA's daemon set for MPS, and its server for a client's user."""
+    """Processes of NVIDIA's daemon set for MPS, and its server for a client's user."""
     for pid, above, user in ((6, 1, 0), (7, 6, 54321)):
         head = f"Name:\t{SERVER[:15]}\nPPid:\t{above}\nUid:\t{user}\t0\t0\t0\nNSpid:\t{pids}\n"
         lay(tmp_path, {f"{pid}/status": f"{head}CapEff:\t{capabilities}\n", f"{pid}/ns/x": ""})

@@ -35,7 +35,7 @@ AS_ROOT = Owner(pod_uid=UID, container_id=ID, user="root")
 DOCKERS = Owner(container_id=OTHER_ID, user="1000")
 OUTSIDE = Owner(user="root", slurm_job_id="7")
 RESERVATION = ContainerName("kai-resource-reservation", "gpu-reservation-node-1-x7k2p", "main")
-"""Of a pod with which KAI reserves a GPU to give fractions of it to others."""
+"""A pod with which KAI reserves a GPU to give fractions of it to others."""
 SAME_POD = replace(given(SIDE), pod_uid=UID)
 """A container that has not opened its GPU, in a pod of which another one has."""
 IN_JOB, OTHER_JOB = replace(OF_A, slurm_job_id="7"), replace(SIDE_OWNER, slurm_job_id="8")

@@ -111,7 +111,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def running(node: Node) -> Node:
-    """With a kubelet that has given a GPU to a pod."""
+    """A node with a kubelet that has given a GPU to a pod."""
     node.kubelet.pods = [with_gpus("train-0", GPU)]
     node.kubelet.start()
     return node

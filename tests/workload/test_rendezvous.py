@@ -1,4 +1,4 @@
-"""That the ranks of one job have one name, and that nobody else has it."""
+"""The ranks of one job have one name, which no other job has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = {**JOB, "MASTER_ADDR": "127.0.0.1"}
 
 
 def name(proc: Path, variables: Mapping[str, str], pid: int = 1) -> str | None:
-    """Of a process of ours, on a machine with files of its own below `proc`."""
+    """Name for a process of ours, on a machine with files of its own below `proc`."""
     lay(proc, {f"{pid}/net/dev": "", "sys/kernel/random/boot_id": f"{proc.name}\n"})
     place = rendezvous(proc, pid, variables)
     return rendezvous_hash(place) if place else None
@@ -136,7 +136,7 @@ RANKS: dict[str, tuple[Mapping[str, str], str]] = {
         "10.0.0.2",
     ),
 }
-"""What all ranks have in common, and another job's value of the first variable."""
+"""Variables that all ranks have in common, and another job's value of the first one."""
 
 
 @pytest.mark.parametrize(("job", "other"), RANKS.values(), ids=RANKS)
@@ -181,7 +181,7 @@ def test_another_address_is_one_job_on_all_machines(address: str, tmp_path: Path
 
 
 def test_workers_of_a_ray_job_meet_at_the_address_of_their_raylets(tmp_path: Path) -> None:
-    """On the head RAY_ADDRESS is a loopback address, and elsewhere it may be missing."""
+    """RAY_ADDRESS is a loopback address on the head, and elsewhere it may be missing."""
     status = "Name:\tray::train\nPPid:\t1\n"
     for machine in "ab":
         raylet = "raylet\0--raylet_socket_name=x\0--gcs-address=10.0.0.1:6379\0"

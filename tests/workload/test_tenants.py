@@ -1,4 +1,4 @@
-"""Who shares the time for reads that may block: what a job cannot multiply."""
+"""Tenants that share the time for reads that may block: a job cannot multiply them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the readers report about groups that the kernel really throttles, and the kernel itself."""
+"""Reports of the readers about groups that the kernel really throttles, and by the kernel."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ print(text.strip(), cgroup_of(text, Path("/sys")).unified)
 
 
 def test_in_a_namespace_of_our_own_groups_of_others_are_found(tmp_path: Path) -> None:
-    """As in a container that sees the machine's /sys/fs/cgroup: the chart's."""
+    """A container that sees the machine's /sys/fs/cgroup, as the chart's."""
     limits = Limits(cpu_cores=4)
     with (
         limited(limits, tmp_path) as (own,),
