@@ -6,8 +6,8 @@ prints the changes that they let pass, and how many of each folder they caught. 
 once, to see which lines each of them reaches; for a change, those that reach it run first. Several
 changes are tried side by side, as tests wait for more than half of their time. mutmut
 runs tests in a copy of the project, and these read the project. Of cosmic-ray's mutants, three in
-four put another operator in place of one, mostly in types, and none drops a statement; it runs one
-command for all.
+four put another operator in place of one, most of them in types, and none drops a statement; it
+runs one command for all.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_an_unusable_state_file_is_reported_at_the_start(tmp_path: Path) -> None
 def test_the_log_names_a_host_that_its_reader_knows(
     tmp_path: Path, variables: dict[str, str], host: str
 ) -> None:
-    """Whoever reads a pod's log is elsewhere."""
+    """Readers of a pod's log are elsewhere."""
     with serving(tmp_path, "serve", "--web.listen-address", ":0", **variables) as server:
         assert server.url.startswith(f"http://{host}:")
 

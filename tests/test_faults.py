@@ -89,14 +89,14 @@ def wait_for_a_tick(sampler: Sampler) -> None:
 
 
 def work(board: Board) -> None:
-    """Give each GPU something to do if it has nothing: it may be over before anybody looks."""
+    """Give each GPU something to do if it has nothing: it may be over before the next sample."""
     for gpu in board.gpus:
         if gpu.record.free_at_ns < time.monotonic_ns():
             gpu.launch(2)
 
 
 def until_all_are_read(sampler: Sampler, board: Board, gpus: int) -> None:
-    """The first so many GPUs; all have been tried."""
+    """Wait until the first `gpus` are read; all have been tried."""
 
     def read() -> bool:
         work(board)

@@ -166,7 +166,7 @@ def reading(
     disk_ns: float = 0,
     **helpers: Part,
 ) -> Bucket:
-    """A main that `OVERLAPS`, and its threads, which explain so much of its waits in locks."""
+    """A main that `OVERLAPS`, and its threads, which explain this much of its waits in locks."""
     loading = part(states, sum(states.values()) / 10, cpu_ns=1.0, disk_ns=disk_ns)
     found = bucket(main or OVERLAPS, thread=loading)
     found.parts.update(helpers)

@@ -177,7 +177,7 @@ def _loop_seconds() -> float:
 
 
 def _scraped(ports: Sequence[int], seconds: float, every: float) -> Iterator[float]:
-    """Scrape all for so long; yields how long the first ones take."""
+    """Scrape all for this time; yields the durations of the first scrapes."""
     began = due = time.monotonic()
     while (now := time.monotonic()) < began + seconds:
         if now >= due:

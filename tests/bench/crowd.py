@@ -5,7 +5,7 @@ starved one has none, so that the exporter looks closely at its feeders and find
 works and waits in turns works for 0.2 s of each half second, as most GPUs do in some way. In a
 crowd it does so, too, but its main sleeps, and the workers wake by themselves; with two causes, the
 main writes to the disk for 40 % of the time in which it waits. Where all sleep, the GPU is starved
-and nobody wakes.
+and no process wakes.
 """
 
 from __future__ import annotations

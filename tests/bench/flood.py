@@ -83,7 +83,7 @@ KINDS = {
 
 
 class Content(ExporterContent):
-    """One body of 140 kB: nobody asks for anything else."""
+    """One body of 140 kB: no other is requested."""
 
     def __init__(self) -> None:
         pass
@@ -161,7 +161,7 @@ class Scraper:
         self.longest_seconds = 0.0
 
     def run(self, seconds: float) -> None:
-        """Scrape for so long."""
+        """Scrape for this time."""
         began = time.monotonic()
         for second in range(int(seconds)):
             time.sleep(max(0.0, began + second - time.monotonic()))
@@ -210,7 +210,7 @@ def mib(process: psutil.Process) -> str:
 
 
 def measure(name: str, seconds: float) -> tuple[int, str]:
-    """How many scrapes are lost in so long while the crowd is there, and a row about it."""
+    """Number of scrapes lost in this time while the crowd is there, and a row about it."""
     port, tls = free_port(), KINDS[name][0].tls
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         config = Path(folder) / "web.yml" if tls else None

@@ -21,7 +21,7 @@ fields of the record, results of driver calls, an XID that repeats, so that it s
 def change(  # noqa: C901 - a table
     board: Board, gpu: VirtualGpu, happens: Mapping[str, Any], elapsed: float
 ) -> None:
-    """Apply to a GPU what `happens` to it by so many seconds after the start."""
+    """Apply to a GPU what `happens` to it until this many seconds after the start."""
     record = gpu.record
     for what, value in happens.items():
         match what:

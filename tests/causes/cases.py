@@ -123,7 +123,7 @@ class Case:
 
 
 def _taken(row: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The fields of `row` with these names, which it has no more."""
+    """The fields of `row` with these names, removed from it."""
     return {name: row.pop(name) for name in [*row] if name in names}
 
 
@@ -146,7 +146,7 @@ def _phase(row: dict[str, Any]) -> Phase:
 
 
 def _gpu(row: dict[str, Any]) -> Gpu:
-    """Raises TypeError if it has a field that nobody knows."""
+    """Raises TypeError if it has an unknown field."""
     phases = tuple(_phase({**phase}) for phase in row.pop("phases", ())) or (_phase(row),)
     model = _MODELS[row.pop("model", "H100")]
     return Gpu(phases, _expected(row), _taken(row, HAPPENS), model=model, **row)

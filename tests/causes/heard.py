@@ -18,7 +18,7 @@ Series = tuple[Labels, list[tuple[float, float]]]
 
 HELD, FREE, SCRAPED = "gpu:gate:warm", "gpu:held:bool", "up"
 LOOKED_AT = f"{HELD} or {FREE} == 0 or {SCRAPED}"
-"""GPUs held long enough to be judged, GPUs that nobody holds, and nodes."""
+"""GPUs held long enough to be judged, GPUs without a holder, and nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 
 JOB is a `Job` in JSON. What holds the GPUs is a child that is born when all begin: the exporter
 takes its age for that of the job. It runs until it is killed or PARENT ends. It launches kernels
-without waiting for them, so that it takes hardly any CPU time.
+without waiting for them, so that it takes little CPU time.
 """
 
 from __future__ import annotations

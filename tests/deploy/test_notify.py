@@ -113,7 +113,7 @@ def test_a_stopped_loop_starves_the_watchdog_until_it_continues(
     stuck = procfs / "meminfo"
     text = stuck.read_bytes()
     os.mkfifo(procfs / "fifo")
-    (procfs / "fifo").rename(stuck)  # whoever opens it now waits for a writer
+    (procfs / "fifo").rename(stuck)  # a reader that opens it now waits for a writer
     until(
         lambda: ear.has("STATUS=the thread that samples the host and its processes is stuck"),
         "alarm",

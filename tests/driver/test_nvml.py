@@ -39,7 +39,7 @@ VERSIONS: dict[frozenset[int], tuple[str | None, ...]] = {
     ),
     frozenset({75}): (
         *("470.256.02", "570.172.08"),
-        *("580.66", "580.76.05", "580.81.99"),  # in between nobody has published which it is
+        *("580.66", "580.76.05", "580.81.99"),  # in between the version is not published
         *("580", "580.", "580.x"),  # what may be on either side of the move
         *(None, "", "N/A", "12.9", "x86_64"),
     ),
@@ -55,7 +55,7 @@ def test_finer_throttle_causes_are_asked_for_by_full_version() -> None:
 
 
 def spent_after(machine: Machine, seconds: float) -> dict[str, int]:
-    """Throttle time once a GPU has been open for so long."""
+    """Throttle time once a GPU has been open for this time."""
     device = machine.device
     time.sleep(seconds)
     spent = device.throttle().spent_ns

@@ -36,7 +36,7 @@ SECONDS = 75.0
 INTERVALS = (5.0, 15.0)
 BUSY_SECONDS, IDLE_SECONDS = 0.15, 0.35
 JITTER = 0.3
-"""Bursts and pauses vary by so much; of a fixed length they would beat with the scrapes."""
+"""Bursts and pauses vary by this share; of a fixed length they would beat with the scrapes."""
 
 
 class Result(NamedTuple):

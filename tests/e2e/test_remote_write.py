@@ -1,7 +1,7 @@
 """An agent with the documented configuration feeds a central engine.
 
 Prometheus in agent mode and VictoriaMetrics are the real ones. Of the document only addresses
-are replaced, and the scrape interval, for which nobody would wait.
+are replaced, and the scrape interval, which is too long for a test.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Event:
 
     name: str
     goes: str
-    """Families that GPU 0 has no more, by name or by first letters and a star; empty: all but
+    """Families that GPU 0 lacks meanwhile, by name or by first letters and a star; empty: all but
     `LEFT`."""
     provoke: Change
     mend: Change

@@ -34,7 +34,7 @@ OF_THE_GROUP = {
 """Come and go with the limits of the control group that we run in, which is not ours alone."""
 
 BY_CHANCE = {"gpu_storage_stall_seconds_total"}
-"""Comes once somebody was seen to wait for a disk."""
+"""Exported once a process was sampled that waits for a disk."""
 
 
 @pytest.fixture

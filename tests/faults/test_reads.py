@@ -260,5 +260,5 @@ def test_a_read_that_fails_costs_the_place_of_that_process_s_files(
         try:
             watch_until(right, pids[::2], FILE_FAULTS)
         finally:
-            server.tell("answer")  # until then nobody can end them
+            server.tell("answer")  # until then they cannot be killed
     assert errors(caplog) == []

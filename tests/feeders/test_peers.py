@@ -1,4 +1,4 @@
-"""GPUs of one job wait for each other; nobody becomes a peer by saying so."""
+"""GPUs of one job wait for each other; no process becomes a peer by a mere claim."""
 
 from __future__ import annotations
 

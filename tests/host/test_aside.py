@@ -1,4 +1,4 @@
-"""A process may hold up whoever reads its memory; for the watch, see faults/test_reads.py."""
+"""A process may hold up the reader of its memory; for the watch, see faults/test_reads.py."""
 
 from __future__ import annotations
 

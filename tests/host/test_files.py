@@ -1,4 +1,4 @@
-"""However much a job puts into a file of its own, no more of it is read than is stated."""
+"""However much a job puts into a file of its own, at most the stated size is read."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ SHM = "/dev/shm"  # noqa: S108 - looked at only
 
 
 def seen(way: Way, *before: str) -> int | None:
-    """The size of the host's /dev/shm that somebody sees, after `before` in mounts of his own."""
+    """The size of the host's /dev/shm for a process, after `before` in its own mounts."""
     (told,) = words(LOOK, way=(*with_mounts_of_its_own(), *_after(*before), *way))
     return None if told == "None" else int(told)
 

@@ -70,7 +70,7 @@ def test_ourselves() -> None:
     assert reader.io() is not None
     assert reader.command()
     reader.close()
-    assert reader.stat() is not None  # closing gives descriptors back, no more
+    assert reader.stat() is not None  # closing gives descriptors back, nothing else
 
 
 def test_a_process_that_ended_is_gone_for_ever() -> None:

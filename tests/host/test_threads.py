@@ -214,5 +214,5 @@ def test_watched_threads_of_a_crowd_are_bounded_and_it_is_reported() -> None:
             time.sleep(0.1)  # as long as one that burns may have to wait for a CPU
             return "burns" in watched.scan()
 
-        # Among the others, in turn, it would hardly be there so often.
+        # Among the others, in turn, it would be there less often.
         until(lambda: all(stays() for _ in range(10)), "that one that moves stays")

@@ -119,7 +119,7 @@ def test_time_of_tenants_is_divided_and_adds_up() -> None:
     gpu = Gpu([(0.0, 6.0)])
     one, two = gpu.come(0.0, 0.0), gpu.come(0.0, 2.0, pid=2)
     gpu.run(6.0)
-    assert two.start_seconds == at(2.0) / SECOND  # it may have come earlier, but nobody saw it
+    assert two.start_seconds == at(2.0) / SECOND  # it may have come earlier, but unseen
     assert one.busy_seconds == pytest.approx(2 + 2)
     assert two.busy_seconds == pytest.approx(2)
     assert [use.observed_seconds for use in (one, two)] == pytest.approx([2 + 2, 2])

@@ -1,4 +1,4 @@
-"""How soon it is noticed that somebody holds a GPU that nobody held."""
+"""The time until a new holder of an unallocated GPU is noticed."""
 
 from __future__ import annotations
 

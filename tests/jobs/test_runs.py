@@ -27,7 +27,7 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
 def again(count: int) -> dict[str, str]:
-    """The environment of a run after so many restarts."""
+    """The environment of a run after this number of restarts."""
     return {**NUMBER, "SLURM_RESTART_COUNT": f"{count}"}
 
 

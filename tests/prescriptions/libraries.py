@@ -33,7 +33,7 @@ def photograph() -> bytes:
 
 
 def with_pil(images: int) -> Callable[[float], object]:
-    """Decodes and scales down so many images with Pillow."""
+    """Decodes and scales down this number of images with Pillow."""
     from PIL import Image
 
     content = photograph()

@@ -245,7 +245,7 @@ def change(
     if after:
         values = " → ".join(f"{one.setting.value(knob):g}" for one in (before, after))
         done = f"{values} {FIELDS[knob]}" + (" (as prescribed)" if followed else "")
-    if seen and chain.first.together:  # nobody waits for the others
+    if seen and chain.first.together:  # no process waits for the others
         seen = replace(seen, slack=None)
     return Change(
         family,

@@ -84,7 +84,7 @@ QUICK = replace(BURNS, workers=4, active=1.0, stalls={"network": 0.4, "peer": 0.
         ([QUICK], 1 / 0.3, 1.0),
         ([replace(BURNS, busy=0.5, stalls={"peer": 0.5}, workers=0)], 2.0, 0.8),
         ([replace(QUICK, active=2.0)], 2.0, 0.6),
-        # Of ranks that are not seen, or wait for nobody, nothing is said.
+        # Ranks that are not visible, or wait for no other, are not mentioned.
         ([QUICK, None], math.inf, None),
         ([QUICK, BURNS], math.inf, None),
     ],

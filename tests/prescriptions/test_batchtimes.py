@@ -45,7 +45,7 @@ while batch := os.read(receives, 5):
 
 
 def looked_at(times: Iterator[float], seconds: float, pauses: tuple[float, ...] = ()) -> BatchTimes:
-    """Batches of these `times`, looked at for so long; at some looks the thread gets no CPU."""
+    """Batches of these `times`, sampled for this time; at some samples the thread gets no CPU."""
     found, at, came = BatchTimes(0.0), 0.0, next(times)
     late = iter(pauses)
     while at < seconds and not found.is_enough:

@@ -180,7 +180,7 @@ def test_holders_are_read_soon_after_a_previous_read(
 def alone(
     make_board: Callable[..., HeldBoard],
 ) -> Iterator[tuple[HeldBoard, GpuReader, list[Tick]]]:
-    """A GPU that nobody holds, its reader, and the ticks since it was opened."""
+    """A GPU without a holder, its reader, and the ticks since it was opened."""
     board, ticks = make_board(gpus=[H100]), list[Tick]()
     watch = HostSampler(Settings(), {"stall"}, [ticks.append])
     reader = GpuReader(0, VirtualDriver(board), ALL, Settings(), watch)

@@ -73,7 +73,7 @@ def looks(watch: HostSampler, uuid: str, since_ns: int) -> int:
 def test_an_execve_that_does_not_end_costs_its_own_gpu(watch: HostSampler, tmp_path: Path) -> None:
     """It closes a file of a file system that does not answer, and holds a lock meanwhile.
 
-    Until it ends, whoever reads its stat, wchan, syscall or io waits with it.
+    Until it ends, a reader of its stat, wchan, syscall or io waits with it.
     """
     with (
         unanswering(tmp_path, FLUSH) as server,

@@ -79,7 +79,7 @@ class Gpu:
         seconds: int = STRETCH,
         did: Bucket | None = None,
     ) -> None:
-        """Go on for so many seconds; `did`: its feeders, if it idles so that these are watched."""
+        """Go on for this time; `did`: its feeders, if it idles so that these are watched."""
         self.at_ns += seconds * SECOND
         split = round(busy * SECOND), {cause: round(s * SECOND) for cause, s in stalls.items()}
         done = tick(*split, self.at_ns)

@@ -1,4 +1,4 @@
-"""The exporter without a CPU: late, and nobody else's fault."""
+"""The exporter without a CPU: late, by its own fault alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever of a job waits for a file, it is seen on which file system: of FUSE and of a disk."""
+"""A wait of any process of a job for a file has its file system: of FUSE and of a disk."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def staged(tmp_path: Path, job: str) -> Iterator[int]:
         try:
             yield one.pid
         finally:
-            server.tell("answer")  # until then nobody can end it
+            server.tell("answer")  # until then it cannot be killed
 
 
 @pytest.mark.parametrize("job", JOBS)

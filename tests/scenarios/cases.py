@@ -12,7 +12,7 @@ from scenarios.loops import MEBIBYTE
 from tables.splice import read_csv
 
 ALERT_SECONDS = 40.0
-"""Alerts mostly fire within 20 s of the start of the processes."""
+"""Most alerts fire within 20 s of the start of the processes."""
 
 
 CPU_QUEUE, NEED_CPU = "cpu_queue", frozenset({"cpu_quota", "host_code", "worker_cpu"})
@@ -35,7 +35,7 @@ class Process:
 class Expected:
     """The accepted result on GPU `gpu`; `second_half`: after the signal to change.
 
-    Without `waiting_on`, the GPU is hardly ever idle. Without `alerts`, none may fire. Those in
+    Without `waiting_on`, the GPU is rarely idle. Without `alerts`, none may fire. Those in
     `before` may fire, but do not suffice.
     """
 

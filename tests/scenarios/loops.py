@@ -2,7 +2,7 @@
 
     python -m scenarios.loops LOOP GPUS PARENT [CGROUP ...]
 
-drives so many virtual GPUs until it is killed or PARENT ends. Everything except the GPU is real:
+drives these virtual GPUs until it is killed or PARENT ends. Everything except the GPU is real:
 workers, queues, disks, sockets. CGROUP are folders of control groups that it enters first. The
 environment says where the rest is, as for `stacks.loops`.
 """

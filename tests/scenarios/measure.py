@@ -69,7 +69,7 @@ class Watched:
     """The time of one GPU accounted in some samples."""
 
     waiting_on: frozenset[str]
-    """The accepted causes; none: it is hardly ever idle."""
+    """The accepted causes; none: it is rarely idle."""
     gpu: int = 0
     spans: Sequence[Span] = ()
     feeding: Feeding | None = field(default=None, compare=False)
@@ -207,7 +207,7 @@ def _heard(
 
 
 def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
-    """Wait until other programs are quiet, for so long at most."""
+    """Wait until other programs are quiet, at most until a limit."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         spent = psutil.cpu_times_percent(_QUIET_SECONDS)

@@ -36,7 +36,7 @@ def main(seconds: str, folder: str) -> None:
     gpu_indices = [gpu.index for gpu in gpus]
     json.dump({"busy": busy, "lasted": lasted, "gpus": gpu_indices}, sys.stdout)
     sys.stdout.flush()
-    for gpu in gpus:  # else whoever gets our number next holds it
+    for gpu in gpus:  # else the next process with our number holds it
         next(one for one in gpu.record.processes if one.pid == os.getpid()).pid = 0
     os._exit(0)  # Python would take a while to end, which the record does not have
 

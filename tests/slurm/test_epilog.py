@@ -448,7 +448,7 @@ def slurm(tmp_path: Path) -> Slurm:
 
 
 def moved(seconds: float, *gpus: Json) -> bytes:
-    """A ledger as of now, whose clock is so many seconds ahead."""
+    """A ledger as of now, with a clock that is `seconds` ahead."""
     ahead = time.time() - SETTLED + seconds
     times = ("start_seconds", "end_seconds")
     rows = [{**row, **{name: row[name] + ahead for name in times}} for row in gpus]

@@ -180,7 +180,7 @@ Pair = tuple[dict[str, Any], dict[str, Any]]
 
 
 def measured(site: Site, seconds: Sequence[float]) -> list[Pair]:
-    """Jobs of so many seconds back to back: their records, and what the ledgers say."""
+    """Jobs of this length back to back: their records, and those of the ledgers."""
     time.sleep(3)  # the driver's clock is known well after some ticks
     jobs = [site.submit(length, "--gres=gpu:1", "--ntasks=1") for length in seconds]
     for job in jobs:

@@ -56,7 +56,7 @@ def happens(board: Board, chance: random.Random) -> Passing | None:
 
 
 def comes(gpu: VirtualGpu, workers: int, seconds: float) -> Passing:
-    """A process that holds a GPU for so long."""
+    """A process that holds a GPU for this time."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

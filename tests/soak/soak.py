@@ -88,7 +88,7 @@ def grown(run: list[Figures], allowed: Mapping[str, float] = ALLOWED) -> list[st
 
 
 def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> list[Figures]:
-    """The figures while it runs for so many ticks, summed over GPUs; something is done to it."""
+    """The figures while it runs for these ticks, summed over GPUs, under some load."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder, port = Path(name), free_port()
         config, log = folder / "web.yml", folder / "log"

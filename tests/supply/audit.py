@@ -3,7 +3,7 @@
     python tests/supply/audit.py [OSV_URL]
 
 pip-audit asks PyPI's advisories about the lock file, then OSV's if those do not answer. The exit
-status is 1 for a known vulnerability, and 0, with a word, where nobody could be asked: by itself
+status is 1 for a known vulnerability, and 0, with a word, if no service answered: by itself
 pip-audit fails then, or, behind a mirror that knows no advisories, says that all is well.
 """
 

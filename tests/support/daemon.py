@@ -18,7 +18,7 @@ _kept: list[socket.socket] = []
 
 
 def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    """Status and body of one request, without a proxy; status 0 if nobody listens."""
+    """Status and body of one request, without a proxy; status 0 without a listener."""
     return _asked("GET", port, path, None, headers)
 
 
@@ -62,9 +62,9 @@ def drain(client: socket.socket) -> bytes:
 
 
 def free_port() -> int:
-    """A port nobody listens on, kept for servers that set SO_REUSEADDR, as they all do.
+    """A port without a listener, kept for servers that set SO_REUSEADDR, as they all do.
 
-    It stays bound until this process ends: the kernel gives it to nobody who asks for any port.
+    It stays bound until this process ends: the kernel gives it to no socket that asks for any port.
     """
     probe = socket.socket()
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -181,7 +181,7 @@ class Kubelet:
         self._server = server
 
     def stop(self) -> None:
-        """Stop, and remove the socket; whoever waits gets an answer."""
+        """Stop, and remove the socket; a waiting client gets an answer."""
         self.answers.set()
         if self._server is not None:
             self._server.stop(None).wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def all_in_use(but: int = 0) -> Iterator[Callable[[], None]]:
-    """Keep all descriptors open that this process may have, `but` so many.
+    """Keep all descriptors open that this process may have, except `but` of them.
 
     The block gets a function that takes those which others have closed since.
     """
@@ -39,7 +39,7 @@ def all_in_use(but: int = 0) -> Iterator[Callable[[], None]]:
 
 
 def numbers_of_the_next(count: int) -> list[int]:
-    """Which descriptors so many files would have if they were opened now."""
+    """Descriptors that this number of files would have if they were opened now."""
     found = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
     for descriptor in found:
         os.close(descriptor)

@@ -13,5 +13,5 @@ waits()
 
 
 def entry(groups: int) -> bytes:
-    """An entry with a step of so many six-bit groups, all of whose bits are set."""
+    """An entry with a step of this number of six-bit groups, all of whose bits are set."""
     return bytes([0x80 | 14 << 3 | 7]) + b"\x7e" + b"\x7f" * (groups - 2) + b"\x3f"

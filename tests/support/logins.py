@@ -22,7 +22,7 @@ def hashed(password: Word, cost: int = CHEAP) -> str:
 
 
 def basic(user: Word, password: Word) -> dict[str, str]:
-    """The header of somebody who logs in."""
+    """The header of a user who logs in."""
     return encoded(as_bytes(user) + b":" + as_bytes(password))
 
 

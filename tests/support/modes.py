@@ -44,7 +44,7 @@ class Mode:
 
     @property
     def without(self) -> frozenset[str]:
-        """Signals that nobody expects."""
+        """Signals that are not expected."""
         return frozenset(filter(None, self.variables.get("GPU_EXPORTER_WITHOUT", "").split(",")))
 
     @property
@@ -102,7 +102,7 @@ def _read_only(path: Path, *, recursive: bool) -> str:
 
 
 def _opened(folder: Path) -> Iterator[str]:
-    """Make interpreter and packages readable for everybody if they lie in a closed folder.
+    """Make interpreter and packages readable for all users if they lie in a closed folder.
 
     In a home folder, for example, nothing but these remains visible.
     """

@@ -58,7 +58,7 @@ class Prometheus:
         return self._series("query", query=f"{selector}[1h]")
 
     def missed(self) -> float:
-        """The share of evaluations of rule groups that it left out, as others took so long."""
+        """The share of evaluations of rule groups that it left out, as others took too long."""
         own = Metrics(get(self.port, "/metrics")[1].decode())
         names = (f"prometheus_rule_group_iterations{what}_total" for what in ("_missed", ""))
         missed, every = (sum(one.value for one in own.samples_of(name)) for name in names)

@@ -150,7 +150,7 @@ def sampled_totals() -> GpuTotals:
 
 
 def stall_ns() -> dict[str, int]:
-    """The idle time above, for a job that serves nobody."""
+    """The idle time above, for a job that is no server."""
     rare = {stall.REQUESTS, stall.VIDEO_ENGINE}
     of_a_job = [cause for cause in stall.WAITING_ON if cause not in rare]
     parts = {cause: 800_000_000 * at for at, cause in enumerate(of_a_job)}

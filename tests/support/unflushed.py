@@ -1,6 +1,6 @@
 """Serves FUSE from the device with the given number, but leaves one kind of request unanswered.
 
-Reads and writes are answered after so many seconds, if these are given. See `hangs`.
+Reads and writes are answered after these seconds, if given. See `hangs`.
 """
 
 from __future__ import annotations

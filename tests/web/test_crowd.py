@@ -25,7 +25,7 @@ PATIENT = {
     "connections": 4,
     "min_lifetime": 0.05,
 }
-"""Nobody is closed for being slow: what counts is who makes way."""
+"""No client is closed for being slow: the test is about evictions."""
 
 
 @pytest.mark.parametrize("kind", ["a fifth each", "TLS, a third each"])

@@ -81,7 +81,7 @@ def test_a_client_that_does_not_read_is_closed(
     client.sendall(GET[:-2] + (b"Connection: close\r\n\r\n" if how == "closed" else b"\r\n"))
     eventually(lambda: len(page.accepted) == 1)
     eventually(lambda: len(running.server.connections) == 0)
-    # The kernel keeps nothing for it. Whoever reads before the server has seen to that gets it all.
+    # The kernel keeps nothing for it. A client that reads before that gets it all.
     reset = select.poll()
     reset.register(client, 0)
     assert reset.poll(PATIENCE_SECONDS * 1000)

@@ -47,7 +47,7 @@ def test_a_part_is_made_when_the_client_has_taken_those_before(serve: Serve, pag
     running = serve()
     slow = running.connect(LIST)
     eventually(lambda: made)
-    # It holds up nobody who asks for the same page.
+    # It holds up no client of the same page.
     page.rows = [b"{}"]
     assert running.get("/api/v1/jobs").body == b"{}"
     assert len(made) < 500  # what the kernel takes for both ends

@@ -39,7 +39,7 @@ def write(path: Path, users: Mapping[str, str], **headers: str) -> Path:
 
 
 def status(running: Running, user: Word, password: Word, path: str = "/metrics") -> int:
-    """The answer to somebody who logs in."""
+    """The answer to a user who logs in."""
     return running.get(path, headers=basic(user, password)).status
 
 

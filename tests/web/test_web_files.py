@@ -1,4 +1,4 @@
-"""Configuration files that are no files, or lie where nobody answers: nobody waits for them."""
+"""Configuration files that are no files, or lie on a silent server: no request waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A desktop and the driver's daemons are nobody's job; who draws or computes in one is."""
+"""A desktop and the driver's daemons are no job; a process that draws or computes in one is."""
 
 from __future__ import annotations
 

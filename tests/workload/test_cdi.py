@@ -1,4 +1,4 @@
-"""Claims' files as the DRA driver writes them (after its sources, cdi.go), and as anybody might."""
+"""Claims' files as the DRA driver writes them (after its sources, cdi.go), and as a user might."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that somebody else than root can have made say nothing of whose a process is."""
+"""Groups that another user than root can have made do not name the owner of a process."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_message_that_is_cut_short_is_refused() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"\x0b",  # a group, which nobody has used for long
+        b"\x0b",  # a group, which has been unused for long
         b"\x0c",
         b"\x0f",
         b"\x0a",
