@@ -65,19 +65,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
     if config.getoption("--no-processes"):
         processes.mark(items)
-        kept = [item for item in items if not item.get_closest_marker("processes")]
-        config.hook.pytest_deselected(items={*items} - {*kept})
-        items[:] = kept
+        pure = [item for item in items if not item.get_closest_marker("processes")]
+        config.hook.pytest_deselected(items={*items} - {*pure})
+        items[:] = pure
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many tests were skipped for programs of Debian, and how to get these."""
     skipped = terminalreporter.stats.get("skipped", ())
-    reasons = [f"{one.longrepr[-1] if one.longrepr else ''}" for one in skipped]
+    reasons = [f"{report.longrepr[-1] if report.longrepr else ''}" for report in skipped]
     if lacking := [reason for reason in reasons if tools.INSTALL in reason]:
         packages = {reason.partition(tools.INSTALL)[2].split()[-1] for reason in lacking}
-        told = f"{len(lacking)} tests were skipped, as programs are missing"
-        terminalreporter.write_line(f"{told} ({', '.join(sorted(packages))})")
+        text = f"{len(lacking)} tests were skipped, as programs are missing"
+        terminalreporter.write_line(f"{text} ({', '.join(sorted(packages))})")
         terminalreporter.write_line("To install them, on Debian as root: make tools")
 
 
@@ -103,8 +103,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
 @pytest.fixture(scope="session", autouse=True)
 def patient_reads() -> None:
     """A process that answers late, on a busy machine, is not one that holds us up."""
-    for one in (memory_reads, socket_queries, proc_reads, stack_reads):
-        one._timeout = PATIENCE_SECONDS
+    for item in (memory_reads, socket_queries, proc_reads, stack_reads):
+        item._timeout = PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)

@@ -111,8 +111,8 @@ def mutant(source: str, number: int) -> tuple[str, int, str]:
     line, before = getattr(node, "lineno", 0), ast.unparse(node)
     change()
     after = ast.unparse(node)
-    told = f"{before[:90]!r} -> {after[:90]!r}" if after != before else f"without {before[:90]!r}"
-    return ast.unparse(tree), line, told
+    result = f"{before[:90]!r} -> {after[:90]!r}" if after != before else f"without {before[:90]!r}"
+    return ast.unparse(tree), line, result
 
 
 class Reached:
@@ -126,21 +126,21 @@ class Reached:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While this is entered, tests are seen."""
-        seen = coverage.Coverage(data_file=None, source=[f"{self._folder}"])
-        with seen.collect():
+        result = coverage.Coverage(data_file=None, source=[f"{self._folder}"])
+        with result.collect():
             yield
-        data = seen.get_data()
+        data = result.get_data()
         for path in data.measured_files():
             name = f"{Path(path).relative_to(self._folder)}"
             self._tests[name] = data.contexts_by_lineno(path)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        seen = coverage.Coverage.current()
-        assert seen
-        seen.switch_context(item.nodeid)
+        outcome = coverage.Coverage.current()
+        assert outcome
+        outcome.switch_context(item.nodeid)
         result = yield
-        seen.switch_context("")
+        outcome.switch_context("")
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -149,9 +149,9 @@ class Reached:
     def of(self, name: str, line: int) -> list[str]:
         """The tests that reach the line, the quickest first; of the file, if none is known to."""
         of_file = self._tests.get(name, {})
-        found = {*of_file.get(line, ())} - {""}
-        found = found or set().union(*of_file.values()) - {""}
-        return sorted(found, key=self._seconds.__getitem__)
+        result = {*of_file.get(line, ())} - {""}
+        result = result or set().union(*of_file.values()) - {""}
+        return sorted(result, key=self._seconds.__getitem__)
 
 
 class Judge:
@@ -177,13 +177,13 @@ def test(package: Path, paths: Iterable[str], plugin: Reached | Judge) -> Reache
     child = context.Process(target=_test, args=(package, paths, plugin, sender))
     child.start()
     sender.close()
-    found: Reached | str = DEAD
+    outcome: Reached | str = DEAD
     with suppress(EOFError):
         if result.poll(_LONGEST_SECONDS):
-            found = result.recv()
+            outcome = result.recv()
     child.kill()
     child.join()
-    return found
+    return outcome
 
 
 def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: Connection) -> None:
@@ -198,8 +198,8 @@ def _test(package: Path, paths: Iterable[str], plugin: Reached | Judge, sender: 
     with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing), watching():
         status = pytest.main([*options, *paths], plugins=[plugin])
     verdict = _OF_STATUS.get(pytest.ExitCode(status), CAUGHT)
-    found = plugin.failed if isinstance(plugin, Judge) else plugin if verdict != BROKEN else ""
-    sender.send(found or verdict)
+    result = plugin.failed if isinstance(plugin, Judge) else plugin if verdict != BROKEN else ""
+    sender.send(result or verdict)
 
 
 @contextmanager
@@ -214,10 +214,10 @@ def copied() -> Iterator[Path]:
 def reached_in(folder: str) -> Reached:
     """Which tests reach what in a folder. One that fails, for being traced, is of no matter."""
     with copied() as package:
-        found = test(package, TESTS[folder], Reached(package / folder))
-    if not isinstance(found, Reached):
-        sys.exit(f"the tests of {folder}: {found}")
-    return found
+        result = test(package, TESTS[folder], Reached(package / folder))
+    if not isinstance(result, Reached):
+        sys.exit(f"the tests of {folder}: {result}")
+    return result
 
 
 def is_caught(change: Place, made: tuple[str, int, str], first: list[str]) -> bool:
@@ -226,7 +226,7 @@ def is_caught(change: Place, made: tuple[str, int, str], first: list[str]) -> bo
     A test has caught it if it passes without it: others may be late on a busy machine.
     """
     folder, path, _ = change
-    changed, line, told = made
+    changed, line, result = made
     with copied() as package:
         (package / path).write_text(changed)
         verdict = test(package, first[:_QUICKEST], Judge(first)) if first else MISSED
@@ -238,7 +238,7 @@ def is_caught(change: Place, made: tuple[str, int, str], first: list[str]) -> bo
             verdict = CAUGHT
     caught = verdict in {CAUGHT, BROKEN}
     if not caught:
-        print(f"{path}:{line}: {told}: {verdict}", flush=True)
+        print(f"{path}:{line}: {result}: {verdict}", flush=True)
     return caught
 
 
@@ -264,14 +264,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    found = [
+    values = [
         (folder, path.relative_to(PACKAGE), number)
         for folder in options.folders
         for path in sorted((PACKAGE / folder).rglob("*.py"))
         for number, _ in enumerate(changes(ast.parse(path.read_text())))
     ]
     draw = random.Random(options.seed)  # noqa: S311 - no secret
-    drawn = sorted(draw.sample(found, min(options.count, len(found))))
+    drawn = sorted(draw.sample(values, min(options.count, len(values))))
     made = [mutant((PACKAGE / path).read_text(), number) for _, path, number in drawn]
     of = Counter(folder for folder, _, _ in drawn)
     with ProcessPoolExecutor(_AT_ONCE, get_context("fork")) as pool:

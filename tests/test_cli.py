@@ -80,9 +80,9 @@ def test_serve_without_a_driver_serves_the_host_and_names_the_missing_driver(
 ) -> None:
     status, text = serve.get()
     assert status == 200
-    found = Metrics(text).names
-    assert {"gpu_exporter_build_info", "process_resident_memory_bytes"} <= found
-    assert "gpu_up" not in found
+    names = Metrics(text).names
+    assert {"gpu_exporter_build_info", "process_resident_memory_bytes"} <= names
+    assert "gpu_up" not in names
     assert "gpu_exporter_simulated 0.0\n" in text
     until(lambda: serve.get("/-/ready")[0] == 200, "readiness")
     assert "LIBRARY_NOT_FOUND" in serve.get("/-/ready")[1]

@@ -27,21 +27,21 @@ def blocks(heading: str) -> list[str]:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     consoles = re.findall(r"^```console\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    return ["\n".join(re.findall(r"^\$ (.+)$", one, re.MULTILINE)) for one in consoles]
+    return ["\n".join(re.findall(r"^\$ (.+)$", console, re.MULTILINE)) for console in consoles]
 
 
 def of_a_user(folder: Path) -> dict[str, str]:
     """No GPU, any port, this Python, and git takes this repository for the public one."""
     git = folder / "gitconfig"
     git.write_text(f'[url "file://{ROOT}"]\ninsteadOf = {PUBLIC}\n[safe]\ndirectory = *\n')
-    found = environment(
+    result = environment(
         folder,
         PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         GIT_CONFIG_GLOBAL=f"{git}",
         GPU_EXPORTER_WEB_LISTEN_ADDRESS="127.0.0.1:0",
     )
-    found.pop("PYTHONPATH", None)
-    return found
+    result.pop("PYTHONPATH", None)
+    return result
 
 
 @contextmanager

@@ -41,10 +41,10 @@ def test_without_prometheus_the_demo_explains_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    said: list[str] = []
-    with alerting("127.0.0.1:1", said.append):
+    values: list[str] = []
+    with alerting("127.0.0.1:1", values.append):
         pass
-    (sentence,) = said
+    (sentence,) = values
     assert sentence.startswith("no alerts: prometheus is not installed (apt-get install ")
 
 
@@ -55,15 +55,17 @@ def test_alerts_come_and_all_ends_with_the_demo(tmp_path: Path) -> None:
     proxy = {"http_proxy": "http://127.0.0.1:9"}
     with serving(tmp_path, "demo", "--alerts", *ANY_PORT, **proxy) as demo:
         until(lambda: "grouped and routed: " in demo.said, "Alertmanager's address")
-        found = re.search(r"usual: (http://\S+)/alerts", demo.said)
-        assert found is not None
+        result = re.search(r"usual: (http://\S+)/alerts", demo.said)
+        assert result is not None
         until(lambda: re.search(r"pending  GPU \d  Gpu\w+ \(", demo.said), "an alert")
-        until(lambda: alertmanagers(found[1]), "Alertmanager, which Prometheus looks for by itself")
-        told = {*re.findall(r"(?:pending|over) +GPU \S+  (\w+)", demo.said)}
-        if asked(found[1], "query?query=min_over_time(up[10m])==0")["result"]:
+        until(
+            lambda: alertmanagers(result[1]), "Alertmanager, which Prometheus looks for by itself"
+        )
+        values = {*re.findall(r"(?:pending|over) +GPU \S+  (\w+)", demo.said)}
+        if asked(result[1], "query?query=min_over_time(up[10m])==0")["result"]:
             # On a machine too busy to answer within a second, that it did not answer is true.
-            told.discard("GpuExporterDown")
-        assert told.isdisjoint({"GpuThresholdsMissing", "GpuCausesBlind", "GpuExporterDown"})
+            values.discard("GpuExporterDown")
+        assert values.isdisjoint({"GpuThresholdsMissing", "GpuCausesBlind", "GpuExporterDown"})
         assert demo.terminate() == 0
         until(lambda: not demo.session(), "the end of its processes")
 

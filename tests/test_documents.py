@@ -65,13 +65,13 @@ def code(text: str) -> list[str]:
     """Fences of a document, and what stands between backticks."""
     fences = re.findall(r"^ *```\w+\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    return [*fences, *(" ".join(one.split()) for one in re.findall(r"`([^`]+)`", prose))]
+    return [*fences, *(" ".join(item.split()) for item in re.findall(r"`([^`]+)`", prose))]
 
 
 def commands(text: str) -> list[str]:
     """Commands after a prompt in the consoles of a document."""
     consoles = re.findall(r"^ *```console\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
-    return [one for text in consoles for one in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
+    return [item for text in consoles for item in re.findall(r"^ *[$#] (.+)$", text, re.MULTILINE)]
 
 
 def anchors(page: Path) -> set[str]:
@@ -90,10 +90,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_command_is_run_by_a_test_or_listed_as_exempt() -> None:
-    told = {one for page in PAGES for one in commands(page.read_text(encoding="utf-8"))}
-    known = {**HELD, **UNTESTED}
-    assert [one for one in told if not one.startswith(tuple(known))] == []
-    assert [one for one in known if not any(line.startswith(one) for line in told)] == []
+    values = {command for page in PAGES for command in commands(page.read_text(encoding="utf-8"))}
+    fields = {**HELD, **UNTESTED}
+    assert [item for item in values if not item.startswith(tuple(fields))] == []
+    assert [item for item in fields if not any(line.startswith(item) for line in values)] == []
 
 
 @pytest.mark.parametrize("beginning", HELD)

@@ -58,8 +58,8 @@ GPU is open."""
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
     """Batches; itertools has it from Python 3.12 on."""
     left = iter(items)
-    while found := tuple(islice(left, size)):
-        yield found
+    while result := tuple(islice(left, size)):
+        yield result
 
 
 def series(exposition: Exposition) -> list[frozenset[str]]:
@@ -101,8 +101,10 @@ def until_all_are_read(sampler: Sampler, board: Board, gpus: int) -> None:
     def read() -> bool:
         work(board)
         totals = [gpu.totals for gpu in sampler.state().gpus[:gpus]]
-        known = [one.active_ns and one.observed_ns and one.memory_busy_ns for one in totals]
-        return sampler.ready and len(known) == gpus and all(known)
+        values = [
+            total.active_ns and total.observed_ns and total.memory_busy_ns for total in totals
+        ]
+        return sampler.ready and len(values) == gpus and all(values)
 
     until(read, "what is read")
 
@@ -111,9 +113,9 @@ def until_all_is_shown(exposition: Exposition) -> list[frozenset[str]]:
     """Feeders are found one by one; all GPUs are alike."""
 
     def alike() -> list[frozenset[str]]:
-        found = series(exposition)
-        feeders = any(name.startswith("gpu_feeder_processes") for name in found[0])
-        return found if len({*map(len, found)}) == 1 and feeders else []
+        result = series(exposition)
+        feeders = any(name.startswith("gpu_feeder_processes") for name in result[0])
+        return result if len({*map(len, result)}) == 1 and feeders else []
 
     return until(alike, lambda: [len(names) for names in series(exposition)])
 
@@ -185,8 +187,8 @@ def test_a_temporary_failure_of_a_call_costs_only_its_values(
             assert failing(sampler, 0) == set()
             mend(board, faults)
             until_all_is_back(sampler, exposition, whole, faults)
-            said = Counter(logged(caplog))
-            assert all(count == 1 for count in said.values()), said
+            counter = Counter(logged(caplog))
+            assert all(count == 1 for count in counter.values()), counter
             books_balance(sampler, began_ns)
 
 

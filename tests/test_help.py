@@ -73,13 +73,13 @@ def test_a_page_explains_its_purpose_and_each_status(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_is_listed_once_and_collectors_take_one_entry(name: str) -> None:
-    found = sections(whole_help_of(name))
-    listed = LISTED.findall("".join(found.values()))
-    known = {"--collector.NAME" if o.secondary_opts else o.opts[0] for o in options_of(name)}
-    assert sorted(listed) == sorted(known | {"--help", "--help-all"})
-    if "--collector.NAME" in known:
-        assert {collector.name for collector in ALL} <= {*re.findall(r"\w+", found["Collector"])}
-        assert "--sampling.interval" in found["Sampling"]
+    result = sections(whole_help_of(name))
+    listed = LISTED.findall("".join(result.values()))
+    values = {"--collector.NAME" if o.secondary_opts else o.opts[0] for o in options_of(name)}
+    assert sorted(listed) == sorted(values | {"--help", "--help-all"})
+    if "--collector.NAME" in values:
+        assert {collector.name for collector in ALL} <= {*re.findall(r"\w+", result["Collector"])}
+        assert "--sampling.interval" in result["Sampling"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,9 +96,9 @@ def test_the_short_page_is_the_long_one_without_rare_options(name: str) -> None:
 def examples() -> Iterator[str]:
     group = commands.get_help(click.Context(commands, info_name=PROGRAM))
     for text in (group, *map(help_of, NAMES)):
-        found = re.findall(rf"^    \$ {PROGRAM} (.*)$", text, re.MULTILINE)
-        assert found
-        yield from found
+        matches = re.findall(rf"^    \$ {PROGRAM} (.*)$", text, re.MULTILINE)
+        assert matches
+        yield from matches
 
 
 @pytest.mark.parametrize("example", list(examples()))

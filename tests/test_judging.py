@@ -49,5 +49,9 @@ def test_unknown_verdicts_are_skipped_and_all_are_counted(
         conclude("the share", right=False)
     with pytest.raises(pytest.skip.Exception, match="not judged: a hog"):
         conclude("a hog", right=None)
-    said = (tmp_path / "judged").read_text()
-    assert re.findall("^(?:not )?judged", said, re.MULTILINE) == ["judged", "judged", "not judged"]
+    result = (tmp_path / "judged").read_text()
+    assert re.findall("^(?:not )?judged", result, re.MULTILINE) == [
+        "judged",
+        "judged",
+        "not judged",
+    ]

@@ -17,22 +17,22 @@ PACKAGE = ROOT.name
 
 
 def modules() -> dict[str, Path]:
-    found = {}
+    fields = {}
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join((PACKAGE, *parts)).removesuffix(".__init__")] = path
-    return found
+        fields[".".join((PACKAGE, *parts)).removesuffix(".__init__")] = path
+    return fields
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
     """Also those in functions, and those for types only."""
-    found = set()
+    values = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
             for name in node.names:
                 module = f"{node.module}.{name.name}"
-                found.add(module if module in known else str(node.module))
-    return found
+                values.add(module if module in known else str(node.module))
+    return values
 
 
 def part(module: str) -> str:
@@ -40,8 +40,8 @@ def part(module: str) -> str:
 
 
 def test_there_is_no_circle_of_imports_not_even_between_folders() -> None:
-    known = modules()
-    arrows = {module: imports(path, known) - {module} for module, path in known.items()}
+    packages = modules()
+    arrows = {module: imports(path, packages) - {module} for module, path in packages.items()}
     del arrows[PACKAGE]  # it loads its public names when they are used
     folders: dict[str, set[str]] = {}
     for module, others in arrows.items():
@@ -53,15 +53,15 @@ def test_there_is_no_circle_of_imports_not_even_between_folders() -> None:
 
 
 def test_modules_that_read_the_host_could_be_a_separate_package() -> None:
-    known = modules()
-    host = {module for module in known if part(module) == "host"}
+    packages = modules()
+    host = {module for module in packages if part(module) == "host"}
     assert host
-    assert not {one for module in host for one in imports(known[module], known)} - host
+    assert not {item for module in host for item in imports(packages[module], packages)} - host
 
 
 def test_modules_that_read_stacks_need_only_the_host() -> None:
-    known = modules()
-    arrows = {module: imports(path, known) for module, path in known.items()}
+    packages = modules()
+    arrows = {module: imports(path, packages) for module, path in packages.items()}
     pending, reached = [f"{PACKAGE}.stacktraces.reader"], set[str]()
     while pending:
         reached.add(module := pending.pop())
@@ -73,10 +73,10 @@ def test_modules_that_read_stacks_need_only_the_host() -> None:
     ("room", "other"), [("nodeview", "exposition"), ("flags", "collectors"), ("report", "web")]
 )
 def test_rooms_that_do_without_another(room: str, other: str) -> None:
-    known = modules()
-    paths = [path for module, path in known.items() if part(module) == room]
+    packages = modules()
+    paths = [path for module, path in packages.items() if part(module) == room]
     assert paths
-    assert other not in {part(one) for path in paths for one in imports(path, known)}
+    assert other not in {part(item) for path in paths for item in imports(path, packages)}
 
 
 def test_attributes_of_other_objects_are_not_set() -> None:
@@ -96,9 +96,9 @@ def test_attributes_of_other_objects_are_not_set() -> None:
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 text = ast.unparse(node)
                 through = text.startswith("self.") and isinstance(node.value, ast.Attribute)
-                told = f"{path}:{node.lineno}: {text}"
-                assert not through or text.startswith(tuple(foreign)), told
-                met |= {one for one in foreign if through and text.startswith(one)}
+                message = f"{path}:{node.lineno}: {text}"
+                assert not through or text.startswith(tuple(foreign)), message
+                met |= {item for item in foreign if through and text.startswith(item)}
     assert met == foreign
 
 

@@ -21,5 +21,5 @@ def test_a_server_that_is_only_scraped_loads_nothing_else() -> None:
     loaded = done.stdout.decode().split()
     assert "gpu_bottleneck_exporter.web.routes" in loaded
     needless = (*NEEDLESS, *(f"gpu_bottleneck_exporter.{name}" for name in OURS))
-    found = [name for name in loaded if f"{name}.".startswith(tuple(f"{n}." for n in needless))]
-    assert found == []
+    values = [name for name in loaded if f"{name}.".startswith(tuple(f"{n}." for n in needless))]
+    assert values == []

@@ -35,9 +35,9 @@ def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Said]:
 
 def value(line: str) -> str:
     """Text written after `value=`."""
-    found = re.fullmatch(rf"time={TIME} level=\w+ source=\w+ msg=text value=(.*)\n", line)
-    assert found is not None, line
-    return found[1]
+    result = re.fullmatch(rf"time={TIME} level=\w+ source=\w+ msg=text value=(.*)\n", line)
+    assert result is not None, line
+    return result[1]
 
 
 def test_a_logfmt_line_has_time_level_source_message_and_values(said: Said) -> None:

@@ -21,17 +21,17 @@ class Throttle(LogThrottle):
 def test_a_state_is_logged_when_it_changes() -> None:
     throttle = Throttle()
     states = ("on", "off", "off", "on", "on")
-    told = [throttle.is_new("light", state, usual="on") for state in states]
-    assert told == [False, True, False, True, False]
+    values = [throttle.is_new("light", state, usual="on") for state in states]
+    assert values == [False, True, False, True, False]
     assert throttle.is_new("another", state="off", usual="on")
 
 
 def test_a_flapping_state_is_logged_a_few_times() -> None:
-    throttle, told = Throttle(), 0
+    throttle, result = Throttle(), 0
     for tick in range(1000):
         throttle.now += 0.1
-        told += throttle.is_new("light", tick % 2)
-    assert told <= MAX_LINES * (100 / THROTTLE_SECONDS + 1)
+        result += throttle.is_new("light", tick % 2)
+    assert result <= MAX_LINES * (100 / THROTTLE_SECONDS + 1)
 
 
 def test_a_lasting_state_is_logged_in_the_end() -> None:

@@ -29,7 +29,7 @@ def make() -> Iterator[Make]:
         return made[-1]
 
     yield makes
-    assert all(one.stop(PATIENCE_SECONDS) for one in made)
+    assert all(item.stop(PATIENCE_SECONDS) for item in made)
 
 
 def test_a_failing_step_costs_only_itself_and_is_logged_once(

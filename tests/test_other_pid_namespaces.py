@@ -36,8 +36,8 @@ def in_another_namespace(folder: Path) -> Path:
 
 def stalls(sampler: Sampler) -> set[str]:
     """Causes of idle time."""
-    found = (gpu.totals.stall_ns or {} for gpu in sampler.state().gpus)
-    return {name for stall in found for name, spent in stall.items() if spent}
+    values = (gpu.totals.stall_ns or {} for gpu in sampler.state().gpus)
+    return {name for stall in values for name, spent in stall.items() if spent}
 
 
 def after_a_tick(sampler: Sampler) -> set[str]:

@@ -29,13 +29,13 @@ def fences(language: str, text: str = TEXT) -> list[str]:
 def test_the_sample_has_families_and_labels_that_exist() -> None:
     (sample,) = fences("text", section("What it exports"))
     declared = {family.name.removesuffix("_total"): family for family in metrics.families()}
-    found = list(text_string_to_metric_families(sample))
-    assert len(found) > 5
-    for family in found:
+    values = list(text_string_to_metric_families(sample))
+    assert len(values) > 5
+    for family in values:
         assert declared[family.name].kind == family.type
-        labels = set().union(*(one.labels for one in family.samples))
+        labels = set().union(*(sample.labels for sample in family.samples))
         assert {"gpu", "uuid"} <= labels <= {*declared[family.name].labels}
-    causes = {s.labels["waiting_on"] for f in found for s in f.samples if "waiting_on" in s.labels}
+    causes = {s.labels["waiting_on"] for f in values for s in f.samples if "waiting_on" in s.labels}
     assert causes <= {*WAITING_ON}
 
 
@@ -43,8 +43,8 @@ def test_the_sample_adds_up() -> None:
     (sample,) = fences("text", section("What it exports"))
     seconds: dict[str, float] = {}
     for family in text_string_to_metric_families(sample):
-        for one in family.samples:
-            seconds[one.name] = seconds.get(one.name, 0.0) + one.value
+        for item in family.samples:
+            seconds[item.name] = seconds.get(item.name, 0.0) + item.value
     explained = seconds["gpu_busy_seconds_total"] + seconds["gpu_stall_seconds_total"]
     assert explained == pytest.approx(seconds["gpu_observed_seconds_total"], abs=1e-6)
 

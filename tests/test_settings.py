@@ -17,9 +17,9 @@ from support.command import ANY_PORT, run
 def refusal(result: subprocess.CompletedProcess[str], status: int = 2) -> str:
     """Refusal of the command, in one line."""
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (status, "", 1)
-    start, _, said = result.stderr.partition(": ")
+    start, _, outcome = result.stderr.partition(": ")
     assert start == "gpu-bottleneck-exporter"
-    return said
+    return outcome
 
 
 def mistake(*typed: str) -> str:
@@ -27,12 +27,12 @@ def mistake(*typed: str) -> str:
     result = CliRunner().invoke(commands, typed, standalone_mode=False)
     error = result.exception
     if isinstance(error, click.UsageError):
-        status, said = error.exit_code, error.format_message()
+        status, outcome = error.exit_code, error.format_message()
     else:
         assert isinstance(error, SettingsError), error
-        status, said = error.status, f"{error}"
-    assert (status, result.output, said.count("\n")) == (2, "", 0)
-    return said
+        status, outcome = error.status, f"{error}"
+    assert (status, result.output, outcome.count("\n")) == (2, "", 0)
+    return outcome
 
 
 MISTAKES = {
@@ -135,9 +135,9 @@ def test_variables_of_any_command_and_of_a_kubernetes_service_are_in_order(tmp_p
         "PORT": "tcp://10.0.0.1:80",
     }
     others = {"PORT_80_TCP_ADDR": "10.0.0.1", "WEB_SERVICE_HOST": "10.0.0.2"}
-    known = {"LOG_LEVEL": "info", "URL": "node7", "WEB_TELEMETRY_PATH": "/x", "WITHOUT": "kubelet"}
-    given = {f"GPU_EXPORTER_{name}": value for name, value in (service | others | known).items()}
-    assert run(tmp_path, "dashboards", **given).stderr == ""
+    values = {"LOG_LEVEL": "info", "URL": "node7", "WEB_TELEMETRY_PATH": "/x", "WITHOUT": "kubelet"}
+    fields = {f"GPU_EXPORTER_{name}": value for name, value in (service | others | values).items()}
+    assert run(tmp_path, "dashboards", **fields).stderr == ""
 
 
 BAD = {
@@ -157,8 +157,8 @@ BAD = {
 
 @pytest.mark.parametrize(("flag", "value"), [(flag, v) for flag in BAD for v in BAD[flag]])
 def test_bad_values(flag: str, value: str) -> None:
-    said = mistake("serve", *ANY_PORT, f"{flag}={value}")
-    assert flag in said or (flag == "--web.listen-address" and repr(value) in said)
+    result = mistake("serve", *ANY_PORT, f"{flag}={value}")
+    assert flag in result or (flag == "--web.listen-address" and repr(value) in result)
 
 
 @pytest.mark.parametrize("flag", ["--path.procfs", "--path.sysfs"])

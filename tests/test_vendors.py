@@ -33,11 +33,11 @@ def words(path: Path) -> Iterator[str]:
 @cache
 def naming() -> dict[str, list[str]]:
     """Names of vendors, by module."""
-    found = {
+    fields = {
         f"{path.relative_to(ROOT)}": [word for word in words(path) if VENDORS.search(word)]
         for path in sorted(ROOT.rglob("*.py"))
     }
-    return {module: those for module, those in found.items() if those}
+    return {module: those for module, those in fields.items() if those}
 
 
 def test_only_its_driver_names_a_vendor() -> None:
@@ -45,5 +45,5 @@ def test_only_its_driver_names_a_vendor() -> None:
 
 
 def test_collectors_name_it_in_help_texts_only() -> None:
-    found = [w for m, those in naming().items() if m.startswith("collectors/") for w in those]
-    assert all(" " in word for word in found)
+    values = [w for m, those in naming().items() if m.startswith("collectors/") for w in those]
+    assert all(" " in word for word in values)

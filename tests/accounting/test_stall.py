@@ -96,8 +96,8 @@ def shares(
     did: Bucket | None, busy: float = 0.0, carry: Carry | None = None, holders: int | None = HELD
 ) -> dict[str, float]:
     """Shares of the idle time of a tick of one second."""
-    found = split([Window(SECOND, SECOND, round(busy * SECOND))], holders, did, carry)
-    return {cause: round(ns / SECOND / (1 - busy), 3) for cause, ns in found.items()}
+    stalls = split([Window(SECOND, SECOND, round(busy * SECOND))], holders, did, carry)
+    return {cause: round(ns / SECOND / (1 - busy), 3) for cause, ns in stalls.items()}
 
 
 def loader(
@@ -133,7 +133,7 @@ def test_each_wait_is_an_activity() -> None:
             *(Wait.STOPPED, Wait.FROZEN, Wait.OTHER),
         },
     }.items():
-        assert {wait for wait, found in ACTIVITY_OF.items() if found is activity} == waits
+        assert {wait for wait, result in ACTIVITY_OF.items() if result is activity} == waits
 
 
 @rows(
@@ -168,10 +168,10 @@ def reading(
 ) -> Bucket:
     """A main that `OVERLAPS`, and its threads, which explain this much of its waits in locks."""
     loading = part(states, sum(states.values()) / 10, cpu_ns=1.0, disk_ns=disk_ns)
-    found = bucket(main or OVERLAPS, thread=loading)
-    found.parts.update(helpers)
-    found.locked, found.awaited = 0.3, awaited
-    return found
+    result = bucket(main or OVERLAPS, thread=loading)
+    result.parts.update(helpers)
+    result.locked, result.awaited = 0.3, awaited
+    return result
 
 
 def pinning(states: Mapping[Activity, int], threads_run: float) -> Bucket:
@@ -322,11 +322,11 @@ def test_a_running_main_is_charged_by_the_kind_of_its_cpu_time(
 
 
 def test_busy_time_is_subtracted_from_the_likeliest_activity() -> None:
-    did = bucket({SLEEP: 2, QUEUE: 1, HIDDEN: 1, SERVES: 1, RUN: 2, ASKS: 1, READS: 2})
+    activity = bucket({SLEEP: 2, QUEUE: 1, HIDDEN: 1, SERVES: 1, RUN: 2, ASKS: 1, READS: 2})
     idle = {REQUESTS: 1, HOST_CODE: 2, NETWORK: 1, STORAGE: 2}
-    assert shares(did, 0.4) == pytest.approx({c: n / 6 for c, n in idle.items()}, abs=0.001)
-    assert shares(did, 0.7) == pytest.approx({NETWORK: 1 / 3, STORAGE: 2 / 3}, abs=0.001)
-    assert shares(did, 0.8) == pytest.approx({STORAGE: 1.0})
+    assert shares(activity, 0.4) == pytest.approx({c: n / 6 for c, n in idle.items()}, abs=0.001)
+    assert shares(activity, 0.7) == pytest.approx({NETWORK: 1 / 3, STORAGE: 2 / 3}, abs=0.001)
+    assert shares(activity, 0.8) == pytest.approx({STORAGE: 1.0})
     waits = {SERVES: 4, QUEUE: 4, SLEEP: 2}
     assert shares(bucket(waits), 0.2) == pytest.approx({REQUESTS: 0.5, ASLEEP: 0.5})
 
@@ -385,8 +385,8 @@ def test_io_is_memory_where_most_bytes_read_were_evicted(
     refaults: int, moved: int, cause: str
 ) -> None:
     reading = part({READS: 10}, read_bytes=moved / 2, written_bytes=moved / 2)
-    did = bucket(worker=reading, held=CgroupCounters(refault_bytes=refaults))
-    assert shares(did) == {cause: 1.0}
+    activity = bucket(worker=reading, held=CgroupCounters(refault_bytes=refaults))
+    assert shares(activity) == {cause: 1.0}
 
 
 def test_a_remainder_goes_to_the_largest_part() -> None:
@@ -396,15 +396,15 @@ def test_a_remainder_goes_to_the_largest_part() -> None:
 
 def test_counters_read_soon_after_a_window_belong_to_it() -> None:
     history = History()
-    for at_ns, seen in ((SECOND // 2, WAITS), (SECOND, RUNS)):
-        history.add_pass(Bucket(at_ns, parts={Role.MAIN: part(seen)}))
+    for at_ns, outcome in ((SECOND // 2, WAITS), (SECOND, RUNS)):
+        history.add_pass(Bucket(at_ns, parts={Role.MAIN: part(outcome)}))
     soon, late = counters(CPU), counters(STARVED)
     for at_ns, used in ((2 * SECOND, soon), (3 * SECOND, late)):
         history.add_second(Bucket(at_ns, SECOND, {Role.MAIN: Part(used=used)}))
-    found = history.explaining(0, SECOND)
-    assert found is not None
-    assert (found.of(Role.MAIN).used, found.elapsed_ns) == (soon, SECOND)
-    assert found.of(Role.MAIN).by_activity == {**WAITS, **RUNS}
+    result = history.explaining(0, SECOND)
+    assert result is not None
+    assert (result.of(Role.MAIN).used, result.elapsed_ns) == (soon, SECOND)
+    assert result.of(Role.MAIN).by_activity == {**WAITS, **RUNS}
     assert (later := history.explaining(SECOND, SECOND + 1))
     assert later.of(Role.MAIN).by_activity == RUNS, "the last look holds on"
 
@@ -414,23 +414,23 @@ def test_counters_hold_on_where_counts_are_further_apart_than_a_window() -> None
     held = CgroupCounters(periods=40, throttled_periods=40)
     history.add_second(Bucket(SECOND, SECOND, held=held))
     history.add_pass(Bucket(5 * SECOND, parts={Role.MAIN: part(WAITS)}))
-    found = history.explaining(SECOND, 5 * SECOND + SECOND // 4)
-    assert found is not None
-    assert found.held == held
+    result = history.explaining(SECOND, 5 * SECOND + SECOND // 4)
+    assert result is not None
+    assert result.held == held
     assert (later := history.explaining(4 * SECOND, 7 * SECOND))
     assert later.held == CgroupCounters(), "but not for ever"
 
 
 def test_waits_for_threads_are_judged_over_seconds() -> None:
     history = History()
-    for at_ns, seen, active in ((SECOND, {QUEUE: 6, SLEEP: 4}, 4), (2 * SECOND, {SLEEP: 10}, 0)):
-        history.add_pass(Bucket(at_ns, parts={Role.MAIN: part(seen)}, awaited_threads=active))
+    for at_ns, outcome, active in ((SECOND, {QUEUE: 6, SLEEP: 4}, 4), (2 * SECOND, {SLEEP: 10}, 0)):
+        history.add_pass(Bucket(at_ns, parts={Role.MAIN: part(outcome)}, awaited_threads=active))
         history.add_second(history.passes_since(at_ns - SECOND))
-    found = history.explaining(SECOND, 2 * SECOND)
-    assert found is not None
-    assert found.of(Role.MAIN).by_activity == {SLEEP: 10}
-    assert found.locked == pytest.approx(0.3)
-    assert found.awaited == pytest.approx(2 / 3)
+    result = history.explaining(SECOND, 2 * SECOND)
+    assert result is not None
+    assert result.of(Role.MAIN).by_activity == {SLEEP: 10}
+    assert result.locked == pytest.approx(0.3)
+    assert result.awaited == pytest.approx(2 / 3)
 
 
 def test_time_of_threads_is_not_counted_twice() -> None:
@@ -446,8 +446,8 @@ def test_while_a_quota_throttles_only_samples_show_how_long_workers_were_runnabl
 ) -> None:
     held = CgroupCounters(periods=10, throttled_periods=throttled)
     workers = part({QUEUE: 19, RUN: 1}, 8, leader_cpu_ns=0.08, queue_ns=0.008)
-    found = shares(bucket(worker=workers, held=held), 0.1)
-    assert found[ASLEEP] == pytest.approx(1 - working, abs=0.01)
+    result = shares(bucket(worker=workers, held=held), 0.1)
+    assert result[ASLEEP] == pytest.approx(1 - working, abs=0.01)
 
 
 @rows(
@@ -462,9 +462,9 @@ def test_while_a_quota_throttles_only_samples_show_how_long_workers_were_runnabl
 def test_how_long_a_main_ran_is_as_counted_unless_that_cannot_be(
     described: dict[str, Any], host_code: float
 ) -> None:
-    found = shares(bucket({RUN: 4, READS: 3, SLEEP: 3}, **described))
-    assert found[HOST_CODE] == host_code
-    assert found[STORAGE] == found[ASLEEP] == (1 - host_code) / 2
+    result = shares(bucket({RUN: 4, READS: 3, SLEEP: 3}, **described))
+    assert result[HOST_CODE] == host_code
+    assert result[STORAGE] == result[ASLEEP] == (1 - host_code) / 2
 
 
 @pytest.mark.parametrize("state", Activity)
@@ -547,8 +547,8 @@ def test_idle_time_is_split_exactly(
 @given(st.integers(0, 10 * SECOND), st.dictionaries(st.sampled_from(Place), st.integers(1, 40)))
 def test_storage_is_split_as_it_was_seen(storage: int, places: dict[Place, int]) -> None:
     parts = by_file_system({STORAGE: storage, HOST_CODE: SECOND}, bucket(places=places))
-    known = {place.value for place in places} - {Place.UNKNOWN.value} if storage else set()
-    assert parts.keys() == known
+    result = {place.value for place in places} - {Place.UNKNOWN.value} if storage else set()
+    assert parts.keys() == result
     for place, number in places.items():
         share = storage * number / sum(places.values())
         assert place is Place.UNKNOWN or share - 1 <= parts.get(place.value, 0) <= share

@@ -226,11 +226,11 @@ def test_without_a_ring_observed_and_unobserved_are_all_of_time(
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=200), st.integers(1, 60))
 def test_the_tick_does_not_change_the_sum(percents: list[int], batch: int) -> None:
-    one, many = Integrator(SECOND), Integrator(SECOND)
+    item, many = Integrator(SECOND), Integrator(SECOND)
     samples = [*enumerate(percents, start=1)]
-    for integrator, count in ((one, 1), (many, batch)):
+    for integrator, count in ((item, 1), (many, batch)):
         integrator.ring(START, ring(*((at, 50) for at in range(-9, 1))), None)
         for start in range(0, len(samples), count):
             part = samples[start : start + count]
             integrator.ring(START + part[-1][0] * PERIOD, ring(*part), None)
-    assert booked(one) == booked(many)
+    assert booked(item) == booked(many)

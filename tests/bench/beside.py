@@ -203,7 +203,7 @@ def _used(pid: int) -> tuple[float, int]:
 def _resident_bytes(pid: int) -> int:
     """Memory of process `pid`, without the stand-in's board."""
     maps = psutil.Process(pid).memory_maps()
-    return sum(one.rss for one in maps if Path(one.path).name != "board")
+    return sum(item.rss for item in maps if Path(item.path).name != "board")
 
 
 if __name__ == "__main__":

@@ -81,14 +81,14 @@ def of_owner(number: int, times: list[int], end: int) -> Iterator[str]:
     if budget:
         yield series("owner:budget:gpu_hours", owner, budget, times)
     for part, cause in ((0.7, "worker_cpu"), (0.3, "storage")):
-        told = f'{owner},waiting_on="{cause}"'
-        lost = f'cluster="one",{told}'
+        text = f'{owner},waiting_on="{cause}"'
+        lost = f'cluster="one",{text}'
         day = 86_400 / BILLED_SECONDS
         yield series("owner:lost_gpu_seconds:sum5m", lost, 3600 * part * hours / day, times)
         of_month = f'{lost},month="{now.tm_mon}"'
         yield series("owner:lost_gpu_hours:month", of_month, part * month, times)
         if budget:
-            yield series("owner:budget_spent:ratio", told, part * month / budget, times)
+            yield series("owner:budget_spent:ratio", text, part * month / budget, times)
 
 
 def of_cause(number: int, times: range, recent: list[int]) -> Iterator[str]:
@@ -97,17 +97,17 @@ def of_cause(number: int, times: range, recent: list[int]) -> Iterator[str]:
     changing = times[0] // BLOCK_SECONDS if number // 4 % 3 == 0 else 0
     cause = _CAUSES[int(len(_CAUSES) * _share(number // 4 + changing) ** 3)]
     lost = round(0.4 + 0.55 * _share(number), 2)
-    told = f'{labels},cause="{cause}"'
-    yield series("gpu:bottleneck:lost_ratio", told + owner, lost, times)
-    yield series("gpu:bottleneck:lost_gpus", told + owner, lost, times)
+    text = f'{labels},cause="{cause}"'
+    yield series("gpu:bottleneck:lost_ratio", text + owner, lost, times)
+    yield series("gpu:bottleneck:lost_gpus", text + owner, lost, times)
     if number % 4 == 1:
         yield series("instance:lost_gpu_seconds:rate", node_labels(number, cause), 3 * lost, times)
-    yield series("gpu:bottleneck:primary", told, 1, recent)
-    yield series("gpu:bottleneck:since_timestamp", told, times[0], recent)
-    yield series("gpu:cause:evidence", told, 0.9, recent)
+    yield series("gpu:bottleneck:primary", text, 1, recent)
+    yield series("gpu:bottleneck:since_timestamp", text, times[0], recent)
+    yield series("gpu:cause:evidence", text, 0.9, recent)
     if number % 2:
         yield from prescribed(f'{labels},knob="{KNOBS[number % len(KNOBS)]}"', owner, lost, recent)
-    alert = f'{told},alertname="{_ALERTS[cause]}",severity="warning",responder="job"{owner}'
+    alert = f'{text},alertname="{_ALERTS[cause]}",severity="warning",responder="job"{owner}'
     yield series("ALERTS", f'{alert},alertstate="firing"', 1, recent)
 
 

@@ -112,15 +112,15 @@ class Crowd:
 
     def come(self, number: int) -> None:
         """Connect the client of this number, or reconnect it."""
-        kind, one = self._kind(number), socket.socket()
+        kind, item = self._kind(number), socket.socket()
         if not kind.reads:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.settimeout(SCRAPE_TIMEOUT_SECONDS)
+            item.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        item.settimeout(SCRAPE_TIMEOUT_SECONDS)
         with contextlib.suppress(OSError):
-            one.connect((HOST, self._port))
-            one.sendall(kind.says)
-        self._clients[one.fileno()] = number, one
-        self._epoll.register(one, select.EPOLLRDHUP | (select.EPOLLIN if kind.reads else 0))
+            item.connect((HOST, self._port))
+            item.sendall(kind.says)
+        self._clients[item.fileno()] = number, item
+        self._epoll.register(item, select.EPOLLRDHUP | (select.EPOLLIN if kind.reads else 0))
 
     def stay(self, came: Event) -> None:
         """Hold connections for ever."""
@@ -131,8 +131,8 @@ class Crowd:
         while True:
             for descriptor, event in self._epoll.poll(0.2):
                 if event != select.EPOLLIN or not self._read(descriptor):
-                    number, one = self._clients.pop(descriptor)
-                    one.close()
+                    number, item = self._clients.pop(descriptor)
+                    item.close()
                     self.come(number)
             if time.monotonic() > dripped + 1:
                 dripped = time.monotonic()
@@ -146,10 +146,10 @@ class Crowd:
         return False
 
     def _drip(self) -> None:
-        for number, one in self._clients.values():
+        for number, item in self._clients.values():
             if self._kind(number).drips:
                 with contextlib.suppress(OSError):
-                    one.send(b"x")
+                    item.send(b"x")
 
 
 class Scraper:
@@ -165,9 +165,9 @@ class Scraper:
         began = time.monotonic()
         for second in range(int(seconds)):
             time.sleep(max(0.0, began + second - time.monotonic()))
-            asked, known = time.monotonic(), self.connection.sock is not None
-            self.lost += not (self.once() or (known and self.once()))
-            self.longest_seconds = max(self.longest_seconds, time.monotonic() - asked)
+            result, outcome = time.monotonic(), self.connection.sock is not None
+            self.lost += not (self.once() or (outcome and self.once()))
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - result)
 
     def once(self) -> bool:
         """Whether one request succeeds."""
@@ -220,8 +220,8 @@ def measure(name: str, seconds: float) -> tuple[int, str]:
             config.write_text(json.dumps({"tls_server_config": pair}))
         process = psutil.Process(stack.enter_context(running(serve, port, config)))
         context = client(Path(folder) / "ca.pem") if tls else None
-        new, kept = (Scraper(connection(port, context), keeps=keeps) for keeps in (False, True))
-        stack.callback(kept.connection.close)
+        new, result = (Scraper(connection(port, context), keeps=keeps) for keeps in (False, True))
+        stack.callback(result.connection.close)
         while not new.once():  # it starts
             time.sleep(0.1)
         before, used = mib(process), sum(process.cpu_times()[:2])
@@ -230,15 +230,17 @@ def measure(name: str, seconds: float) -> tuple[int, str]:
         came.wait()
         began = time.monotonic()
         with ThreadPoolExecutor() as pool:
-            runs = [pool.submit(one.run, seconds) for one in (new, kept)]
+            runs = [pool.submit(item.run, seconds) for item in (new, result)]
             time.sleep(seconds / 2)
             resident, threads = mib(process), process.num_threads()
         for run in runs:
             run.result()
         cores = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - began)
-    cells = [f"{one.lost} of {int(seconds)} | {one.longest_seconds:.1f} s" for one in (new, kept)]
+    cells = [
+        f"{item.lost} of {int(seconds)} | {item.longest_seconds:.1f} s" for item in (new, result)
+    ]
     cells += [f"{threads} | {before} → {resident} | {cores:.0%}"]
-    return new.lost + kept.lost, f"| {CLIENTS}: {name} | {' | '.join(cells)} |"
+    return new.lost + result.lost, f"| {CLIENTS}: {name} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

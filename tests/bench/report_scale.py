@@ -46,11 +46,11 @@ def main(gpus: int) -> None:
         folder, end = Path(name), int(time.time()) // EVERY * EVERY - 3 * 3600
         write_past(folder, past(gpus, end))
         with on_data(folder, {}) as server:
-            asked = ("--prometheus", f"127.0.0.1:{server.port}", "--since", f"{DAYS}d")
+            values = ("--prometheus", f"127.0.0.1:{server.port}", "--since", f"{DAYS}d")
             process = psutil.Process(server.pid)
             for turn in range(3):
                 began, theirs, ours = time.monotonic(), cpu_seconds(process), children_seconds()
-                done = run(folder, "report", *asked, *(["--verbose"] if turn == 0 else []))
+                done = run(folder, "report", *values, *(["--verbose"] if turn == 0 else []))
                 took, ours = time.monotonic() - began, children_seconds() - ours
                 print(f"{took:.1f} s, status {done.returncode}; of CPU time {ours:.1f} s,", end=" ")
                 print(f"of Prometheus' {cpu_seconds(process) - theirs:.1f} s")

@@ -83,11 +83,11 @@ def main(sizes: Sequence[int]) -> None:
 
 def row(gpus: int, found: Sequence[Found]) -> str:
     """Medians of the readings."""
-    total = median(sum(one.seconds.values()) for one in found)
+    total = median(sum(item.seconds.values()) for item in found)
     name = max(found[-1].seconds, key=lambda group: found[-1].seconds[group])
-    slowest = median(one.seconds[name] for one in found)
+    slowest = median(item.seconds[name] for item in found)
     cores = (found[-1].cpu_seconds - found[0].cpu_seconds) / WATCHED_SECONDS
-    resident = max(one.resident_bytes for one in found)
+    resident = max(item.resident_bytes for item in found)
     cells = [
         f"{gpus:,}".replace(",", " "),
         f"{found[-1].series / 1e6:.2f} M",
@@ -110,11 +110,11 @@ def measured(gpus: int) -> list[Found]:
         fill(folder, nodes, int(time.time()) // EVALUATED_EVERY_SECONDS * EVALUATED_EVERY_SECONDS)
         with on_data(folder, config(folder, nodes, port)) as server:
             time.sleep(SETTLED_AFTER_SECONDS)
-            found = []
+            values = []
             for _ in range(WATCHED_SECONDS // EVALUATED_EVERY_SECONDS + 1):
-                found.append(reading(server))
+                values.append(reading(server))
                 time.sleep(EVALUATED_EVERY_SECONDS)
-            return found
+            return values
 
 
 def config(folder: Path, nodes: int, port: int) -> Mapping[str, object]:
@@ -171,7 +171,7 @@ def node(kind: int) -> Sequence[Series]:
     gpu = replace(Gpu(**STATES[kind]), owner=OWNER)  # type: ignore[arg-type]
     for index in range(GPUS_PER_NODE):
         add_gpu(fleet, "node", gpu, index)
-    return [one for one in fleet._series if one.name != "up"]
+    return [item for item in fleet._series if item.name != "up"]
 
 
 def exposed(number: int, seconds: float) -> bytes:

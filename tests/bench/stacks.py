@@ -52,9 +52,9 @@ _CHANGING = "\n".join([*_CALLS, "while True:", "    f0()"])
 
 def readers(ours: StackReader) -> Iterator[tuple[str, Look]]:
     def own(pid: int) -> list[Stack]:
-        found = ours.read([started(pid)], ())[pid]
-        assert not isinstance(found, UnreadableReason), found
-        return [[(one.function, one.line) for one in stack.frames] for stack in found]
+        result = ours.read([started(pid)], ())[pid]
+        assert not isinstance(result, UnreadableReason), result
+        return [[(frame.function, frame.line) for frame in stack.frames] for stack in result]
 
     yield "ours", own
     if spy := shutil.which("py-spy"):
@@ -63,7 +63,9 @@ def readers(ours: StackReader) -> Iterator[tuple[str, Look]]:
         def dump(pid: int) -> list[Stack]:
             done = subprocess.run([*command, f"{pid}"], capture_output=True, check=True)
             threads = json.loads(done.stdout)
-            return [[(one["name"], one["line"]) for one in thread["frames"]] for thread in threads]
+            return [
+                [(frame["name"], frame["line"]) for frame in thread["frames"]] for thread in threads
+            ]
 
         yield "py-spy dump", dump
     with contextlib.suppress(ImportError):
@@ -100,7 +102,7 @@ def running(interpreter: str, code: str, *arguments: str) -> Iterator[int]:
 def used() -> float:
     """CPU seconds of ours and of our children."""
     whole = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in whole)
+    return sum(item.ru_utime + item.ru_stime for item in whole)
 
 
 def cost(look: Look, pid: int, looks: int) -> tuple[float, float]:
@@ -122,10 +124,10 @@ def main(arguments: Sequence[str]) -> None:
         with StackReader(Path("/proc")) as ours:
             for name, look in readers(ours):
                 try:
-                    told = figures(look, interpreter, looks)
+                    text = figures(look, interpreter, looks)
                 except (subprocess.CalledProcessError, AssertionError):
-                    told = "refuses it |"
-                print(f"| {version} | {name} | {told} |", flush=True)
+                    text = "refuses it |"
+                print(f"| {version} | {name} | {text} |", flush=True)
 
 
 def figures(look: Look, interpreter: str, looks: int) -> str:

@@ -37,8 +37,8 @@ MADE_FOR = {1: "worker_cpu", 2: "host_code", 3: "asleep", 4: "host_code", 5: "pe
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+    with chromium() as result:
+        yield result
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def assert_accessible(page: Page) -> None:
 
 
 def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> None:
-    with opened(browser, page_of(demo)) as (page, said):
+    with opened(browser, page_of(demo)) as (page, result):
         expect(page.get_by_text("simulated")).to_be_visible()
         expect(page.locator("#summary")).to_contain_text("of 8 GPUs starved, ")
         expect(page.get_by_role("article").first).to_contain_text("(asleep)")
@@ -71,16 +71,16 @@ def test_it_shows_the_demo_as_its_metrics_do(browser: Browser, demo: Server) -> 
         expect(page.locator(".lines").get_by_role("listitem")).to_have_count(8 - len(MADE_FOR))
 
         def agree() -> bool:
-            named = set(WAITS.findall(page.get_by_role("main").inner_text()))
-            told = Metrics(demo.get()[1]).samples_of("gpu_stall_seconds_total")
-            return "asleep" in named <= {sample.labels["waiting_on"] for sample in told}
+            values = set(WAITS.findall(page.get_by_role("main").inner_text()))
+            outcome = Metrics(demo.get()[1]).samples_of("gpu_stall_seconds_total")
+            return "asleep" in values <= {sample.labels["waiting_on"] for sample in outcome}
 
         until(agree, "the causes of the metrics")
-        assert said == []
+        assert result == []
 
 
 def test_it_follows_without_losing_place_and_focus(browser: Browser, demo: Server) -> None:
-    with opened(browser, page_of(demo), viewport=PHONE) as (page, said):
+    with opened(browser, page_of(demo), viewport=PHONE) as (page, result):
         cards = page.get_by_role("article")
         cards.last.get_by_role("link").focus()
         # A part before the link comes, as the trend does after a while: the link is still it.
@@ -95,11 +95,11 @@ def test_it_follows_without_losing_place_and_focus(browser: Browser, demo: Serve
         assert page.evaluate("document.activeElement.textContent").startswith("Runbook")
         assert read.evaluate(TOP) == pytest.approx(place, abs=8)
         assert page.evaluate("window.before")
-        assert said == []
+        assert result == []
 
 
 def test_cards_that_change_ranks_take_the_reader_along(browser: Browser, demo: Server) -> None:
-    with opened(browser, page_of(demo), viewport=PHONE) as (page, said):
+    with opened(browser, page_of(demo), viewport=PHONE) as (page, result):
         last = page.get_by_role("article").last.element_handle()
         assert last
         # The other way round, until the page is fetched again.
@@ -116,12 +116,12 @@ def test_cards_that_change_ranks_take_the_reader_along(browser: Browser, demo: S
         until(lambda: page.evaluate(again), "the cards in their order")
         assert page.evaluate("read.getBoundingClientRect().top") == pytest.approx(place, abs=8)
         assert page.evaluate("document.activeElement.textContent").startswith("Runbook")
-        assert said == []
+        assert result == []
 
 
 def test_text_below_the_cards_keeps_its_place(browser: Browser, demo: Server) -> None:
     low: ViewportSize = {**PHONE, "height": 200}
-    with opened(browser, page_of(demo), viewport=low) as (page, said):
+    with opened(browser, page_of(demo), viewport=low) as (page, result):
         line = page.locator(".lines").get_by_role("listitem").first.element_handle()
         assert line
         page.get_by_role("article").first.evaluate("card => card.lastElementChild.remove()")
@@ -129,7 +129,7 @@ def test_text_below_the_cards_keeps_its_place(browser: Browser, demo: Server) ->
         before, place = page.get_by_role("main").inner_text(), line.evaluate(TOP)
         expect(page.get_by_role("main")).not_to_have_text(before, use_inner_text=True)
         assert line.evaluate(TOP) == pytest.approx(place, abs=8)
-        assert said == []
+        assert result == []
 
 
 @contextmanager
@@ -143,10 +143,10 @@ def showing(
     url = "http://exporter.test/"
     body = status_page(shown, telemetry_path="/metrics", runbooks="https://example.org")
     headers = dict(page_headers())
-    with opened(browser, "about:blank", viewport=viewport, **context) as (page, said):
+    with opened(browser, "about:blank", viewport=viewport, **context) as (page, result):
         page.route(url, lambda route: route.fulfill(body=body, content_type=HTML, headers=headers))
         page.goto(url)
-        yield page, said
+        yield page, result
 
 
 def test_a_button_finds_the_line_of_code_that_a_gpu_waits_for(
@@ -163,17 +163,17 @@ def test_without_scripts_it_shows_the_same_and_loads_itself_anew(browser: Browse
     now = node(mixed_state())
     with showing(browser, now, PHONE) as (page, _):
         cards = page.get_by_role("article").count()
-    with showing(browser, now, PHONE, java_script_enabled=False) as (page, said):
+    with showing(browser, now, PHONE, java_script_enabled=False) as (page, result):
         with page.expect_request(page.url):
             pass
         expect(page.get_by_role("article")).to_have_count(cards)
-        assert said == []
+        assert result == []
 
 
 def test_an_unfolded_part_stays_with_its_gpu(browser: Browser) -> None:
     now = node(mixed_state())
     later = replace(now, gpus=tuple(reversed([replace(gpu, busy_ratio=0.5) for gpu in now.gpus])))
-    with showing(browser, now, DESK) as (page, said):
+    with showing(browser, now, DESK) as (page, result):
         cards = page.get_by_role("article")
         shown = cards.count()
         expect(page.locator("details[open]")).to_have_count(0)
@@ -187,7 +187,7 @@ def test_an_unfolded_part_stays_with_its_gpu(browser: Browser) -> None:
         page.wait_for_timeout(3000)  # until it was fetched
         assert cards.count() <= shown
         assert page.locator("article:has(details[open])").get_attribute("aria-label") == name
-        assert said == []
+        assert result == []
 
 
 @pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
@@ -197,7 +197,7 @@ def test_recommendation_and_evidence_are_readable(
 ) -> None:
     now = node(mixed_state())
     now = replace(now, gpus=(replace(now.gpus[0], evidence=("/data is on NFS",)), *now.gpus[1:]))
-    with showing(browser, now, viewport, color_scheme=scheme) as (page, said):
+    with showing(browser, now, viewport, color_scheme=scheme) as (page, result):
         card, refused = page.get_by_role("article").nth(1), page.get_by_role("article").nth(2)
         expect(card).to_contain_text("Use 6 loader workers (now 2): the GPU would be 93 % busy")
         expect(card).to_contain_text("Loader workers changed from 1 to 2. The GPU is")
@@ -205,7 +205,7 @@ def test_recommendation_and_evidence_are_readable(
         evidence = card.get_by_label("Evidence").get_by_role("listitem")
         assert evidence.evaluate(FONT_SIZE) < card.locator(".verdict").evaluate(FONT_SIZE)
         assert_accessible(page)
-        assert said == []
+        assert result == []
 
 
 def test_it_outlives_the_exporter(browser: Browser, tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def change(  # noqa: C901 - a table
             case "xid" if elapsed >= AFTER_SECONDS:
                 board.raise_xid(gpu.index, value)
             case "sets" | "late" if what == "sets" or elapsed >= AFTER_SECONDS:
-                for field, one in value.items():
-                    setattr(record, field, _result(one))
+                for field, item in value.items():
+                    setattr(record, field, _result(item))
 
 
 def _result(value: Any) -> int:  # noqa: ANN401 - a name of NVML's, or a number

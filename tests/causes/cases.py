@@ -132,9 +132,9 @@ def _diagnosis(words: str) -> Diagnosis:
 
 
 def _expected(row: dict[str, Any]) -> Expected:
-    told, besides = row.pop("told", ""), row.pop("besides", ())
+    alert, besides = row.pop("told", ""), row.pop("besides", ())
     return Expected(
-        _diagnosis(told) if told else None,
+        _diagnosis(alert) if alert else None,
         row.pop("primary", None),
         frozenset(map(_diagnosis, besides)),
         row.pop("at", JUDGED_SECONDS),
@@ -161,7 +161,7 @@ def _case(name: str, row: dict[str, Any], *, alone: bool) -> Case:
     processes = tuple(map(_process, row.pop("processes", ["trains"])))
     node, gpus = _expected({**row.pop("node", {})}), row.pop("gpus", 1)
     rows = gpus if isinstance(gpus, list) else [row] * gpus
-    return Case(name, tuple(_gpu({**one}) for one in rows), processes, alone, node, **of_case)
+    return Case(name, tuple(_gpu({**item}) for item in rows), processes, alone, node, **of_case)
 
 
 def _cases() -> Iterable[Case]:

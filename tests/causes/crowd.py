@@ -39,7 +39,7 @@ class Crowd:
 
     def __init__(self, first: Sequence[Member]) -> None:
         """Start `first`, which takes seconds; they wait for `begin`."""
-        self.running = [Running(one, self._started(one), one[2].life) for one in first]
+        self.running = [Running(member, self._started(member), member[2].life) for member in first]
         for each in self.running:
             _await(each.process)
         self.began = math.inf
@@ -82,11 +82,11 @@ class Crowd:
 
     @staticmethod
     def _started(member: Member) -> subprocess.Popen[bytes]:
-        one, place, process = member
-        folder = one.folder / f"{place.job}"
+        node, place, process = member
+        folder = node.folder / f"{place.job}"
         folder.mkdir(exist_ok=True)
         shares = [] if process.role == "asks" else _shares(place)
-        board = f"{one.board.path}"
+        board = f"{node.board.path}"
         job = {"board": board, "folder": f"{folder}", "shares": shares}
         command = [_program(process.role, folder), process.role, f"{os.getpid()}", json.dumps(job)]
         environment = {k: v for k, v in os.environ.items() if k not in _GIVEN_ELSEWHERE}
@@ -140,8 +140,10 @@ def _shares(place: Place) -> list[dict[str, Any]]:
     workers = sum(process.role != "asks" for process in place.case.processes)
     shares = []
     for at, gpu in enumerate(place.case.gpus, start=place.first):
-        parts = [(one, one.busy if one.busy >= 1 else one.busy / workers) for one in gpu.phases]
-        phases = [(one.since, part, asdict(one.work)) for one, part in parts]
+        parts = [
+            (phase, phase.busy if phase.busy >= 1 else phase.busy / workers) for phase in gpu.phases
+        ]
+        phases = [(phase.since, part, asdict(phase.work)) for phase, part in parts]
         held = gpu.held / workers
         shares.append({"index": at, "held": held, "growth": gpu.held_growth, "phases": phases})
     return shares

@@ -47,31 +47,31 @@ class Told:
         """
         end = self.began + expected.seconds
         mine = [
-            (Diagnosis.of(told), samples)
-            for told, samples in self.alerts
-            if told["alertstate"] == "firing" and _has(told, labels)
+            (Diagnosis.of(series), samples)
+            for series, samples in self.alerts
+            if series["alertstate"] == "firing" and _has(series, labels)
         ]
         return Heard(
             wanted=frozenset({expected.alert} if expected.alert else ()),
             besides=expected.besides,
             causes=None if expected.cause == ANY else frozenset({expected.cause}),
-            fired=frozenset(one for one, samples in mine if _within(samples, self.began, end)),
+            fired=frozenset(item for item, samples in mine if _within(samples, self.began, end)),
             firing=frozenset(
-                one for one, samples in mine if _within(samples, end - LATELY_SECONDS / 2, end)
+                item for item, samples in mine if _within(samples, end - LATELY_SECONDS / 2, end)
             ),
             primary=self._primary(end, labels),
             looked_at=any(
                 _within(samples, self.began, end) >= LATELY_SECONDS
-                for told, samples in self.looked_at
-                if told["__name__"] == looked_at and _has(told, labels)
+                for series, samples in self.looked_at
+                if series["__name__"] == looked_at and _has(series, labels)
             ),
         )
 
     def _primary(self, end: float, labels: Labels) -> str:
         seconds: Counter[str] = Counter()
-        for told, samples in self.primary:
-            if _has(told, labels):
-                seconds[told["cause"]] += _within(samples, end - LATELY_SECONDS, end)
+        for series, samples in self.primary:
+            if _has(series, labels):
+                seconds[series["cause"]] += _within(samples, end - LATELY_SECONDS, end)
         for cause, count in seconds.most_common(1):
             if count >= _MOST * LATELY_SECONDS:
                 return cause

@@ -92,9 +92,9 @@ def serves(job: Job, held: list[Held]) -> None:
         while True:
             connection, _ = listening.accept()
             with connection:
-                while told := connection.recv(_QUESTION.size):
+                while request := connection.recv(_QUESTION.size):
                     elapsed = max(time.monotonic() - job["began"], 0.0)
-                    VirtualGpu.synchronize(held[0].launch(elapsed, *_QUESTION.unpack(told)))
+                    VirtualGpu.synchronize(held[0].launch(elapsed, *_QUESTION.unpack(request)))
                     connection.sendall(b"!")
 
 

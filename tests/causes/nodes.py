@@ -63,19 +63,19 @@ class Node:
 
 def nodes_of(cases: Sequence[Case], folder: Path) -> list[Node]:
     """Cases side by side on as few boards as possible; those marked alone get their own."""
-    found: list[Node] = []
+    nodes: list[Node] = []
     shared: Node | None = None
     for number, case in enumerate(cases):
         if case.alone or shared is None or shared.gpus + len(case.gpus) > _MAX_GPUS:
-            home = Node(len(found), folder / f"node{len(found)}")
+            home = Node(len(nodes), folder / f"node{len(nodes)}")
             home.folder.mkdir()
-            found.append(home)
+            nodes.append(home)
             shared = shared if case.alone else home
         else:
             home = shared
         home.places.append(Place(case, home.gpus, _FIRST_JOB + 10 * number))
         home.gpus += len(case.gpus)
-    return found
+    return nodes
 
 
 def prepare(one: Node, cleanup: ExitStack) -> None:
@@ -84,8 +84,8 @@ def prepare(one: Node, cleanup: ExitStack) -> None:
     cleanup.callback(one.board.close)
     pods = [
         with_gpus(f"pod-{gpu.index}", gpu.record.uuid.decode())
-        for gpu, told in zip(one.board.gpus, one.models(), strict=True)
-        if told.assigned
+        for gpu, model in zip(one.board.gpus, one.models(), strict=True)
+        if model.assigned
     ]
     if pods:
         cleanup.enter_context(Kubelet(one.folder / node.SOCKET, *pods))
@@ -104,5 +104,5 @@ def exporter(one: Node, port: int = 0) -> Iterator[Exporter]:
 def change(one: Node, elapsed: float) -> None:
     """Apply to its board what is due after this many seconds."""
     for place in one.places:
-        for gpu, told in zip(one.gpus_of(place), place.case.gpus, strict=True):
-            board.change(one.board, gpu, told.happens, elapsed)
+        for gpu, staged in zip(one.gpus_of(place), place.case.gpus, strict=True):
+            board.change(one.board, gpu, staged.happens, elapsed)

@@ -54,10 +54,10 @@ def _labels(nodes: Iterable[Node]) -> dict[str, Mapping[str, object]]:
 
 
 def _everybody(nodes: Iterable[Node]) -> Iterator[Member]:
-    for one in nodes:
-        for place in one.places:
+    for node in nodes:
+        for place in node.places:
             for process in place.case.processes:
-                yield one, place, process
+                yield node, place, process
 
 
 def _play(nodes: Sequence[Node], crowd: Crowd, later: list[Member], cleanup: ExitStack) -> None:
@@ -65,9 +65,9 @@ def _play(nodes: Sequence[Node], crowd: Crowd, later: list[Member], cleanup: Exi
     while crowd.elapsed < JUDGED_SECONDS:
         while later and later[0][2].starts <= crowd.elapsed:
             crowd.start(later.pop(0))
-        for one in nodes:
-            change(one, crowd.elapsed)
-            _end_exporter(one, crowd.elapsed, cleanup)
+        for node in nodes:
+            change(node, crowd.elapsed)
+            _end_exporter(node, crowd.elapsed, cleanup)
         crowd.check()
         crowd.renew()
         time.sleep(_TICK_SECONDS)
@@ -90,13 +90,13 @@ def _heard(nodes: Sequence[Node], server: Prometheus, began: float) -> list[tupl
     alerts = server.query_range("ALERTS", began, end, 1.0)
     primary = server.query_range("gpu:bottleneck:primary", began, end, 1.0)
     looked_at = server.query_range(LOOKED_AT, began, end, 1.0)
-    told = Told(began, alerts, primary, looked_at)
-    clusters = {one.places[0].case.cluster for one in nodes} - {""}
+    record = Told(began, alerts, primary, looked_at)
+    clusters = {node.places[0].case.cluster for node in nodes} - {""}
     of_clusters = {
-        name: told.heard(CLUSTERS[name], SCRAPED, cluster=name, instance="", uuid="")
+        name: record.heard(CLUSTERS[name], SCRAPED, cluster=name, instance="", uuid="")
         for name in sorted(clusters)
     }
-    return [heard for one in nodes for heard in _of_node(one, told)] + [
+    return [heard for node in nodes for heard in _of_node(node, record)] + [
         (Whose(f"cluster {name}"), heard) for name, heard in of_clusters.items()
     ]
 

@@ -41,14 +41,14 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, list[s
     require("cc", "gcc libc6-dev")
     others = Strangers()
     heard, missed = staged(CASES, tmp_path_factory.mktemp("causes"))
-    found = _wrong(heard)
+    faults = _wrong(heard)
     # Alerts come hundreds of times as fast as in use, and a node may be scraped late: by chance.
-    if found:
+    if faults:
         # Those of the cluster as a whole ("") need all of them.
-        again = CASES if "" in found else [case for case in CASES if case.name in found]
+        again = CASES if "" in faults else [case for case in CASES if case.name in faults]
         heard, missed = staged(again, tmp_path_factory.mktemp("again"))
-        found = _wrong(heard)
-    return found, others.crowd or missed > MOST_MISSED
+        faults = _wrong(heard)
+    return faults, others.crowd or missed > MOST_MISSED
 
 
 @pytest.mark.alone
@@ -58,26 +58,26 @@ def test_prometheus_reports_the_expected_causes_and_no_others(
     name: str, wrong: tuple[Mapping[str, list[str]], bool]
 ) -> None:
     """An empty name stands for each node that several cases share, and each cluster."""
-    found, crowd = wrong
-    told = found.get(name)
-    conclude(told, right=(None if crowd else False) if told else True)
+    faults, crowd = wrong
+    fault = faults.get(name)
+    conclude(fault, right=(None if crowd else False) if fault else True)
 
 
 def _wrong(heard: Sequence[tuple[Whose, Heard]]) -> Mapping[str, list[str]]:
     """Errors by case; prints everything."""
     print(*heard, sep="\n")  # noqa: T201 - for `pytest -s` and for failures
-    found: dict[str, list[str]] = defaultdict(list)
-    for whose, one in heard:
-        if one.wrong:
-            found[whose.case].append(f"{whose.title}: {one.wrong}")
-    return found
+    faults: dict[str, list[str]] = defaultdict(list)
+    for whose, item in heard:
+        if item.wrong:
+            faults[whose.case].append(f"{whose.title}: {item.wrong}")
+    return faults
 
 
 def test_each_cause_of_the_rules_is_staged() -> None:
-    known = {rule.labels["cause"] for rule in rules() if rule.name == "gpu:cause:evidence"}
-    known -= {"memory_not_released", "near_memory_limit", "nvlink_degraded", "memory_worn"}
-    known -= {"kv_cache_full", "batch_limited", "load_imbalance", "no_demand", "engine_cpu_bound"}
-    assert {cause for _, cause in _staged_alerts()} >= known
+    causes = {rule.labels["cause"] for rule in rules() if rule.name == "gpu:cause:evidence"}
+    causes -= {"memory_not_released", "near_memory_limit", "nvlink_degraded", "memory_worn"}
+    causes -= {"kv_cache_full", "batch_limited", "load_imbalance", "no_demand", "engine_cpu_bound"}
+    assert {cause for _, cause in _staged_alerts()} >= causes
 
 
 def test_each_alert_of_the_rules_is_staged() -> None:
@@ -96,11 +96,11 @@ def test_each_cause_has_a_healthy_twin() -> None:
 def _staged_alerts() -> set[tuple[str, str]]:
     """Alerts and causes that must fire in some situation, here or among the scenarios."""
     here = {pair for case in CASES for pair in _alerts(case)}
-    there = [one for case in SCENARIOS for expected in case.expected for one in expected.alerts]
-    return here | {(one.alert, one.cause) for one in there}
+    there = [alert for case in SCENARIOS for expected in case.expected for alert in expected.alerts]
+    return here | {(item.alert, item.cause) for item in there}
 
 
 def _alerts(case: Case) -> set[tuple[str, str]]:
     expected = [case.expected, *(gpu.expected for gpu in case.gpus)]
     expected += [CLUSTERS[case.cluster]] if case.cluster else []
-    return {(one.alert.alert, one.alert.cause) for one in expected if one.alert}
+    return {(item.alert.alert, item.alert.cause) for item in expected if item.alert}

@@ -79,7 +79,7 @@ def _files(name: str) -> Iterator[Path]:
 def _libraries(files: Iterable[Path]) -> set[Path]:
     """The libraries that the loader finds for `files`, and the loader."""
     done = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False)
-    return {Path(found) for found in _LIBRARY.findall(done.stdout)}
+    return {Path(result) for result in _LIBRARY.findall(done.stdout)}
 
 
 def _copy(path: Path, staging: Path) -> None:

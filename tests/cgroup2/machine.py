@@ -42,7 +42,7 @@ def run(*arguments: str) -> str:
 
 def _options(kernel: Path, disk: Path, arguments: tuple[str, ...]) -> list[str]:
     # The kernel passes parameters that it does not know as variables.
-    told = " ".join(
+    text = " ".join(
         [
             "console=ttyS0 root=/dev/nvme0n1 rw panic=-1 psi=1 quiet loglevel=3",
             f"init={image.INIT} {INSIDE}=1 PYTEST={','.join(arguments)}",
@@ -53,6 +53,6 @@ def _options(kernel: Path, disk: Path, arguments: tuple[str, ...]) -> list[str]:
         *("-accel", "tcg", "-cpu", "max", "-smp", _CORES, "-m", _MEMORY),
         *("-drive", f"file={disk},if=none,id=disk,format=raw,cache=unsafe"),
         *("-device", "nvme,drive=disk,serial=1"),
-        *("-kernel", f"{kernel}", "-append", told),
+        *("-kernel", f"{kernel}", "-append", text),
         *("-nodefaults", "-display", "none", "-no-reboot"),
     ]

@@ -9,7 +9,9 @@ from cgroup2 import machine
 
 @pytest.mark.timeout(machine.PATIENCE_SECONDS + 300)
 def test_tests_inside_the_machine_pass() -> None:
-    said = machine.run("-vv", "-rA", "--color=no", "-p", "no:cacheprovider", "tests/cgroup2/guest")
-    print(said)  # noqa: T201 - figures and durations, for the log
-    assert "\nended with 0\n" in said
-    assert " skipped" not in said
+    result = machine.run(
+        "-vv", "-rA", "--color=no", "-p", "no:cacheprovider", "tests/cgroup2/guest"
+    )
+    print(result)  # noqa: T201 - figures and durations, for the log
+    assert "\nended with 0\n" in result
+    assert " skipped" not in result

@@ -67,7 +67,7 @@ def lint_unit(family: Family) -> Iterator[str]:
 @each(DECLARED, lambda family: family.name)
 def test_every_declared_family_passes_the_lint(family: Family) -> None:
     assert list(lint(family)) == []
-    assert sum(one.name == family.name for one in DECLARED) == 1, "it is declared twice"
+    assert sum(item.name == family.name for item in DECLARED) == 1, "it is declared twice"
 
 
 def test_promtool_accepts_the_exposition() -> None:

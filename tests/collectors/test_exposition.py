@@ -48,8 +48,8 @@ def text_of(now: SamplerState, accept: str = "") -> str:
 
 def samples(now: SamplerState, prefix: str = "gpu_", **labels: str) -> list[Sample]:
     """Samples by the beginning of their names; those of the exporter's process vary."""
-    found = Metrics(text_of(now)).samples
-    return [s for s in found if s.name.startswith(prefix) and labels.items() <= s.labels.items()]
+    result = Metrics(text_of(now)).samples
+    return [s for s in result if s.name.startswith(prefix) and labels.items() <= s.labels.items()]
 
 
 def values(gpu: GpuSnapshot, prefix: str, **labels: str) -> list[float]:
@@ -78,8 +78,8 @@ def test_the_accept_header_chooses_the_format(accept: str, content_type: str) ->
 
 def test_clients_cannot_fill_the_memory_with_versions_of_formats() -> None:
     shown = exposition(mixed_state())
-    asked = [f"application/openmetrics-text;version=1.0.{number}" for number in range(20)]
-    bodies = [shown.render(accept)[0] for accept in asked]
+    items = [f"application/openmetrics-text;version=1.0.{number}" for number in range(20)]
+    bodies = [shown.render(accept)[0] for accept in items]
     assert all(body is bodies[0] for body in bodies)
 
 
@@ -109,17 +109,17 @@ def test_hostile_names_survive_the_formats(name: str, parse: Parse, accept: str)
         identity=replace(states.HOPPER, uuid=name, name=name, pci_bus_id=name),
         system=readings.System(driver_version=name, cuda_version=name),
     )
-    found = {m.name: m.samples for m in parse(text_of(of(gpu, states.ampere()), accept))}
-    told = ("uuid", "name", "pci_bus_id", "driver_version", "cuda_version")
-    assert [found["gpu_info"][0].labels[label] for label in told] == [name] * len(told)
-    assert len(found["gpu_info"]) == 2
-    assert found["gpu_workload_info"][0].labels["user"] == name
+    fields = {m.name: m.samples for m in parse(text_of(of(gpu, states.ampere()), accept))}
+    items = ("uuid", "name", "pci_bus_id", "driver_version", "cuda_version")
+    assert [fields["gpu_info"][0].labels[label] for label in items] == [name] * len(items)
+    assert len(fields["gpu_info"]) == 2
+    assert fields["gpu_workload_info"][0].labels["user"] == name
 
 
 # --- What is not known is absent ------------------------------------------------------------------
 def without(kind: type[object]) -> GpuSnapshot:
-    kept = {known: reading for known, reading in hopper().readings.items() if known != kind}
-    return replace(hopper(), readings=kept)
+    fields = {result: reading for result, reading in hopper().readings.items() if result != kind}
+    return replace(hopper(), readings=fields)
 
 
 def read(*parts: readings.Reading) -> GpuSnapshot:
@@ -136,7 +136,7 @@ def fed(**changes: object) -> GpuSnapshot:
 
 def families(name: str) -> str:
     """Families of a collector."""
-    return " ".join(family.name for one in ALL if one.name == name for family in one.families)
+    return " ".join(family.name for item in ALL if item.name == name for family in item.families)
 
 
 KINDS = (
@@ -262,8 +262,8 @@ GPU_0 = {"0", states.HOPPER.uuid}
 
 def test_one_missing_sensor_takes_only_its_series_away() -> None:
     gpu = read(readings.Thermal(sensors={"memory": 70}, limits={"slowdown": 87}))
-    told = [{*s.labels.values()} - GPU_0 for s in samples(of(gpu), "gpu_temperature")]
-    assert told == [{"memory"}, {"slowdown"}]
+    items = [{*s.labels.values()} - GPU_0 for s in samples(of(gpu), "gpu_temperature")]
+    assert items == [{"memory"}, {"slowdown"}]
 
 
 def test_bytes_that_may_not_be_known_are_absent_for_that_role_only() -> None:
@@ -275,8 +275,8 @@ def test_bytes_that_may_not_be_known_are_absent_for_that_role_only() -> None:
 
 def test_a_gpu_that_is_down_and_has_no_name_is_exported() -> None:
     nameless = replace(states.lost(Identity(index=5, uuid="")), errors={})
-    told = samples(of(hopper(), nameless), gpu="5")
-    assert [(s.name, s.value) for s in told] == [("gpu_up", 0), ("gpu_info", 1)]
+    result = samples(of(hopper(), nameless), gpu="5")
+    assert [(s.name, s.value) for s in result] == [("gpu_up", 0), ("gpu_info", 1)]
 
 
 def test_without_a_driver_there_are_no_gpu_series() -> None:
@@ -298,10 +298,10 @@ def on(host: Machine | None, off: Iterable[str] = ()) -> SamplerState:
 
 
 def test_without_a_driver_the_host_and_its_signals_are_exported() -> None:
-    found = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
-    now = replace(NO_DRIVER, host=replace(HOST, signals=found))
+    result = host_signals(Path("/proc"), Path("/sys"), (os.getpid(),))
+    now = replace(NO_DRIVER, host=replace(HOST, signals=result))
     assert {family.name for family in host.FAMILIES} <= {s.name for s in samples(now)}
-    assert given(now) == {signal: float(value) for signal, value in found.items()}
+    assert given(now) == {signal: float(value) for signal, value in result.items()}
 
 
 def test_a_host_that_cannot_be_read_has_no_series_and_no_zeros() -> None:
@@ -363,9 +363,9 @@ def test_a_ledgers_windows_come_out_as_a_histogram() -> None:
 
 
 def test_time_without_requests_is_exported_for_servers_only() -> None:
-    for seconds, told in ((0, []), (2, [2.0])):
+    for seconds, result in ((0, []), (2, [2.0])):
         gpu = summed(stall_ns={**states.stall_ns(), REQUESTS: seconds * SECOND})
-        assert values(gpu, "gpu_stall_seconds_total", waiting_on=REQUESTS) == told
+        assert values(gpu, "gpu_stall_seconds_total", waiting_on=REQUESTS) == result
 
 
 def test_interactive_use_is_zero_or_one() -> None:
@@ -378,10 +378,10 @@ def test_interactive_use_is_zero_or_one() -> None:
 def test_each_owner_is_a_series_without_labels_of_unknown_value() -> None:
     """The golden exposition has an owner of whom all is known."""
     gpu = fed(owners=(Owner(container_id="c" * 64, user="root"), Owner(slurm_job_id="7")))
-    told = [s.labels for s in samples(of(gpu), "gpu_workload_info")]
+    items = [s.labels for s in samples(of(gpu), "gpu_workload_info")]
     place = {"gpu": "0", "uuid": states.HOPPER.uuid}
     expected = ({"container_id": "c" * 64, "user": "root"}, {"slurm_job_id": "7"})
-    assert told == [{**place, **labels} for labels in expected]
+    assert items == [{**place, **labels} for labels in expected]
 
 
 # --- Budgets --------------------------------------------------------------------------------------
@@ -437,12 +437,12 @@ def test_cached_scrapes_equal_a_first_one(accept: str) -> None:
     shown = Exposition(sampler, ALL)
     for now in (mixed_state(), of(hopper()), DOWN, mixed_state()):
         sampler.now = now
-        kept, first = (
-            one.render(accept)[0].decode().partition("# HELP process_")
-            for one in (shown, exposition(now))
+        result, first = (
+            item.render(accept)[0].decode().partition("# HELP process_")
+            for item in (shown, exposition(now))
         )
-        assert kept[0] == first[0]
-        assert kept[2].endswith("# EOF\n") is bool(accept)
+        assert result[0] == first[0]
+        assert result[2].endswith("# EOF\n") is bool(accept)
 
 
 MOVED = summed(
@@ -494,8 +494,8 @@ def test_newer_values_are_rendered_anew(later: SamplerState, series: str) -> Non
     shown = Exposition(sampler, ALL)
 
     def told() -> list[str]:
-        found = Metrics(shown.render()[0].decode()).samples
-        return [f"{sample.name} {sample.value}" for sample in found]
+        result = Metrics(shown.render()[0].decode()).samples
+        return [f"{sample.name} {sample.value}" for sample in result]
 
     assert series not in told()
     sampler.now = later

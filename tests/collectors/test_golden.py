@@ -35,10 +35,10 @@ def test_the_exposition_is_the_golden_one(update_golden: bool) -> None:  # noqa:
 
 
 def test_every_declared_family_occurs_with_its_labels_in_the_golden_exposition() -> None:
-    found = []
+    values = []
     for metric in text_string_to_metric_families(GOLDEN.read_text(encoding="utf-8")):
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
-        found.append((name, metric.type, labels))
+        values.append((name, metric.type, labels))
     declared = [(family.name, family.kind, set(family.labels)) for family in metrics.families()]
-    assert found == declared
+    assert values == declared

@@ -121,17 +121,17 @@ def assert_link_alone_fails(report: Report) -> None:
 def test_without_gpus_the_remedy_is_the_errors_in_a_pod_the_charts(
     on: On, monkeypatch: pytest.MonkeyPatch, code: int, cause: str | None, words: tuple[str, ...]
 ) -> None:
-    one = on(H100)
-    one.board.header.init_result = code
-    report = one.report()
-    found, remedy = report.lines
-    assert f"({code})" in found
+    item = on(H100)
+    item.board.header.init_result = code
+    report = item.report()
+    result, remedy = report.lines
+    assert f"({code})" in result
     assert words[0] in remedy
     assert remedy.strip() == f"remedy        {OF_ERRORS[cause] if cause else NO_GPU_REMEDY}"
     assert ("install NVIDIA's driver" in remedy) == (cause == "no_library")
     assert report.status == WITH_GAPS
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
-    remedy = remedy_after(one.report(), "GPU metrics     none: ")
+    remedy = remedy_after(item.report(), "GPU metrics     none: ")
     assert words[-1] in remedy
     assert "install NVIDIA's driver;" not in remedy
 
@@ -151,10 +151,10 @@ def test_a_driver_without_gpus_is_not_to_be_installed_either(on: On) -> None:
 def test_a_gpu_that_is_down_gets_the_remedy_of_its_error_and_hides_no_other_gap(
     on: On, code: int, remedy: str
 ) -> None:
-    one = on(H100, H100, H100)
-    one.board.gpus[0].record.device_result = code
-    one.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT, 1, 2)
-    report = one.report()
+    item = on(H100, H100, H100)
+    item.board.gpus[0].record.device_result = code
+    item.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT, 1, 2)
+    report = item.report()
     assert report.status == WITH_GAPS
     assert report.lines[0] == f"works, with {len(told(report)['gaps'])} gaps"
     assert remedy_after(report, "gap             gpu 0: down: ") == remedy
@@ -162,22 +162,22 @@ def test_a_gpu_that_is_down_gets_the_remedy_of_its_error_and_hides_no_other_gap(
 
 
 def test_where_all_gpus_are_down_nothing_works(on: On) -> None:
-    one = on(H100)
-    one.board.gpus[0].record.device_result = pynvml.NVML_ERROR_GPU_IS_LOST
-    report = one.report()
+    item = on(H100)
+    item.board.gpus[0].record.device_result = pynvml.NVML_ERROR_GPU_IS_LOST
+    report = item.report()
     assert (report.status, report.lines[0]) == (WITH_GAPS, "no GPU is up")
 
 
 def test_a_gpu_that_hangs_is_no_gap_of_each_collector(on: On) -> None:
-    one = on(H100, H100)
-    one.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT, 1)
-    hung = one.board.gpus[0].record
+    item = on(H100, H100)
+    item.fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT, 1)
+    hung = item.board.gpus[0].record
 
     def found() -> Report | None:
         timer = threading.Timer(0.3, setattr, (hung, "hang", 1))
         timer.start()
         try:
-            report = one.report(Settings(interval_seconds=0.9, deadline_seconds=1.8))
+            report = item.report(Settings(interval_seconds=0.9, deadline_seconds=1.8))
         finally:
             timer.join()
             hung.hang = 0
@@ -189,13 +189,13 @@ def test_a_gpu_that_hangs_is_no_gap_of_each_collector(on: On) -> None:
 
 
 def test_a_forbidden_signal_has_another_remedy_than_an_absent_one(on: On) -> None:
-    one = on(H100, A100)
-    one.fail("GpmSampleGet", pynvml.NVML_ERROR_NO_PERMISSION)
+    item = on(H100, A100)
+    item.fail("GpmSampleGet", pynvml.NVML_ERROR_NO_PERMISSION)
     gap = "gap             gpm: not provided by gpu 0, gpu 1"
     refused = f"{gap}: nvmlGpmSampleGet: NO_PERMISSION (4)"
-    assert remedy_after(one.report(), refused) == OF_ERRORS["no_permission"]
-    one.fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert "needs Hopper" in remedy_after(one.report(), gap)
+    assert remedy_after(item.report(), refused) == OF_ERRORS["no_permission"]
+    item.fail("GpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert "needs Hopper" in remedy_after(item.report(), gap)
 
 
 # --- Busy time ------------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ NO_BUSY_TIME = "does not work: the driver reports no busy time for any GPU"
 
 def told(report: Report) -> dict[str, Any]:
     """The document of `report` as programs read it."""
-    found: dict[str, Any] = json.loads(dumps(report.document))
-    return found
+    fields: dict[str, Any] = json.loads(dumps(report.document))
+    return fields
 
 
 def remedies_of(report: Report) -> dict[str, str]:
@@ -239,10 +239,10 @@ def test_busy_time_of_another_source_is_one(
     refused: str,
     instead: str,
 ) -> None:
-    one = Checked(make_board(gpus=[H100], **made), libraries)
+    checked = Checked(make_board(gpus=[H100], **made), libraries)
     if refused:
-        one.fail(refused, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    report = one.report()
+        checked.fail(refused, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    report = checked.report()
     assert report.lines[0].startswith("works, with ")
     remedies = remedies_of(report)
     assert remedies.keys().isdisjoint({"busy_time", "gpm"})
@@ -250,21 +250,21 @@ def test_busy_time_of_another_source_is_one(
 
 
 def test_where_one_gpu_has_busy_time_it_works(on: On) -> None:
-    one = on(A100, A100)
+    item = on(A100, A100)
     for call in ("DeviceGetSamples", "DeviceGetUtilizationRates"):
-        one.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
-    report = one.report()
+        item.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
+    report = item.report()
     assert report.lines[0].startswith("works, with ")
     assert "gap             busy_time: not provided by gpu 1" in report.lines
 
 
 @pytest.mark.parametrize("power", [True, False])
 def test_power_stands_in_for_energy_only_where_it_can_be_read(on: On, *, power: bool) -> None:
-    one = on(A100)
-    one.fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    item = on(A100)
+    item.fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
     for call in () if power else ("DeviceGetFieldValues", "DeviceGetPowerUsage"):
-        one.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert ("gpu_power_watts" in remedies_of(one.report())["energy"]) is power
+        item.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert ("gpu_power_watts" in remedies_of(item.report())["energy"]) is power
 
 
 def test_an_optional_signal_switched_off_is_no_gap(
@@ -272,23 +272,23 @@ def test_an_optional_signal_switched_off_is_no_gap(
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
-    one = on(H100)
+    item = on(H100)
     wanting = replace(FAST, sysfs=tmp_path, kubelet_socket=tmp_path / "kubelet.sock")
-    named = {"cgroup_cpu", "cgroup_memory", "psi_cgroup", "kubelet"}
+    values = {"cgroup_cpu", "cgroup_memory", "psi_cgroup", "kubelet"}
 
     def told(settings: Settings) -> str:
         caplog.clear()
-        report = one.report(settings)
+        report = item.report(settings)
         assert report.document["switched_off"] == sorted(settings.without)
         return "\n".join(report.lines)
 
     gaps = told(wanting)
-    assert all(f"gap             {name}: " in gaps for name in named)
+    assert all(f"gap             {name}: " in gaps for name in values)
     assert "signal is not available signal=kubelet " in "".join(logged(caplog))
-    report = told(replace(wanting, without=frozenset(named)))
-    assert not any(f"gap             {name}: " in report for name in named)
-    assert f"switched off    {', '.join(sorted(named))} (--without)" in report
-    assert not any(f"signal={name}" in line for name in named for line in logged(caplog))
+    report = told(replace(wanting, without=frozenset(values)))
+    assert not any(f"gap             {name}: " in report for name in values)
+    assert f"switched off    {', '.join(sorted(values))} (--without)" in report
+    assert not any(f"signal={name}" in line for name in values for line in logged(caplog))
 
 
 def test_one_can_do_without_each_signal_of_the_host_and_the_kubelet() -> None:

@@ -116,5 +116,5 @@ def test_no_command_leaves_a_traceback_while_it_is_imported(
         assert process.stdout
         assert process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=PATIENCE_SECONDS)
-    assert (process.returncode, said) == (status, "")
+        _, result = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, result) == (status, "")

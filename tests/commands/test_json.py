@@ -53,8 +53,8 @@ def said(
     with running() as demo, ThreadPoolExecutor() as pool:
         gpus = libraries.variables(demo)
         done = [*pool.map(lambda words: run(folder, *words, **gpus), DEMO.values())]
-        assert {(one.returncode, one.stderr) for one in done} == {(0, "")}
-        yield dict(zip(DEMO, (one.stdout for one in done), strict=True))
+        assert {(item.returncode, item.stderr) for item in done} == {(0, "")}
+        yield dict(zip(DEMO, (item.stdout for item in done), strict=True))
 
 
 def documents(text: str) -> list[Document]:
@@ -78,31 +78,31 @@ def test_check_has_the_same_content_as_text(
         board.gpus[gpu].fail("DeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
         board.gpus[gpu].fail("DeviceGetPcieReplayCounter", pynvml.NVML_ERROR_TIMEOUT)
     gpus = libraries.variables(board)
-    told = run(tmp_path, "check", "-v", **gpus)
+    outcome = run(tmp_path, "check", "-v", **gpus)
     result = run(tmp_path, "check", "--json", **gpus)
     (document,) = documents(result.stdout)
-    assert (told.returncode, result.returncode) == (1, 1)
+    assert (outcome.returncode, result.returncode) == (1, 1)
     assert document["status"] == 1
     lines = [line for gap in document["gaps"] for line in _lines(gap)]
-    gaps = told.stdout.splitlines()
+    gaps = outcome.stdout.splitlines()
     assert lines == [line for line in gaps if line.startswith(("gap ", "  remedy "))]
     where = {gap["subject"]: gap["where"] for gap in document["gaps"]}
     assert {"gpu 0": ["gpu 0"], "energy": ["gpu 1", "gpu 2"]}.items() <= where.items()
     assert "collector link" in where
-    signals = re.findall(r"^  (yes|no ) +(\w+)$", told.stdout, re.MULTILINE)
+    signals = re.findall(r"^  (yes|no ) +(\w+)$", outcome.stdout, re.MULTILINE)
     assert document["signals"] == {name: word == "yes" for word, name in signals}
     assert [(gpu["gpu"], gpu["up"]) for gpu in document["gpus"]] == [
         *(("0", False), ("1", True), ("2", True))
     ]
-    assert all(gpu["uuid"] in told.stdout for gpu in document["gpus"])
-    assert document["driver"]["version"] in told.stdout
+    assert all(gpu["uuid"] in outcome.stdout for gpu in document["gpus"])
+    assert document["driver"]["version"] in outcome.stdout
     assert document.keys() == documented("`check`, also") | documented("the node")
     assert {key for gap in document["gaps"] for key in gap} == documented("each of `gaps`")
 
 
 def _lines(gap: Document) -> tuple[str, str]:
-    told = f"gap             {gap['subject']}: {gap['problem']}"
-    return told, f"  remedy        {gap['remedy']}"
+    text = f"gap             {gap['subject']}: {gap['problem']}"
+    return text, f"  remedy        {gap['remedy']}"
 
 
 @pytest.mark.parametrize("arguments", ["check", "check --diagnose 1", "diagnose 1"])
@@ -128,24 +128,24 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
     (document,) = documents(said["diagnosed"])
     assert (document["status"], document["gaps"]) == (0, [])
     assert len(document["gpus"]) == GPUS
-    known = documented("`check`, also") | documented("the node")
-    known |= documented("`diagnose`, also")
-    assert document.keys() == known - {"driver", "switched_off", "not_yet_seen"}
+    outcome = documented("`check`, also") | documented("the node")
+    outcome |= documented("`diagnose`, also")
+    assert document.keys() == outcome - {"driver", "switched_off", "not_yet_seen"}
     assert document["watched_seconds"] == pytest.approx(8, abs=1)
     for gpu in document["gpus"]:
         more = documented("`diagnose`, also in each of `gpus`")
         assert gpu.keys() == documented("each of `gpus`") | more
-        assert all(one.keys() == documented("each of `blamed`") for one in gpu["blamed"])
+        assert all(item.keys() == documented("each of `blamed`") for item in gpu["blamed"])
         assert len(gpu["blamed"]) in ((1, 2) if gpu["holder_pids"] and gpu["cause"] else (0,))
         assert len(gpu["holder_pids"]) == (gpu["cause"] != "unallocated")
         assert_shares(gpu)
         at_work = AT_WORK if (gpu["busy_ratio"] or 0.0) >= MIN_WORKING_RATIO else {}
         usual = MEANINGS.get(gpu["cause"]), REMEDIES.get(gpu["cause"])
         assert (gpu["meaning"], gpu["remedy"]) == at_work.get(gpu["cause"], usual)[:2]
-        found = gpu["idle_lines"]
-        assert found.keys() == documented("`idle_lines`")
-        lines = found["lines"]
-        assert all(one.keys() == documented("each of `lines` and `waits`") for one in lines)
+        result = gpu["idle_lines"]
+        assert result.keys() == documented("`idle_lines`")
+        lines = result["lines"]
+        assert all(line.keys() == documented("each of `lines` and `waits`") for line in lines)
         assert gpu["holder_pids"] or not lines
         if lines and gpu["cause"] in {"host_code", "worker_cpu"}:
             assert lines[0]["file"].endswith("demo/jobs.py")
@@ -156,14 +156,14 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
 
 
 def test_diagnose_names_the_processes_of_its_verdict(said: Mapping[str, str]) -> None:
-    told = said["told"]
-    blocks = told.split("\n\n")[:-1]
+    result = said["told"]
+    blocks = result.split("\n\n")[:-1]
     assert len(blocks) == GPUS
-    assert "\n  line " in told
+    assert "\n  line " in result
     for heading, verdict, *rest in (block.splitlines() for block in blocks):
         holder, cause = (re.findall(r"\d+$", heading), re.findall(r" \((\w+)\)", verdict))
-        found = (re.fullmatch(r"  (?:most to blame| {13}) (\d+) +(.+)", line) for line in rest)
-        blamed = [one.groups() for one in found if one]
+        values = (re.fullmatch(r"  (?:most to blame| {13}) (\d+) +(.+)", line) for line in rest)
+        blamed = [item.groups() for item in values if item]
         if not (holder and cause):
             assert blamed == []
             continue
@@ -186,16 +186,18 @@ def assert_shares(gpu: Document) -> None:
 
 
 def test_top_prints_a_document_at_each_interval(said: Mapping[str, str]) -> None:
-    found = documents(said["top"])
-    times = [document["time_seconds"] for document in found]
+    result = documents(said["top"])
+    times = [document["time_seconds"] for document in result]
     assert len(times) == 4
     assert times == sorted(times)
-    last = found[-1]
+    last = result[-1]
     assert last["source"] == "this machine"
     assert last.keys() == documented("`top`, also") | documented("the node")
     assert last["host"].keys() == documented("its `host`")
     assert last["host"]["cpus"] == os.cpu_count()
-    assert all(one.keys() == documented("each of `collectors`") for one in last["collectors"])
+    assert all(
+        collector.keys() == documented("each of `collectors`") for collector in last["collectors"]
+    )
     assert 0 <= last["host"]["cpu_busy_ratio"] <= 1
     assert [gpu["gpu"] for gpu in last["gpus"]] == [*map(str, range(GPUS))]
     for gpu in last["gpus"]:
@@ -206,8 +208,8 @@ def test_top_prints_a_document_at_each_interval(said: Mapping[str, str]) -> None
 
 
 def test_prescriptions_have_the_fields_that_are_documented() -> None:
-    found = json.loads(dumps(document(node(mixed_state()))))
-    prescribed, refused, _, without, _ = found["gpus"]
+    result = json.loads(dumps(document(node(mixed_state()))))
+    prescribed, refused, _, without, _ = result["gpus"]
     names = ("prescription", "prescription_refused", "last_change")
     assert prescribed["prescription"].keys() == documented("`prescription`")
     assert prescribed["prescription"]["needs_bytes_per_second"] is None

@@ -21,11 +21,11 @@ def judged(expected: str, kind: str, workers: int, *how: str) -> None:
     """Its GPU waits for what is expected, and all workers are found."""
     words = ("loader", kind, f"{workers}", *how)
     labels = frozenset({expected}) - {"busy"}
-    found = found_in(Case(" ".join(words), "DataLoader", words, (labels,), venv="torch"))
+    result = found_in(Case(" ".join(words), "DataLoader", words, (labels,), venv="torch"))
     if "respawned" not in how:
-        assert found[0].feeding
-        assert found[0].feeding.processes.get("worker", 0) == workers, found
-    judge([(one, one.right) for one in found])
+        assert result[0].feeding
+        assert result[0].feeding.processes.get("worker", 0) == workers, result
+    judge([(item, item.right) for item in result])
 
 
 def test_loading_in_the_main_process_is_host_code() -> None:
@@ -58,5 +58,5 @@ def test_a_loader_that_keeps_up_leaves_no_stall() -> None:
 def test_a_rank_waits_for_the_slower_one() -> None:
     words = ("collective", "main", "torchrun")
     labels = frozenset({"peer"}), frozenset({"host_code"})
-    found = found_in(Case("a slow main", "torch.distributed", words, labels, venv="torch"))
-    judge([(one, one.right) for one in found])
+    result = found_in(Case("a slow main", "torch.distributed", words, labels, venv="torch"))
+    judge([(item, item.right) for item in result])

@@ -26,8 +26,8 @@ def run(*command: str) -> None:
 
 
 def start(folder: Path, *command: str) -> subprocess.Popen[bytes]:
-    with (folder / "said").open("ab") as said:
-        return subprocess.Popen(command, stdout=said, stderr=said, cwd=folder)
+    with (folder / "said").open("ab") as result:
+        return subprocess.Popen(command, stdout=result, stderr=result, cwd=folder)
 
 
 def asked(path: str) -> Any:  # noqa: ANN401 - JSON
@@ -40,8 +40,10 @@ def found() -> dict[str, Any]:
     groups = asked("rules")["groups"]
     targets = asked("targets?state=active")["activeTargets"]
     return {
-        "targets": {one["scrapeUrl"]: one["health"] for one in targets},
-        "alertmanagers": [one["url"] for one in asked("alertmanagers")["activeAlertmanagers"]],
+        "targets": {target["scrapeUrl"]: target["health"] for target in targets},
+        "alertmanagers": [
+            manager["url"] for manager in asked("alertmanagers")["activeAlertmanagers"]
+        ],
         "groups": [group["name"] for group in groups],
         "errors": [
             rule["lastError"] for of in groups for rule in of["rules"] if "lastError" in rule
@@ -61,14 +63,14 @@ def main(folder: Path, exporter: Sequence[str], prometheus: str, alertmanager: s
     routes = f"--config.file={ROOT / 'rules/alertmanager.yml'}"
     start(folder, alertmanager, routes, "--cluster.listen-address=")
     until = time.monotonic() + _PATIENCE_SECONDS
-    seen: dict[str, Any] = {}
-    while time.monotonic() < until and "up" not in seen.get("targets", {}).values():
+    result: dict[str, Any] = {}
+    while time.monotonic() < until and "up" not in result.get("targets", {}).values():
         time.sleep(1)
         try:
-            seen = found()
+            result = found()
         except OSError:
             continue
-    (folder / "seen.json").write_text(json.dumps(seen))
+    (folder / "seen.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -34,15 +34,15 @@ def test_the_file_is_one_for_compose(profile: str) -> None:
 
 
 def test_all_that_is_mounted_is_there() -> None:
-    named = FILES["compose.yml"]["volumes"]
+    result = FILES["compose.yml"]["volumes"]
     for name, service in SERVICES.items():
-        for source, *_ in (one.split(":") for one in service.get("volumes", ())):
+        for source, *_ in (item.split(":") for item in service.get("volumes", ())):
             there = (composed.COMPOSE / source).exists()
-            assert there or source in named or source.startswith("/sys/"), (name, source)
+            assert there or source in result or source.startswith("/sys/"), (name, source)
         if "build" in service:
             context = composed.COMPOSE / service["build"]["context"]
             assert (context / service["build"]["dockerfile"]).exists()
-    rules = {Path(one).name for one in FILES["prometheus.yml"]["rule_files"]}
+    rules = {Path(file).name for file in FILES["prometheus.yml"]["rule_files"]}
     assert rules == {*NAMES}
 
 
@@ -59,7 +59,7 @@ def test_grafana_gets_a_data_source_and_the_dashboards() -> None:
     host, port = source["url"].removeprefix("http://").split(":")
     assert f"127.0.0.1:{port}:{port}" in SERVICES[host]["ports"]
     (provider,) = yaml.safe_load((GRAFANA / "dashboards/gpu.yml").read_text())["providers"]
-    mounts = dict(one.split(":")[:2] for one in SERVICES["grafana"]["volumes"])
+    mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
     boards = {path: source for source, path in mounts.items()}[provider["options"]["path"]]
     assert [*(composed.COMPOSE / boards).glob("*.json")]
 
@@ -72,10 +72,10 @@ def test_prometheus_and_alertmanager_run_with_these_files(tmp_path: Path) -> Non
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
     command = [*apart, sys.executable, composed.__file__, f"{tmp_path}", prometheus, alertmanager]
     done = subprocess.run([*command, *COMMAND], capture_output=True, text=True, check=False)
-    said = (tmp_path / "said").read_text(errors="replace")
-    assert done.returncode == 0, done.stderr + said
-    seen = json.loads((tmp_path / "seen.json").read_text())
-    assert seen["targets"] == {"http://gpu-node:10170/metrics": "up"}, said
-    assert seen["alertmanagers"] == ["http://alertmanager:9093/api/v2/alerts"]
-    assert {"gpu-inputs", "gpu-alerts"} & {*seen["groups"]}, seen["groups"]
-    assert seen["errors"] == []
+    result = (tmp_path / "said").read_text(errors="replace")
+    assert done.returncode == 0, done.stderr + result
+    document = json.loads((tmp_path / "seen.json").read_text())
+    assert document["targets"] == {"http://gpu-node:10170/metrics": "up"}, result
+    assert document["alertmanagers"] == ["http://alertmanager:9093/api/v2/alerts"]
+    assert {"gpu-inputs", "gpu-alerts"} & {*document["groups"]}, document["groups"]
+    assert document["errors"] == []

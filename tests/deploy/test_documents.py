@@ -20,9 +20,9 @@ def test_the_configuration_for_a_fleet_is_one(tmp_path: Path) -> None:
 
 
 def test_the_exposure_of_the_unit_is_as_documented() -> None:
-    (said,) = re.findall(r"scores it (\d\.\d)", " ".join(README.split()))
+    (result,) = re.findall(r"scores it (\d\.\d)", " ".join(README.split()))
     analyze = require("systemd-analyze", "systemd")
     command = [analyze, "security", "--offline=true", "--no-pager", f"{UNIT}"]
     report = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     (score,) = re.findall(r"exposure level for \S+: (\d+\.\d)", report)
-    assert float(score) <= float(said)
+    assert float(score) <= float(result)

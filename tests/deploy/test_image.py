@@ -124,9 +124,14 @@ def secrets(folder: Path) -> Iterator[str]:
 
 
 def test_it_runs_as_an_unprivileged_user_and_serves(image: Image) -> None:
-    told = {"User": "65534:65534", "StopSignal": "SIGTERM", "Entrypoint": [NAME], "Cmd": ["serve"]}
+    fields = {
+        "User": "65534:65534",
+        "StopSignal": "SIGTERM",
+        "Entrypoint": [NAME],
+        "Cmd": ["serve"],
+    }
     assert image.config["ExposedPorts"] == {"10170/tcp": {}}
-    assert told.items() <= image.config.items()
+    assert fields.items() <= image.config.items()
 
 
 def test_it_serves_from_a_read_only_root(image: Image, tmp_path: Path) -> None:

@@ -82,11 +82,11 @@ def procfs(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(tmp_path: Path, ear: Ear) -> Iterator[Start]:
     """Starts `serve` as systemd would."""
-    told = {"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}"}
+    fields = {"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}"}
     words = ("serve", *ANY_PORT)
     with contextlib.ExitStack() as servers:
         yield lambda *more, **variables: servers.enter_context(
-            serving(tmp_path, *words, *more, **told, **variables)
+            serving(tmp_path, *words, *more, **fields, **variables)
         )
 
 

@@ -25,16 +25,16 @@ def of_chart() -> dict[str, str]:
     """Privileges of a release with default values, in the table's words."""
     pod, container = rendered().pod, rendered().container
     context: dict[str, Any] = container["securityContext"]
-    mounts = {one["name"]: one for one in container["volumeMounts"]}
-    asked = {name: "yes" for name in ("hostPID", "hostNetwork", "hostIPC") if pod.get(name)}
-    asked |= {"runAsUser: 0": "yes"} if pod["securityContext"]["runAsUser"] == 0 else {}
-    asked |= dict.fromkeys(context["capabilities"]["add"], "yes")
-    asked |= {"privileged": "yes"} if context.get("privileged") else {}
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    fields = {name: "yes" for name in ("hostPID", "hostNetwork", "hostIPC") if pod.get(name)}
+    fields |= {"runAsUser: 0": "yes"} if pod["securityContext"]["runAsUser"] == 0 else {}
+    fields |= dict.fromkeys(context["capabilities"]["add"], "yes")
+    fields |= {"privileged": "yes"} if context.get("privileged") else {}
     for volume in pod["volumes"]:
         read_only = mounts[volume["name"]].get("readOnly")
-        asked[volume["hostPath"]["path"]] = "read-only" if read_only else "yes"
-    told = rendered().environment
-    return asked | {name: v for name, v in told.items() if name.startswith("NVIDIA_")}
+        fields[volume["hostPath"]["path"]] = "read-only" if read_only else "yes"
+    environment = rendered().environment
+    return fields | {name: v for name, v in environment.items() if name.startswith("NVIDIA_")}
 
 
 def of_unit() -> set[str]:
@@ -43,18 +43,18 @@ def of_unit() -> set[str]:
     calls = re.findall(r"^SystemCallFilter=@system-service (.*)$", text, re.MULTILINE)
     devices = re.findall(r"^DeviceAllow=(\S+) rw$", text, re.MULTILINE)
     families = set(setting("RestrictAddressFamilies").split())
-    capabilities = {one.removeprefix("CAP_") for one in setting("AmbientCapabilities").split()}
+    capabilities = {word.removeprefix("CAP_") for word in setting("AmbientCapabilities").split()}
     assert families >= {"AF_INET", "AF_INET6"}
     grouped = {"AF_INET AF_INET6"} | (families - {"AF_INET", "AF_INET6"})
     return {*calls[0].split(), *devices, *grouped, *capabilities}
 
 
 def test_each_privilege_of_the_chart_has_a_documented_reason() -> None:
-    told = {name: chart for name, (chart, _) in table().items()}
-    asked = of_chart()
-    assert {name: told.get(name) for name in asked} == asked
-    only_told = {name for name, chart in told.items() if chart in ("yes", "read-only")}
-    assert only_told - set(asked) == {"AF_INET AF_INET6", "AF_NETLINK", "AF_UNIX"}
+    fields = {name: chart for name, (chart, _) in table().items()}
+    result = of_chart()
+    assert {name: fields.get(name) for name in result} == result
+    only_told = {name for name, chart in fields.items() if chart in ("yes", "read-only")}
+    assert only_told - set(result) == {"AF_INET AF_INET6", "AF_NETLINK", "AF_UNIX"}
 
 
 def test_each_privilege_of_the_unit_has_a_documented_reason() -> None:

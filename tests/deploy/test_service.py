@@ -98,9 +98,9 @@ def test_it_is_ready_when_systemd_reports_it_and_has_read_its_environment(servic
     assert service.show("ActiveState") == "active"
     assert get(PORT, "/-/ready")[0] == 200
     assert service.show("StatusText") == "watching 1 GPU (nvml driver)"
-    found = scraped().names
-    assert "gpu_up" in found
-    assert "gpu_clock_hertz" not in found
+    names = scraped().names
+    assert "gpu_up" in names
+    assert "gpu_clock_hertz" not in names
     assert '"level": "info"' in service.log
 
 

@@ -81,12 +81,12 @@ def locked(file: str) -> Mapping[str, str]:
 
 
 def test_the_lock_files_have_all_requirements_of_package_and_build() -> None:
-    shipped = [one for one in map(Requirement, requires(NAME) or ()) if is_shipped(one)]
+    shipped = [item for item in map(Requirement, requires(NAME) or ()) if is_shipped(item)]
     (needed,) = re.findall(r"^requires = \[(.*)\]$", PROJECT, re.MULTILINE)
     built_with = map(Requirement, json.loads(f"[{needed}]"))
-    for file, wanted in (("requirements.txt", shipped), ("build-requirements.txt", built_with)):
+    for file, expected in (("requirements.txt", shipped), ("build-requirements.txt", built_with)):
         versions = locked(file)
-        assert [one for one in wanted if not one.specifier.contains(versions[one.name])] == []
+        assert [item for item in expected if not item.specifier.contains(versions[item.name])] == []
 
 
 def is_shipped(one: Requirement) -> bool:

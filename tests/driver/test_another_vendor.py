@@ -68,8 +68,8 @@ class AcmeDriver(Driver):
 
 @pytest.fixture
 def holder() -> Iterator[int]:
-    with program("ready(); told()") as one:
-        yield one.pid
+    with program("ready(); told()") as process:
+        yield process.pid
 
 
 @pytest.fixture
@@ -89,24 +89,26 @@ def test_known_readings_are_exported_and_the_others_are_absent(
     with sampling(lambda: AcmeDriver(holder), settings) as sampler:
 
         def whole() -> Metrics | None:
-            found = shown(sampler)
-            fed = found.total("gpu_feeder_processes", gpu="0") == 1
-            return found if fed and found.total("gpu_stall_seconds_total", **free) else None
+            result = shown(sampler)
+            fed = result.total("gpu_feeder_processes", gpu="0") == 1
+            return result if fed and result.total("gpu_stall_seconds_total", **free) else None
 
-        found = until(whole, "the feeder and idle time")
+        result = until(whole, "the feeder and idle time")
     observed, busy, stalled = (
-        found.total(f"gpu_{name}_seconds_total", gpu="0") or 0
+        result.total(f"gpu_{name}_seconds_total", gpu="0") or 0
         for name in ("observed", "busy", "stall")
     )
     assert busy == pytest.approx(observed * BUSY_PERCENT / 100)
     assert busy + stalled == pytest.approx(observed)
-    assert [found.total("gpu_processes", gpu=gpu) for gpu in "01"] == [1, 0]
+    assert [result.total("gpu_processes", gpu=gpu) for gpu in "01"] == [1, 0]
     absent = ("gpu_power_watts", "gpu_clock_hertz", "gpu_sm_active_seconds_total")
-    assert [found.total(name) for name in absent] == [None, None, None]
-    assert found.total("gpu_exporter_simulated") == 0
-    success = found.samples_of("gpu_exporter_collector_success")
-    assert {one.value for one in success} == {1}
-    assert not [one for one in found.samples if re.search("nvidia|nvml", f"{one}", re.IGNORECASE)]
+    assert [result.total(name) for name in absent] == [None, None, None]
+    assert result.total("gpu_exporter_simulated") == 0
+    success = result.samples_of("gpu_exporter_collector_success")
+    assert {item.value for item in success} == {1}
+    assert not [
+        sample for sample in result.samples if re.search("nvidia|nvml", f"{sample}", re.IGNORECASE)
+    ]
 
 
 def test_check_names_its_vendor_and_none_other(settings: Settings, holder: int) -> None:
@@ -135,6 +137,6 @@ def test_the_kubelet_names_its_gpus_by_the_vendors_resource(settings: Settings) 
         with_gpus("other-0", "acme-1"),
     )
     with Kubelet(settings.kubelet_socket, *pods), sampling(AcmeDriver, settings) as sampler:
-        found = until(lambda: shown(sampler).samples_of("gpu_workload_info"), "the pod's name")
-    names = [(one.labels["gpu"], one.labels["workload_pod"]) for one in found]
+        result = until(lambda: shown(sampler).samples_of("gpu_workload_info"), "the pod's name")
+    names = [(item.labels["gpu"], item.labels["workload_pod"]) for item in result]
     assert names == [("0", "train-0")]

@@ -67,8 +67,8 @@ def series(exposition: str) -> set[str]:
 
 
 def test_the_project_asks_for_the_oldest_that_works() -> None:
-    asked = re.findall(r'"nvidia-ml-py([^"]*)"', (REPOSITORY / "pyproject.toml").read_text())
-    assert asked == [f">={OLDEST_BINDING}"]
+    matches = re.findall(r'"nvidia-ml-py([^"]*)"', (REPOSITORY / "pyproject.toml").read_text())
+    assert matches == [f">={OLDEST_BINDING}"]
     assert f"nvidia-ml-py>={OLDEST_BINDING}" in OF_ERRORS["binding"]
     assert OLDEST_BINDING in (REPOSITORY / "README.md").read_text()
 
@@ -82,7 +82,7 @@ def test_it_has_every_name_that_we_use(which: str) -> None:
 
 
 def test_oldest_and_newest_give_the_same_series(on_the_stand_in: Command) -> None:
-    given: list[set[str]] = []
+    values: list[set[str]] = []
     for which, requirement in ADMITTED.items():
         folder = fetched.package(requirement)
         version, path = with_binding(folder, VERSION).split()
@@ -90,13 +90,13 @@ def test_oldest_and_newest_give_the_same_series(on_the_stand_in: Command) -> Non
         assert path.startswith(f"{folder}")
         done = on_the_stand_in("once", folder)
         assert (done.returncode, done.stderr) == (0, "")
-        given.append(series(done.stdout))
+        values.append(series(done.stdout))
         checked = on_the_stand_in("check -v", folder)
         assert checked.returncode < 2
         assert "collector" not in checked.stdout
         assert "up   NVIDIA A100" in checked.stdout
-    assert given[0] == given[1]
-    families = {line.partition("{")[0] for line in given[0]}
+    assert values[0] == values[1]
+    families = {line.partition("{")[0] for line in values[0]}
     assert {"gpu_busy_seconds_total", "gpu_temperature_celsius", "gpu_sm_active_seconds_total"} < (
         families
     )

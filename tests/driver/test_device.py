@@ -159,13 +159,13 @@ def test_used_and_reserved_memory_are_separate(both: Make, start: Start) -> None
 def test_processes_are_listed_once_and_only_while_they_live(nvml: Make, start: Start) -> None:
     machine = nvml()
     assert machine.device.processes().processes == ()
-    one, other = start(), start()
-    machine.gpu.hold(one.pid, 2**30)
+    child, other = start(), start()
+    machine.gpu.hold(child.pid, 2**30)
     machine.gpu.hold(other.pid, 2**20)
     machine.record.processes[1].kind = GRAPHICS
-    both_live = {Process(one.pid, 2**30), Process(other.pid, 2**20, draws_only=True)}
+    both_live = {Process(child.pid, 2**30), Process(other.pid, 2**20, draws_only=True)}
     assert {*machine.device.processes().processes} == both_live
-    one.end()
+    child.end()
     assert [process.pid for process in machine.device.processes().processes] == [other.pid]
 
 
@@ -230,11 +230,11 @@ def test_ring_gives_each_window_once_in_order(both: Make, monkeypatch: pytest.Mo
     # As after a long silence: whether the clock was set back is asked at once.
     monkeypatch.setattr("gpu_bottleneck_exporter.driver.nvml.rings._SILENCE_BEFORE_PROBE_NS", 0)
     device = both().device
-    seen: list[readings.RingSample] = []
+    values: list[readings.RingSample] = []
     for _ in range(6):
         time.sleep(0.1)
-        seen += device.utilization().gpu or ()
-    stamps = [sample.timestamp_us for sample in seen]
+        values += device.utilization().gpu or ()
+    stamps = [sample.timestamp_us for sample in values]
     assert stamps == sorted(set(stamps))
     assert {new - old for old, new in pairwise(stamps)} == {WINDOW_US}
 
@@ -259,7 +259,7 @@ def test_without_a_new_window_the_ring_is_empty_and_the_single_reading_counts(bo
     device.utilization()
     # A window may have ended just now.
     readings = (device.utilization() for _ in range(ATTEMPTS))
-    assert next(one for one in readings if one.gpu == ()).gpu_percent == 100
+    assert next(item for item in readings if item.gpu == ()).gpu_percent == 100
 
 
 def test_without_a_ring_the_single_reading_stays(nvml: Make) -> None:
@@ -418,15 +418,15 @@ def test_traffic_over_c2c_is_counted_where_there_is_any_and_the_rest_all_the_sam
         LONG_SECONDS, busy({**PCIE_AND_NVLINK, "c2c_receive": 8e9, "c2c_transmit": 3e9})
     )
     time.sleep(0.1)
-    found = rates(activity_over(device, 0.6))
-    assert found == pytest.approx({**PCIE_AND_NVLINK, **counted}, rel=0.05)
+    result = rates(activity_over(device, 0.6))
+    assert result == pytest.approx({**PCIE_AND_NVLINK, **counted}, rel=0.05)
 
 
 def test_activity_needs_two_readings_far_enough_apart(both: Make) -> None:
     driver = both().driver
     # Between the two, others may have the CPU for longer than that.
     devices = (first(driver) for _ in range(ATTEMPTS))
-    device = next(one for one in devices if one.activity() is None and one.activity() is None)
+    device = next(item for item in devices if item.activity() is None and item.activity() is None)
     time.sleep(0.3)
     assert device.activity() is not None
 
@@ -515,5 +515,5 @@ def test_xids_reach_the_waiting_thread(nvml: Make) -> None:
     assert driver.wait_error(0.05) is None
     machine.board.raise_xid(1, 79)
     machine.board.raise_xid(0, 31)
-    found = [driver.wait_error(PATIENCE_SECONDS) for _ in range(2)]
-    assert found == [readings.ErrorEvent(1, 79), readings.ErrorEvent(0, 31)]
+    values = [driver.wait_error(PATIENCE_SECONDS) for _ in range(2)]
+    assert values == [readings.ErrorEvent(1, 79), readings.ErrorEvent(0, 31)]

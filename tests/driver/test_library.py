@@ -93,10 +93,10 @@ def test_a_file_that_cannot_be_loaded_is_reported_with_its_reason(
     tmp_path: Path, libraries: Libraries, place: Place, reason: str
 ) -> None:
     place(libraries.path(580), tmp_path / loader.LIBRARY)
-    said = failure(tmp_path)
-    assert reason in said
-    assert loader.LIBRARY in said
-    assert "\n" not in said
+    result = failure(tmp_path)
+    assert reason in result
+    assert loader.LIBRARY in result
+    assert "\n" not in result
 
 
 def test_a_file_that_an_upgrade_has_just_removed_is_the_loaders_matter(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_the_places_are_those_of_the_loader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Besides those of its cache. Which systems' loaders look into /usr/lib64 is their choice."""
-    given = [tmp_path / name for name in "abc"]
-    for folder in given:
+    values = [tmp_path / name for name in "abc"]
+    for folder in values:
         folder.mkdir()
-    monkeypatch.setenv("LD_LIBRARY_PATH", "{}:{};{}".format(*given))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "{}:{};{}".format(*values))
     code = "import ctypes; ctypes.CDLL('libnowhere.so.1')"
     looking = subprocess.run(
         [sys.executable, "-c", code],
@@ -175,9 +175,9 @@ def test_a_library_that_may_not_be_read_is_not_a_missing_one(
     way = as_user(0) if os.geteuid() == 0 else ()
     done = run(tmp_path, "check", way=way, LD_LIBRARY_PATH=f"{folder}")
     shut.chmod(0o700)
-    found, remedy = done.stdout.splitlines()
+    result, remedy = done.stdout.splitlines()
     assert done.returncode == 1
-    assert found.endswith(f"{library}: no permission to {wanted} it")
+    assert result.endswith(f"{library}: no permission to {wanted} it")
     assert "read the library" in remedy
 
 

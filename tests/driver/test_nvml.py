@@ -120,9 +120,9 @@ def test_a_counter_that_grows_names_the_cause_of_a_hardware_slowdown(nvml: Make)
     alone = [machine.device.throttle().active for _ in range(2)][1]
     assert {name for name, active in alone.items() if active} == {"hw_slowdown"}
     machine.gpu.throttle("hw_power_brake", 1.0)
-    named = [machine.device.throttle().active for _ in range(2)][1]
-    assert {name for name, active in named.items() if active} == {"hw_power_brake"}
-    assert named["hw_thermal"] is False
+    result = [machine.device.throttle().active for _ in range(2)][1]
+    assert {name for name, active in result.items() if active} == {"hw_power_brake"}
+    assert result["hw_thermal"] is False
 
 
 @pytest.mark.parametrize("version", ["580.95.05", "615.71.01"])
@@ -158,9 +158,9 @@ def test_compute_instances_of_a_gpu_instance_are_named_and_counted_once(nvml: Ma
     machine.board.gpus[2].hold(os.getppid(), 2**20)
     _, first, second, other = machine.driver.open(0)
     uuids = machine.driver.instances(0)
-    assert [one.identity.uuid for one in (first, second, other)] == [*uuids]
-    assert [one.identity.counted_with for one in (first, second, other)] == [None, uuids[0], None]
-    assert {one.pid for one in first.processes().processes} == {os.getpid(), os.getppid()}
+    assert [item.identity.uuid for item in (first, second, other)] == [*uuids]
+    assert [item.identity.counted_with for item in (first, second, other)] == [None, uuids[0], None]
+    assert {process.pid for process in first.processes().processes} == {os.getpid(), os.getppid()}
     assert other.processes().count == 0
     for reading in (second.processes, second.memory, second.activity, second.utilization):
         with pytest.raises(Unsupported):
@@ -297,13 +297,13 @@ def test_an_unsupported_reading_is_rarely_repeated(nvml: Make) -> None:
     driver, device = machine.driver, machine.device
     assert isinstance(device, NvmlDevice)
     device._queries.refusals = Refusals(lambda: now)
-    asked = []
+    values = []
     for now in range(0, SETTLE_NS + 2 * RECHECK_INTERVAL_NS, SETTLE_NS // 2):
         before = driver.calls
         device.link()
         if driver.calls - before == 5:
-            asked.append(now)
-    assert asked == [0, SETTLE_NS // 2, SETTLE_NS, SETTLE_NS + RECHECK_INTERVAL_NS]
+            values.append(now)
+    assert values == [0, SETTLE_NS // 2, SETTLE_NS, SETTLE_NS + RECHECK_INTERVAL_NS]
     assert device.last_error is None
 
 
@@ -494,11 +494,13 @@ def test_mig_instances_follow_their_parent(nvml: Make) -> None:
     driver = machine.driver
     assert (driver.count(), driver.instances(0)) == (2, ())
     parent, *instances = (device.identity for device in driver.open(1))
-    assert driver.instances(1) == tuple(one.uuid for one in instances)
-    assert [one.mig_profile for one in instances] == ["3g.32gb", "4g.43gb"]
-    assert {(one.index, one.minor, one.parent_uuid) for one in instances} == {(1, 1, parent.uuid)}
+    assert driver.instances(1) == tuple(instance.uuid for instance in instances)
+    assert [instance.mig_profile for instance in instances] == ["3g.32gb", "4g.43gb"]
+    assert {(instance.index, instance.minor, instance.parent_uuid) for instance in instances} == {
+        (1, 1, parent.uuid)
+    }
     numbers = [int(gpu.record.gpu_instance) for gpu in machine.board.gpus[2:]]
-    assert [one.gpu_instance for one in (parent, *instances)] == [None, *numbers]
+    assert [item.gpu_instance for item in (parent, *instances)] == [None, *numbers]
     assert len({*numbers}) == 2
 
 

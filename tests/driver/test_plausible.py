@@ -146,8 +146,8 @@ def test_a_possible_value_passes(reading: Reading) -> None:
 
 
 def test_means_may_overshoot_a_little() -> None:
-    found = clean(UnitActivity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
-    assert found == (UnitActivity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0}), [])
+    result = clean(UnitActivity(SECOND, 1.02, -0.001, pipes={"fp16": 1.01}))
+    assert result == (UnitActivity(SECOND, 1.0, 0.0, pipes={"fp16": 1.0}), [])
 
 
 def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
@@ -160,8 +160,8 @@ def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
         ledger.add(
             second * SECOND, 5 * SECOND, UnitActivity(SECOND, sm_active=0.5, dram_active=0.5)
         )
-    known = ledger.snapshot(5 * SECOND).totals
-    assert known.observed_ns == 4 * SECOND
+    totals = ledger.snapshot(5 * SECOND).totals
+    assert totals.observed_ns == 4 * SECOND
     for second in range(6, 20):  # the ring is silent, single readings fail, a metric is gone
         ledger.add(second * SECOND, 5 * SECOND, Utilization((), ()))
         ledger.add(second * SECOND, 5 * SECOND, UnitActivity(SECOND, sm_active=0.5))
@@ -173,5 +173,5 @@ def test_sums_that_nothing_is_added_to_are_absent_until_they_go_on() -> None:
     ledger.add(20 * SECOND, 5 * SECOND, Utilization(ring, ring))
     back = ledger.snapshot(20 * SECOND).totals
     assert back.observed_ns is not None
-    assert back.observed_ns > known.observed_ns
+    assert back.observed_ns > totals.observed_ns
     assert back.observed_ns + back.unobserved_ns == 19 * SECOND

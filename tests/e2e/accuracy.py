@@ -112,8 +112,8 @@ def _result(
     selector = f'{{job="{_job(driver, interval)}"}}'
     # In one query: between two, there may be a scrape.
     both = server.matrix(f'{{__name__=~"gpu_(busy|observed)_seconds_total",{selector[1:]}')
-    found = {labels["__name__"]: samples for labels, samples in both}
-    busy, observed = found["gpu_busy_seconds_total"], found["gpu_observed_seconds_total"]
+    fields = {labels["__name__"]: samples for labels, samples in both}
+    busy, observed = fields["gpu_busy_seconds_total"], fields["gpu_observed_seconds_total"]
     # Monotonic time of each scrape: Prometheus notes it by the wall clock.
     wall_ns = time.time_ns() - time.monotonic_ns()
     scrapes = [round(at * 1e9) - wall_ns for at, _ in busy]
@@ -158,9 +158,9 @@ def table(results: Sequence[Result]) -> str:
     """The results in Markdown, errors in percentage points."""
     head = "| driver | scraped every | busy in truth | exporter: mean | worst | snapshots: mean |"
     rows = [f"{head} worst |", "|---" * 7 + "|"]
-    for one in results:
-        points = " | ".join(f"{100 * error:.2f}" for error in one[4:])
-        rows.append(f"| {one.driver} | {one.interval:g} s | {one.truth:.2%} | {points} |")
+    for result in results:
+        points = " | ".join(f"{100 * error:.2f}" for error in result[4:])
+        rows.append(f"| {result.driver} | {result.interval:g} s | {result.truth:.2%} | {points} |")
     return "\n".join(rows)
 
 

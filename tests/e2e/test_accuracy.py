@@ -11,7 +11,7 @@ from support.judging import settled
 
 def wrong(results: Sequence[Result]) -> list[Result]:
     """GPUs with a wrong busy share, or with missing time."""
-    return [one for one in results if one.mean > 0.02 or abs(one.accounted - 1) > 0.03]
+    return [result for result in results if result.mean > 0.02 or abs(result.accounted - 1) > 0.03]
 
 
 @pytest.mark.alone

@@ -88,19 +88,19 @@ def of_docker(*, as_documented: bool) -> Mode:
     """The mode of `docker run` in the document, or the same without its optional flags."""
     (command,) = re.findall(r"^\$ docker run ((?:.*\\\n)*.*)$", README, re.MULTILINE)
     words = shlex.split(command.replace("\\\n", ""))
-    given: dict[str, list[str]] = defaultdict(list)
+    fields: dict[str, list[str]] = defaultdict(list)
     for flag, value in pairwise(words):
-        given[flag].append(value)
-    assert given["--cap-drop"] == ["ALL"]
-    user, host_pids = int(given["--user"][0]), given["--pid"] == ["host"]
+        fields[flag].append(value)
+    assert fields["--cap-drop"] == ["ALL"]
+    user, host_pids = int(fields["--user"][0]), fields["--pid"] == ["host"]
     if not as_documented:
         (user,) = map(int, re.findall(r"^USER (\d+):\1$", DOCKERFILE, re.MULTILINE))
         host_pids = False
-    volumes = [volume.split(":") for volume in given["-v"]]
+    volumes = [volume.split(":") for volume in fields["-v"]]
     assert all(path == mounted and how == "ro" for path, mounted, how in volumes)
     return Mode(
         user,
-        given_to(user, given["--cap-add"]),
+        given_to(user, fields["--cap-add"]),
         host_pids=host_pids,
         read_only="--read-only" in words,
         lent=frozenset(Path(path) for path, *_ in volumes),
@@ -128,8 +128,8 @@ def of_unit(drop_in: str = "") -> Mode:
 
 def documented_drop_in() -> str:
     """Drop-in that takes the service's capabilities away."""
-    (found,) = re.findall(r"```ini\n(\[Service\]\nAmbientCapabilities=.*?)```", README, re.DOTALL)
-    return str(found)
+    (result,) = re.findall(r"```ini\n(\[Service\]\nAmbientCapabilities=.*?)```", README, re.DOTALL)
+    return str(result)
 
 
 OFF = ("power", "throttle", "stall", "feeders", "workload")
@@ -241,9 +241,9 @@ def own(node: Node) -> Callable[[Mode], Missing]:
     @cache
     def lacks(hidepid: str) -> Missing:
         way = with_proc_hiding_others(hidepid) if hidepid else AS_WE_ARE
-        status, said = ran(node.stage, way, "once")
+        status, result = ran(node.stage, way, "once")
         assert status == 0
-        return dict.fromkeys(Metrics(said).missing, ())
+        return dict.fromkeys(Metrics(result).missing, ())
 
     return lambda mode: lacks(mode.hidepid)
 
@@ -260,7 +260,7 @@ def run(node: Node, mode: Mode) -> Said:
 
     def watches(metrics: Metrics) -> bool:
         """The cause, the feeder, the kubelet, the host and GPM are known if they can be."""
-        told = {
+        fields = {
             "feeders": "gpu_feeder_wait_seconds_total" in metrics.names or not sees,
             "workload": bool(metrics.signals.get("kubelet"))
             or "kubelet" in mode.without
@@ -270,7 +270,7 @@ def run(node: Node, mode: Mode) -> Said:
             "host": "psi_host" in metrics.signals,
             "activity": bool(metrics.signals.get("gpm")),  # its first mean takes two readings
         }
-        return all(found or not mode.collects(name) for name, found in told.items())
+        return all(result or not mode.collects(name) for name, result in fields.items())
 
     words = way(mode, stage.folder, node.hosts, node.groups)
     with serving(stage, words, *mode.arguments) as server:
@@ -285,12 +285,12 @@ def test_exactly_the_missing_signals_are_named(
     metrics, report = said(name)
     renounced = RENOUNCED.get(name, frozenset())
     unread = UNREAD.get(name, frozenset()) | renounced
-    found = {**own(MODES[name]()), **MISSING.get(name, {})}
-    missing = {signal: words for signal, words in found.items() if signal not in unread}
+    fields = {**own(MODES[name]()), **MISSING.get(name, {})}
+    missing = {signal: words for signal, words in fields.items() if signal not in unread}
     assert_told(report, missing)
     assert metrics.missing == missing.keys()
-    told = re.findall(r"^  (?:yes|no) +(\w+)$", report[1], re.MULTILINE)
-    assert unread.isdisjoint({*told, *metrics.signals})
+    matches = re.findall(r"^  (?:yes|no) +(\w+)$", report[1], re.MULTILINE)
+    assert unread.isdisjoint({*matches, *metrics.signals})
     off = re.findall(r"^switched off +(.*) \(--without\)$", report[1], re.MULTILINE)
     assert off == ([", ".join(sorted(renounced))] if renounced else [])
 
@@ -348,12 +348,12 @@ def capabilities_by_signal() -> Mapping[str, set[str]]:
     """Needs of a signal in the chart's table."""
     names = rendered().container["securityContext"]["capabilities"]["add"]
     rows = table("Capability")
-    found: dict[str, set[str]] = {signal: set() for signal in READ_FROM}
+    fields: dict[str, set[str]] = {signal: set() for signal in READ_FROM}
     for (what, read, _), name in product(rows, names):
         if what in (f"`{name}`", "both"):
             for signal, words in READ_FROM.items():
-                found[signal] |= {name} if words in read else set()
-    return found
+                fields[signal] |= {name} if words in read else set()
+    return fields
 
 
 def test_restricted_loses_the_signals_of_the_table(said: Callable[[str], Said]) -> None:

@@ -82,12 +82,12 @@ def test_on_ipv6_alone(tmp_path: Path) -> None:
 
 def test_two_serve_the_same_node(make_board: Callable[..., Board]) -> None:
     board = make_board()
-    with over_board(board.path) as one, over_board(board.path) as other:
+    with over_board(board.path) as item, over_board(board.path) as other:
 
         def up(port: int) -> bool:
             return b"gpu_up{" in get(port, "/metrics")[1]
 
-        until(lambda: up(one.port) and up(other.port), "the GPU in both")
+        until(lambda: up(item.port) and up(other.port), "the GPU in both")
 
 
 def test_a_clock_that_is_put_back_an_hour_stops_nothing(

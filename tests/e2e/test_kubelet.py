@@ -77,8 +77,8 @@ def scraped(exporter: Exporter) -> Metrics:
 
 
 def workloads(exporter: Exporter, gpu: int) -> list[Labels]:
-    found = scraped(exporter).samples_of("gpu_workload_info", gpu=f"{gpu}")
-    return [{k: v for k, v in one.labels.items() if k not in {"gpu", "uuid"}} for one in found]
+    result = scraped(exporter).samples_of("gpu_workload_info", gpu=f"{gpu}")
+    return [{k: v for k, v in item.labels.items() if k not in {"gpu", "uuid"}} for item in result]
 
 
 def held(exporter: Exporter) -> dict[str, float]:
@@ -139,7 +139,7 @@ def test_pods_of_a_moment_are_named_in_the_ledger(
     def jobs() -> dict[str, str]:
         status, text = get(exporter.port, "/api/v1/jobs")
         assert status == 200
-        return {one["id"]: one["owner"].get("pod", "") for one in json.loads(text)["jobs"]}
+        return {job["id"]: job["owner"].get("pod", "") for job in json.loads(text)["jobs"]}
 
     with exporting() as exporter:
         for turn in range(3):
@@ -179,12 +179,12 @@ def test_check_names_the_missing_parts_of_the_kubelet(libraries: Libraries, what
         socket, missing = stage.folder / "kubelet.sock", stage.folder / "missing"
         logs = {"GPU_EXPORTER_KUBELET_CONTAINER_LOGS": f"{stage.folder}"}
         way = as_nobody(files=[stage.board.path]) if what == "rights" else AS_WE_ARE
-        asked = missing if what == "socket" else socket
+        result = missing if what == "socket" else socket
         with Kubelet(socket, with_gpus("train-0", stage.board.gpus[0].record.uuid.decode())):
             socket.chmod(0o600)
-            words = ("check", "--sampling.interval", "0.2", "--kubelet.socket", f"{asked}")
-            _, said = ran(replace(stage, variables=logs), way, *words)
-    found = "".join(re.findall(r"^gap +kubelet: .*\n  remedy +.*$", said, re.MULTILINE))
-    expected = [one.format(missing=missing, socket=socket) for one in GAPS[what]]
-    assert [one for one in expected if one not in found] == []
-    assert bool(found) == bool(expected)
+            words = ("check", "--sampling.interval", "0.2", "--kubelet.socket", f"{result}")
+            _, outcome = ran(replace(stage, variables=logs), way, *words)
+    text = "".join(re.findall(r"^gap +kubelet: .*\n  remedy +.*$", outcome, re.MULTILINE))
+    expected = [gap.format(missing=missing, socket=socket) for gap in GAPS[what]]
+    assert [item for item in expected if item not in text] == []
+    assert bool(text) == bool(expected)

@@ -37,8 +37,8 @@ class Record:
 
 def jobs(exporter: Exporter) -> list[dict[str, Any]]:
     with urlopen(f"http://{exporter.target}/api/v1/jobs") as answer:
-        found: list[dict[str, Any]] = json.load(answer)["jobs"]
-    return found[::-1]
+        values: list[dict[str, Any]] = json.load(answer)["jobs"]
+    return values[::-1]
 
 
 def loop(board: Path, seconds: float) -> Record:
@@ -66,9 +66,9 @@ def measure(folder: Path) -> list[tuple[Record, Record]]:
         own = [loop(board.path, seconds) for seconds in SECONDS]
 
         def all_charged() -> list[dict[str, Any]] | None:
-            found = jobs(exporter)
-            ended = all(job["end_seconds"] for job in found)
-            return found if len(found) == len(SECONDS) and ended else None
+            job_rows = jobs(exporter)
+            ended = all(job["end_seconds"] for job in job_rows)
+            return job_rows if len(job_rows) == len(SECONDS) and ended else None
 
         until(all_charged, lambda: jobs(exporter))
         time.sleep(3)  # until the last windows are in
@@ -77,15 +77,15 @@ def measure(folder: Path) -> list[tuple[Record, Record]]:
 
 def off(pairs: list[tuple[Record, Record]]) -> list[str]:
     """Jobs with wrong busy or idle seconds."""
-    found = []
+    values = []
     for own, ledger in pairs:
         busy, idle = ledger.busy - own.busy, ledger.lasted - ledger.busy - own.lasted + own.busy
         line = f"{own.lasted:6.2f} s: busy {own.busy:.3f} {busy:+.3f}, idle {idle:+.3f}, {ledger}"
         print(line)  # noqa: T201 - for `pytest -s` and for failures
         allowed = WITHIN * own.lasted + TICKS_SECONDS
         if max(abs(busy), abs(idle)) > allowed:
-            found.append(line)
-    return found
+            values.append(line)
+    return values
 
 
 @pytest.mark.alone

@@ -118,11 +118,11 @@ def test_the_centre_receives_the_promised_series(
         until(lambda: found(engine, "up") == [({"__name__": "up", **place}, 1)], "a scrape")
 
         _, exposed = get(exporter.port, "/metrics")
-        kept = re.compile(of_agents())
+        pattern = re.compile(of_agents())
         exposed_names = Metrics(exposed.decode()).names
-        promised = {name for name in exposed_names if kept.fullmatch(name)}
+        promised = {name for name in exposed_names if pattern.fullmatch(name)}
         until(lambda: promised <= names(engine), lambda: promised - names(engine))
-        assert {name for name in names(engine) if not kept.fullmatch(name)} == set()
+        assert {name for name in names(engine) if not pattern.fullmatch(name)} == set()
         # Something is left out: else nothing would have been tried.
         assert "process_open_fds" in exposed_names
         assert "process_open_fds" not in names(engine)
@@ -130,17 +130,17 @@ def test_the_centre_receives_the_promised_series(
 
 def test_all_that_rules_and_dashboards_ask_for_is_sent() -> None:
     """But for what kube-state-metrics shows, which another agent scrapes."""
-    wanted = {name for query in asked() for name in Rule("", "", {"expr": query.text()}).reads}
+    reads = {name for query in asked() for name in Rule("", "", {"expr": query.text()}).reads}
     for rule in rules({file.name: file.read_text("utf-8") for file in FILES}):
-        wanted |= rule.reads | ({"ALERTS"} if rule.is_alert else {rule.name})
-    assert {name for name in wanted if not re.fullmatch(f"{of_agents()}|kube_.*", name)} == set()
+        reads |= rule.reads | ({"ALERTS"} if rule.is_alert else {rule.name})
+    assert {name for name in reads if not re.fullmatch(f"{of_agents()}|kube_.*", name)} == set()
 
 
 def test_recorded_series_are_enough_for_the_fleets_dashboard() -> None:
     of_fleet = [query for query in asked() if query.board == "fleet"]
-    wanted = {name for query in of_fleet for name in Rule("", "", {"expr": query.text()}).reads}
+    reads = {name for query in of_fleet for name in Rule("", "", {"expr": query.text()}).reads}
     sent = recorded_names()
-    assert {name for name in wanted if not sent.fullmatch(name)} == set()
+    assert {name for name in reads if not sent.fullmatch(name)} == set()
     recorded = {rule.name for rule in rules() if rule.file == "recording.yml"}
     assert 10 < sum(bool(sent.fullmatch(name)) for name in recorded) < 40
     assert not [name for name in recorded if name.startswith("gpu:stall") and sent.fullmatch(name)]

@@ -66,9 +66,9 @@ def prototypes(branch: int, folder: Path) -> dict[str, str]:
     command = [require("cc", "gcc"), "-E", "-P", "-std=c11", f"-DDRIVER_BRANCH={branch}"]
     command += [f"-I{folder}", f"-I{HERE}", *map(str, sorted(HERE.glob("*.c")))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = [" ".join(text.split()) for text in EXPORTED.findall(done.stdout)]
-    named = {re.findall(r"(\w+)\(", text)[0]: text for text in found}
-    return {name: text for name, text in named.items() if name.startswith("nvml")}
+    values = [" ".join(text.split()) for text in EXPORTED.findall(done.stdout)]
+    fields = {re.findall(r"(\w+)\(", text)[0]: text for text in values}
+    return {name: text for name, text in fields.items() if name.startswith("nvml")}
 
 
 def as_nvidia(prototype: str) -> str:

@@ -31,6 +31,6 @@ def test_check_on_it_reports_that_no_driver_is_loaded(folder: Path) -> None:
     # As root without its rights: with them the library leaves device nodes behind.
     done = run(folder, "check", way=as_user(0) if os.geteuid() == 0 else ())
     assert (done.returncode, done.stderr) == (1, "")
-    found, remedy = done.stdout.splitlines()
-    assert found == "GPU metrics     none: nvmlInit: DRIVER_NOT_LOADED (9)"
+    result, remedy = done.stdout.splitlines()
+    assert result == "GPU metrics     none: nvmlInit: DRIVER_NOT_LOADED (9)"
     assert "modprobe nvidia" in remedy

@@ -257,7 +257,7 @@ def requeued(node: Node) -> Iterator[None]:
 
 @row("Clients that do not read the list of jobs", "memory of one job for each")
 def silent_clients(node: Node) -> Iterator[None]:
-    now, asked = time.time(), b"GET /api/v1/jobs?since=%d HTTP/1.1\r\nHost: x\r\n\r\n"
+    now, result = time.time(), b"GET /api/v1/jobs?since=%d HTTP/1.1\r\nHost: x\r\n\r\n"
     noise = json.dumps([math.sin(n) for n in range(300)])
     documents = (f'{{"id": "{n}", "gpus": [], "noise": {noise}}}' for n in range(400))
     packed = (zlib.compress(document.encode(), 1) for document in documents)
@@ -266,7 +266,7 @@ def silent_clients(node: Node) -> Iterator[None]:
         store.write(rows, now)
     process = psutil.Process()
     before = process.memory_info().rss
-    clients = [silent(node.port, asked % number) for number in range(20)]
+    clients = [silent(node.port, result % number) for number in range(20)]
     try:
         assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * len(clients)
         assert process.memory_info().rss - before < 20 * 2**20

@@ -64,8 +64,8 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
     """Warnings and errors so far, without those about a busy machine."""
 
     def lines() -> list[str]:
-        told = logged(caplog, logging.WARNING)
-        return [line for line in told if not line.startswith("starved of CPU")]
+        result = logged(caplog, logging.WARNING)
+        return [line for line in result if not line.startswith("starved of CPU")]
 
     return lines
 

@@ -53,8 +53,8 @@ def exposition(scene: Scene, libraries: Libraries) -> Iterator[Exposition]:
 
 
 def series(exposition: Exposition, gpu: int) -> Series:
-    found = Metrics(exposition.render()[0].decode()).samples
-    of_gpu = [sample for sample in found if sample.labels.get("gpu") == f"{gpu}"]
+    samples = Metrics(exposition.render()[0].decode()).samples
+    of_gpu = [sample for sample in samples if sample.labels.get("gpu") == f"{gpu}"]
     return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in of_gpu}
 
 
@@ -65,9 +65,9 @@ def names(exposition: Exposition, gpu: int) -> set[str]:
 def gone(event: Event, whole: set[str]) -> set[str]:
     if not event.goes:
         return whole - {*LEFT}
-    found = {name for name in whole if any(fnmatchcase(name, one) for one in event.goes.split())}
-    assert found
-    return found
+    values = {name for name in whole if any(fnmatchcase(name, word) for word in event.goes.split())}
+    assert values
+    return values
 
 
 def sums(found: Series) -> Series:
@@ -79,15 +79,15 @@ def test_an_event_costs_the_documented_loss_and_recovers_by_itself(
     event: Event, scene: Scene, exposition: Exposition
 ) -> None:
     def all_is_read() -> bool:
-        seen.append(names(exposition, 0))
-        return seen[-1] == names(exposition, 1) and seen[-1] >= LATEST
+        values.append(names(exposition, 0))
+        return values[-1] == names(exposition, 1) and values[-1] >= LATEST
 
     def missing(gpu: int) -> set[str]:
         return whole - names(exposition, gpu)
 
-    seen: list[set[str]] = []
+    values: list[set[str]] = []
     until(all_is_read, lambda: names(exposition, 0) ^ names(exposition, 1))
-    whole, before = seen[-1], sums(series(exposition, 0))
+    whole, before = values[-1], sums(series(exposition, 0))
     event.provoke(scene)
     expected = gone(event, whole)
     until(lambda: missing(0) == expected, lambda: missing(0) ^ expected)

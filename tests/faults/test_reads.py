@@ -128,10 +128,10 @@ class Faulty:
 
     def of(self, path: object) -> object:
         """How reading `path` fails, None if it does not."""
-        found = re.match(r"/proc/(\d+)/(.+)$", str(path))
-        if not found or int(found[1]) not in self.faults:  # as most
+        result = re.match(r"/proc/(\d+)/(.+)$", str(path))
+        if not result or int(result[1]) not in self.faults:  # as most
             return None
-        return self.named(int(found[1]), re.sub(r"(task|fd|fdinfo)/\d+", r"\1/N", found[2]))
+        return self.named(int(result[1]), re.sub(r"(task|fd|fdinfo)/\d+", r"\1/N", result[2]))
 
     def named(self, pid: int, name: str) -> object:
         where, how = self.faults.get(pid, ("", None))
@@ -159,7 +159,7 @@ class Faulty:
         return real(path, *arguments, **named)
 
     def aside(self, name: str, real: Call, *arguments: object) -> object:
-        pid = next(one for one in arguments if isinstance(one, int))
+        pid = next(argument for argument in arguments if isinstance(argument, int))
         if self.named(pid, name):
             self.hang.wait()
         return real(*arguments)
@@ -167,20 +167,20 @@ class Faulty:
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
-    found = Faulty()
-    monkeypatch.setattr(os, "open", partial(found.open, os.open))
+    result = Faulty()
+    monkeypatch.setattr(os, "open", partial(result.open, os.open))
     for name in ("readlink", "scandir", "stat"):
-        monkeypatch.setattr(os, name, partial(found.path, getattr(os, name)))
+        monkeypatch.setattr(os, name, partial(result.path, getattr(os, name)))
     monkeypatch.setattr(
-        waits, "_read_memory_now", partial(found.aside, "memory", waits._read_memory_now)
+        waits, "_read_memory_now", partial(result.aside, "memory", waits._read_memory_now)
     )
     monkeypatch.setattr(
-        descriptors, "_query_all", partial(found.aside, "borrow", descriptors._query_all)
+        descriptors, "_query_all", partial(result.aside, "borrow", descriptors._query_all)
     )
-    for one in (aside.memory_reads, aside.socket_queries):
-        monkeypatch.setattr(one, "_timeout", aside.CALL_TIMEOUT_SECONDS)
-    yield found
-    found.hang.set()
+    for item in (aside.memory_reads, aside.socket_queries):
+        monkeypatch.setattr(item, "_timeout", aside.CALL_TIMEOUT_SECONDS)
+    yield result
+    result.hang.set()
 
 
 def mostly_network(states: Mapping[Activity, int]) -> bool:
@@ -200,13 +200,13 @@ def watch_until(right: Right, mains: Iterable[int], faults: Iterable[Fault]) -> 
         since = now - RECENT_NS
         for pid in jobs:
             note_split(watch, f"{pid}", 0, {UNKNOWN: 1})
-        seen = {pid: watch.explaining(f"{pid}", since, now) or Bucket() for pid in jobs}
-        return [fault for pid, fault in jobs.items() if not right(fault, seen[pid])]
+        fields = {pid: watch.explaining(f"{pid}", since, now) or Bucket() for pid in jobs}
+        return [fault for pid, fault in jobs.items() if not right(fault, fields[pid])]
 
     watch.start()
-    for one in (aside.memory_reads, aside.socket_queries):
+    for item in (aside.memory_reads, aside.socket_queries):
         # Of one tenant's, four reads that hang cost all others; tests beside this one have some.
-        one.share_by(int)
+        item.share_by(int)
     try:
         until(lambda: not unlike(), unlike)
     finally:
@@ -226,17 +226,17 @@ def test_a_read_that_fails_costs_that_process(
 
     def right(fault: Fault, seen: Bucket) -> bool:
         name, _ = fault
-        main, worker = (seen.of(one).by_activity for one in (Role.MAIN, Role.WORKER))
+        main, worker = (seen.of(item).by_activity for item in (Role.MAIN, Role.WORKER))
         victim, other = (main, worker) if role == "main" else (worker, main)
         renames = fault == ("cmdline", "nonsense")  # a child of another name may be no worker
         loses = name in LOSES_WAIT or fault == ("wchan", "nonsense")
         loses |= renames and role == "worker"
         alone = role == "main" and (renames or name in LOSES_WORKERS)
-        told = name in MAY_LOSE_WAIT or mostly_network(victim) != loses
-        return told and (alone or mostly_network(other))
+        result = name in MAY_LOSE_WAIT or mostly_network(victim) != loses
+        return result and (alone or mostly_network(other))
 
-    with program(JOBS, len(faults)) as one:
-        pids = [*map(int, one.words)]
+    with program(JOBS, len(faults)) as process:
+        pids = [*map(int, process.words)]
         victims = pids[::2] if role == "main" else pids[1::2]
         faulty.faults = dict(zip(victims, faults, strict=True))
         watch_until(right, pids[::2], faults)
@@ -250,12 +250,12 @@ def test_a_read_that_fails_costs_the_place_of_that_process_s_files(
     def right(fault: Fault, seen: Bucket) -> bool:
         assert Place.LOCAL not in seen.places
         lost = seen.places.keys() == {Place.UNKNOWN}
-        told = fault[0] in MAY_LOSE_PLACE or lost == (fault in LOSES_PLACE)
-        return bool(seen.places) and told and bool(seen.of(role).by_activity.get(Activity.DISK))
+        result = fault[0] in MAY_LOSE_PLACE or lost == (fault in LOSES_PLACE)
+        return bool(seen.places) and result and bool(seen.of(role).by_activity.get(Activity.DISK))
 
     jobs = program(FILE_JOBS, tmp_path, len(FILE_FAULTS), role)
-    with unanswering(tmp_path, READ) as server, jobs as one:
-        pids = [*map(int, one.words)]
+    with unanswering(tmp_path, READ) as server, jobs as item:
+        pids = [*map(int, item.words)]
         faulty.faults = dict(zip(pids[1::2], FILE_FAULTS, strict=True))
         try:
             watch_until(right, pids[::2], FILE_FAULTS)

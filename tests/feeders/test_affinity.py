@@ -54,10 +54,10 @@ needs_two = pytest.mark.skipif(len(CPUS) < 2, reason="every process is pinned to
 )
 def test_pinned_workers_are_more_than_their_cpus(code: str, pinned: int) -> None:
     first, both = f"[{FIRST}]", f"{CPUS[:2]}"
-    with program(WORKERS + code, first, both) as one:
-        pids = [int(word) for word in one.words]
+    with program(WORKERS + code, first, both) as process:
+        pids = [int(word) for word in process.words]
         expected = Pinned(pinned, len(pids), frozenset({FIRST})) if pinned else None
-        until(lambda: pinned_workers(PROC, [one.pid], pids) == expected, f"{expected}")
+        until(lambda: pinned_workers(PROC, [process.pid], pids) == expected, f"{expected}")
 
 
 @rows(
@@ -76,9 +76,9 @@ def test_wording_of_pinned_processes(pinned: Pinned, text: str) -> None:
 
 @needs_two
 def test_a_gpu_that_waits_for_pinned_processes_is_reported() -> None:
-    with program(f"{WORKERS}workers(*4 * [first], do=burn)", f"[{FIRST}]", "") as one:
+    with program(f"{WORKERS}workers(*4 * [first], do=burn)", f"[{FIRST}]", "") as process:
         watch = HostSampler(Settings())
-        watch.hold("a", frozenset({one.pid}))
+        watch.hold("a", frozenset({process.pid}))
         watch.start()
         try:
 

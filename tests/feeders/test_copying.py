@@ -55,8 +55,8 @@ BEHIND = {WORKER_CPU, CPU_QUEUE}
     },
 )
 def test_wait_of_a_gpu(code: str, causes: Collection[str]) -> None:
-    with program(f"{COPIES}\n{code}; ready(); locked()") as one:
-        assert_settles(one.pid, causes)
+    with program(f"{COPIES}\n{code}; ready(); locked()") as process:
+        assert_settles(process.pid, causes)
 
 
 def assert_settles(pid: int, causes: Collection[str], busy: float = 0.0) -> None:
@@ -64,20 +64,20 @@ def assert_settles(pid: int, causes: Collection[str], busy: float = 0.0) -> None
     watch = HostSampler(Settings())
     watch.hold("a", frozenset({pid}))
     watch.start()
-    found: dict[str, int] = {}
+    fields: dict[str, int] = {}
 
     def settled() -> bool:
         note_split(watch, "a", 0, {UNKNOWN: 1})
         now_ns = time.monotonic_ns()
-        did = watch.explaining("a", now_ns - 4 * SECOND, now_ns)
-        if did is None or did.elapsed_ns < 3 * SECOND:
+        bucket = watch.explaining("a", now_ns - 4 * SECOND, now_ns)
+        if bucket is None or bucket.elapsed_ns < 3 * SECOND:
             return False
-        found.clear()
-        found.update(split([Window(now_ns, SECOND, round(busy * SECOND))], 1, did))
-        return max(found, key=lambda cause: found[cause]) in causes
+        fields.clear()
+        fields.update(split([Window(now_ns, SECOND, round(busy * SECOND))], 1, bucket))
+        return max(fields, key=lambda cause: fields[cause]) in causes
 
     try:
-        until(settled, lambda: f"{causes}, not {found}")
+        until(settled, lambda: f"{causes}, not {fields}")
     finally:
         watch.stop()
 
@@ -91,22 +91,22 @@ def assert_settles(pid: int, causes: Collection[str], busy: float = 0.0) -> None
     },
 )
 def test_a_main_in_a_lock_waits_for_its_active_threads(code: str, awaited: bool) -> None:  # noqa: FBT001
-    with program(f"{COPIES}\n{code}") as one:
+    with program(f"{COPIES}\n{code}") as process:
         feed = FeederGroup(Path("/proc"), Cgroups(Path("/sys")), AnswerTimeouts(60_000))
-        feed.adopt(ProcessTree({one.pid}, others={one.pid}))
+        feed.adopt(ProcessTree({process.pid}, others={process.pid}))
 
         def looks() -> tuple[int, int]:
             now_ns = time.monotonic_ns()
             feed.note(tick(0, {UNKNOWN: 1}, now_ns))
             feed.sample(now_ns)
             feed.advance(now_ns)
-            found = feed.history.total
-            return found.awaited_threads, found.of(Role.MAIN).samples
+            total = feed.history.total
+            return total.awaited_threads, total.of(Role.MAIN).samples
 
         try:
             until(lambda: looks()[1] >= 20, "looks")
-            seen, samples = looks()
-            assert seen > samples / 2 if awaited else seen == 0
+            result, samples = looks()
+            assert result > samples / 2 if awaited else result == 0
         finally:
             feed.close()
 
@@ -145,5 +145,5 @@ def test_activity_of_pool_threads_of_an_overlapping_main(
         os.close(os.open(data, os.O_RDONLY | os.O_DIRECT))
     except OSError:
         pytest.skip("a file system without direct I/O")
-    with program(f"{POOL}\nready(); train({load})", f"{data}") as one:
-        assert_settles(one.pid, causes, busy=0.6)
+    with program(f"{POOL}\nready(); train({load})", f"{data}") as process:
+        assert_settles(process.pid, causes, busy=0.6)

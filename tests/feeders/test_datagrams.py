@@ -81,9 +81,9 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
 @rows("remote", {"connected": STORE, "from any sender": Endpoint(b"", 0)})
 def test_datagrams_before_each_step_feed_the_gpu(loop: Loop, remote: Endpoint) -> None:
     loop.now = loop.now._replace(remote=remote)
-    found = [loop.second(taken=3) for _ in range(5)]
-    assert found[0] is IDLE
-    assert found[-1] is STEPS
+    values = [loop.second(taken=3) for _ in range(5)]
+    assert values[0] is IDLE
+    assert values[-1] is STEPS
     assert loop.second(works=False) is STEPS, "the next ones are waited for"
     assert loop.tcp.datagram_source == (time.monotonic_ns(), remote if remote.address else OURS)
     for _ in range(CADENCE.recent_ns // 1_000_000 // SECOND_MS):
@@ -103,9 +103,9 @@ def test_a_loop_driven_by_its_timer_is_fed_by_no_datagrams(loop: Loop) -> None:
 
 
 def test_datagrams_before_few_steps_do_not_hold_an_event_loop_up(loop: Loop) -> None:
-    found = [loop.second(taken=at % 3 == 0) for at in range(30)]
-    assert STEPS not in found[3:]
-    assert FED in found, "a process that waits on this socket alone waits for more"
+    values = [loop.second(taken=at % 3 == 0) for at in range(30)]
+    assert STEPS not in values[3:]
+    assert FED in values, "a process that waits on this socket alone waits for more"
 
 
 def test_queued_datagrams_are_not_waited_for(loop: Loop) -> None:
@@ -121,14 +121,14 @@ def test_a_socket_that_only_sends_waits_for_nothing(loop: Loop) -> None:
 
 
 def test_datagrams_received_while_the_process_sleeps_belong_to_others(loop: Loop) -> None:
-    found = [loop.second(taken=5, ran=at % 2) for at in range(30)]
-    assert set(found[10:]) == {IDLE}
+    values = [loop.second(taken=5, ran=at % 2) for at in range(30)]
+    assert set(values[10:]) == {IDLE}
 
 
 def test_among_others_it_takes_most_while_it_runs(loop: Loop) -> None:
     """Others take some at a third of the looks at which it rests."""
-    found = [loop.second(taken=at % 4 > 0 or at % 12 == 0, ran=at % 4) for at in range(80)]
-    assert set(found[60:]) == {STEPS}
+    values = [loop.second(taken=at % 4 > 0 or at % 12 == 0, ran=at % 4) for at in range(80)]
+    assert set(values[60:]) == {STEPS}
 
 
 def test_threads_may_take_them(loop: Loop) -> None:
@@ -181,23 +181,23 @@ def probed(one: Program, known: AnswerTimeouts) -> Iterator[DeepProbe]:
 @rows("code, waits", {"fed": (FED_LOOP, Activity.NETWORK), "a timer": (TIMED, Activity.SLEEP)})
 def test_wait_of_an_event_loop_with_a_udp_socket(code: str, waits: Activity) -> None:
     """The other loop runs beside it, in the same network namespace."""
-    known = AnswerTimeouts(LONGEST_MS)
+    timeouts = AnswerTimeouts(LONGEST_MS)
     with (
         program(SENDS) as server,
         program(SENDS) as noise,
         program(FED_LOOP, *noise.words),
-        program(code, *server.words) as one,
-        probed(one, known) as deep,
+        program(code, *server.words) as process,
+        probed(process, timeouts) as deep,
     ):
-        reader = ProcessReader(PROC, one.pid)
+        reader = ProcessReader(PROC, process.pid)
 
         def share() -> float:
-            found: list[Activity] = []
+            values: list[Activity] = []
             for _ in range(40):
                 time.sleep(0.05)
-                known.worked_ns = now_ns = time.monotonic_ns()
-                found.append(deep.probe(now_ns, reader.wait(), ProbeContext(holds=True)).whole)
-            return found.count(waits) / max(len(found) - found.count(Activity.RUN), 1)
+                timeouts.worked_ns = now_ns = time.monotonic_ns()
+                values.append(deep.probe(now_ns, reader.wait(), ProbeContext(holds=True)).whole)
+            return values.count(waits) / max(len(values) - values.count(Activity.RUN), 1)
 
         share()  # until it is known how the program behaves
         until(lambda: share() >= 0.8, f"{waits}")

@@ -34,14 +34,14 @@ def files_on(proc: Path, *mounts: tuple[str, str]) -> list[str]:
 
 
 def test_each_reason_of_a_probe_has_words() -> None:
-    with program("ready(); told()") as one:
-        deep = DeepProbe(PROC, one.pid, None)
+    with program("ready(); told()") as process:
+        deep = DeepProbe(PROC, process.pid, None)
         reasons = {wait.value: deep.probe(0, wait, ProbeContext()).reason for wait in SLEEPS}
         deep.close()
     for reason in {*reasons, *reasons.values()}:
-        (said,) = evidence.asleep({reason: 3})
-        assert said.startswith("the main process sleeps ")
-        assert said.endswith(" (100%)")
+        (result,) = evidence.asleep({reason: 3})
+        assert result.startswith("the main process sleeps ")
+        assert result.endswith(" (100%)")
 
 
 @rows(
@@ -58,7 +58,7 @@ def test_each_reason_of_a_probe_has_words() -> None:
     },
 )
 def test_wording_of_sleeps(reasons: dict[str, int], said: list[str]) -> None:
-    assert list(evidence.asleep(reasons)) == [f"the main process sleeps {one}" for one in said]
+    assert list(evidence.asleep(reasons)) == [f"the main process sleeps {item}" for item in said]
 
 
 OWED = PendingRequest(STORE, 700, 99 * SECOND)
@@ -115,27 +115,27 @@ def test_a_job_cannot_write_to_our_terminal(tmp_path: Path, point: str, kind: st
     (folder / "fd").mkdir(parents=True)
     (folder / "mountinfo").write_bytes(lines.encode(errors="surrogateescape"))
     (folder / "fd/3").symlink_to(point[:200])
-    for said in evidence.storage(tmp_path, [7]):
-        assert said.isprintable()
-        assert len(said) < 200
+    for result in evidence.storage(tmp_path, [7]):
+        assert result.isprintable()
+        assert len(result) < 200
 
 
 def test_origin_of_awaited_datagrams() -> None:
     pairs = [(98 * SECOND, STORE), (99 * SECOND, STORE._replace(port=5))]
-    (said,) = evidence.datagrams(pairs, 100 * SECOND)
-    assert said == "waits for datagrams: 10.0.0.2:5"
+    (result,) = evidence.datagrams(pairs, 100 * SECOND)
+    assert result == "waits for datagrams: 10.0.0.2:5"
     assert not list(evidence.datagrams(pairs, 99 * SECOND + CADENCE.recent_ns))
 
 
 def test_threads_are_described_by_the_busiest_if_they_use_a_core() -> None:
-    (said,) = evidence.threads(3.26, "pt_data_\x1bpin")
-    assert "use 3.3 cores, pt_data_" in said
-    assert said.endswith("OMP_NUM_THREADS limits those of OpenMP")
-    assert said.isprintable()
+    (result,) = evidence.threads(3.26, "pt_data_\x1bpin")
+    assert "use 3.3 cores, pt_data_" in result
+    assert result.endswith("OMP_NUM_THREADS limits those of OpenMP")
+    assert result.isprintable()
     assert list(evidence.threads(0.9, "pt_data_pin")) == []
 
 
 def test_a_lock_of_the_driver_is_reported_if_a_main_was_sampled_in_it() -> None:
     assert list(evidence.in_driver(0.0, {"uvm_ioctl"})) == []
-    (said,) = evidence.in_driver(0.4, {"uvm_ioctl", ""})
-    assert said == "the main process waits for a lock of the GPU's driver (40%): uvm_ioctl"
+    (result,) = evidence.in_driver(0.4, {"uvm_ioctl", ""})
+    assert result == "the main process waits for a lock of the GPU's driver (40%): uvm_ioctl"

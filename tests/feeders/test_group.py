@@ -62,24 +62,24 @@ class Recorded:
         self.current = self.feed.sample(self._now_ns)
         self.current &= not self.feed.family.is_outdated()
         self.current &= self.feed.advance(self._now_ns)
-        found = self._reader.read(self.feed, self._now_ns, queue_known=True)
-        now, before = sums(found), self._before
+        result = self._reader.read(self.feed, self._now_ns, queue_known=True)
+        now, before = sums(result), self._before
         assert {name for name in before.keys() & now.keys() if now[name] < before[name]} == set()
         self._before = before | now
-        return found
+        return result
 
 
 def sums(feeding: Feeding) -> dict[str, int]:
     """All that must never fall, as far as it is known."""
-    found = {
+    fields = {
         f"{role} {name}": used
         for role, counters in feeding.counters.items()
         for name, used in counters._asdict().items()
     }
-    found |= {f"wait {role} {what}": ns for (role, what), ns in feeding.wait_ns.items()}
-    found |= {"throttled": feeding.throttled_ns, "refaults": feeding.refault_bytes}
-    found |= {"starts": feeding.worker_starts}
-    return {name: value for name, value in found.items() if value is not None}
+    fields |= {f"wait {role} {what}": ns for (role, what), ns in feeding.wait_ns.items()}
+    fields |= {"throttled": feeding.throttled_ns, "refaults": feeding.refault_bytes}
+    fields |= {"starts": feeding.worker_starts}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @pytest.fixture
@@ -148,8 +148,8 @@ def test_usage_of_a_worker_is_not_counted_again_in_its_parent(
     recorded.tick()
     process(recorded.proc, 7, ended_ticks=60)
     recorded.tick()
-    told = recorded.feed.history.total.of(Role.MAIN).used.children_ns
-    assert told == pytest.approx((new + 10) * TICK_NS), "of which nobody knew before"
+    result = recorded.feed.history.total.of(Role.MAIN).used.children_ns
+    assert result == pytest.approx((new + 10) * TICK_NS), "of which nobody knew before"
 
 
 def test_activity_and_usage_of_kin_belong_to_the_gpu(recorded: Recorded) -> None:
@@ -187,8 +187,8 @@ def test_files_are_named_only_while_a_feeder_waits_for_them(
     links(recorded.proc / "7/fd", "/data/x")
     recorded.adopt(7)
     recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
-    told = recorded.tick().evidence
-    assert [cause for cause, text in told if "/data" in text] == causes
+    evidence = recorded.tick().evidence
+    assert [cause for cause, text in evidence if "/data" in text] == causes
     assert recorded.feed.history.total.places == dict.fromkeys([Place.UNKNOWN] if causes else [], 1)
 
 
@@ -210,11 +210,11 @@ def test_evidence_is_of_those_that_have_the_gpu_now(recorded: Recorded, *, gap: 
         lay(recorded.proc, {f"{pid}/wchan": channel})
 
     def ticks(number: int) -> str:
-        told = ""
+        text = ""
         for _ in range(number):
             recorded.feed.note(tick(0, {UNKNOWN: 1}, recorded._now_ns))
-            told += f"{recorded.tick().evidence}"
-        return told
+            text += f"{recorded.tick().evidence}"
+        return text
 
     recorded.adopt(7)
     assert "child process" in ticks(5)
@@ -241,8 +241,8 @@ def test_a_process_that_sleeps_by_itself_does_not_wait_for_its_next_task(
     recorded.adopt(7, workers=(8, 9))
     recorded.feed.note(tick(0, {UNKNOWN: 1}, 1))
     recorded.tick()
-    seen = recorded.feed.history.total.of(Role.WORKER).by_activity
-    assert seen == {Activity.QUEUE: 1, Activity.TIMER: 1}
+    result = recorded.feed.history.total.of(Role.WORKER).by_activity
+    assert result == {Activity.QUEUE: 1, Activity.TIMER: 1}
 
 
 def test_many_workers_are_counted_in_turn_and_none_is_left_out(recorded: Recorded) -> None:
@@ -252,10 +252,10 @@ def test_many_workers_are_counted_in_turn_and_none_is_left_out(recorded: Recorde
     recorded.adopt(7, workers=workers)
     for worker in workers:
         process(recorded.proc, worker, cpu_ticks=45)
-    found = [recorded.tick() for _ in range(3)][-1]
-    assert found.counters["worker"].cpu_ns == len(workers) * 30 * TICK_NS
-    assert found.processes["worker"] == len(workers)
-    assert found.worker_starts == 0, "they were there before"
+    result = [recorded.tick() for _ in range(3)][-1]
+    assert result.counters["worker"].cpu_ns == len(workers) * 30 * TICK_NS
+    assert result.processes["worker"] == len(workers)
+    assert result.worker_starts == 0, "they were there before"
 
 
 def test_the_busiest_are_those_that_run(recorded: Recorded) -> None:
@@ -365,10 +365,10 @@ def test_the_start_of_a_process_does_not_depend_on_uptime_of_lxcfs(
     uptime: str, tmp_path: Path
 ) -> None:
     proc, before = lay(tmp_path, {"uptime": uptime}), time.monotonic_ns()
-    with program("ready(); told()") as one:
+    with program("ready(); told()") as child:
         after = time.monotonic_ns()
-        (proc / f"{one.pid}").symlink_to(f"/proc/{one.pid}")
-        mains = {one.pid: FeederProcess(proc, one.pid)}
+        (proc / f"{child.pid}").symlink_to(f"/proc/{child.pid}")
+        mains = {child.pid: FeederProcess(proc, child.pid)}
         started = facts_of(proc, mains, [], Groups(proc)).started_ns
     assert started is not None
     assert before - TICK_NS <= started <= after
@@ -424,8 +424,8 @@ def test_limits_of_two_groups_add_up_and_a_shared_one_counts_once(tmp_path: Path
         texts = [(proc / f"{pid}/cgroup").read_text() for pid in pids]
         groups = [cgroup_of(text, tmp_path / "sys") for text in texts]
         mains = {pid: members[pid] for pid in pids}
-        found = facts_of(proc, mains, groups, Groups(proc)).limits
-        return found.cpu_cores, found.memory_used_bytes, found.memory_bytes
+        result = facts_of(proc, mains, groups, Groups(proc)).limits
+        return result.cpu_cores, result.memory_used_bytes, result.memory_bytes
 
     assert limits(1) == (1.0, 670, 1000)
     assert limits(1, 2) == (3.0, 670, 1000)
@@ -455,9 +455,9 @@ def test_free_memory_under_a_limit_includes_the_page_cache(tmp_path: Path) -> No
 
 def test_memory_of_its_own_is_added_up_unless_there_is_too_much(tmp_path: Path) -> None:
     rollup = "Rss: 2400 kB\nPrivate_Clean:        8 kB\nPrivate_Dirty:      100 kB\n"
-    for resident, found in ((600, 108 * 1024), (2**31, (2**31 - 500) * PAGE_BYTES)):
+    for resident, result in ((600, 108 * 1024), (2**31, (2**31 - 500) * PAGE_BYTES)):
         lay(tmp_path / "7", {"statm": f"9 {resident} 500 1 0 1 0\n", "smaps_rollup": rollup})
-        assert private_bytes(tmp_path, 7) == found
+        assert private_bytes(tmp_path, 7) == result
 
 
 def test_a_network_that_many_share_is_read_once_a_tick(tmp_path: Path) -> None:
@@ -504,10 +504,10 @@ def test_mains_are_runnable_while_they_have_a_cpu_or_wait_for_one(recorded: Reco
 
 
 def test_an_unknown_counter_leaves_the_others() -> None:
-    found = Bucket()
+    bucket = Bucket()
     for runnable_ns, counted_ns in ((1, 4), (0, 0), (2, 4)):
-        found.add(Bucket(runnable_ns=runnable_ns, counted_ns=counted_ns))
-    assert found.main_runnable == 3 / 8
+        bucket.add(Bucket(runnable_ns=runnable_ns, counted_ns=counted_ns))
+    assert bucket.main_runnable == 3 / 8
     assert Bucket().main_runnable is None
     assert Bucket(runnable_ns=5, counted_ns=4).main_runnable == 1.0, "the kernel's clock and ours"
 

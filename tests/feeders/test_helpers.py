@@ -115,8 +115,8 @@ def helpers(one: Program, waits: Waits) -> set[int]:
     },
 )
 def test_a_program_that_shares_nothing_is_a_helper(tmp_path: Path, code: str) -> None:
-    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as one:
-        until(lambda: helpers(one, Waits()) == {int(one.words[0])}, "a helper")
+    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as process:
+        until(lambda: helpers(process, Waits()) == {int(process.words[0])}, "a helper")
 
 
 @rows(
@@ -142,8 +142,8 @@ def test_a_program_that_shares_nothing_is_a_helper(tmp_path: Path, code: str) ->
     },
 )
 def test_a_child_with_a_channel_made_for_it_is_a_worker(tmp_path: Path, code: str) -> None:
-    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as one:
-        until(lambda: helpers(one, never()) == set(), "a worker")
+    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as process:
+        until(lambda: helpers(process, never()) == set(), "a worker")
 
 
 def test_many_descriptors_of_one_file_are_read_once_each(tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ for number in copies: os.set_inheritable(number, True)
 os.set_inheritable(os.dup2(w, 400), True)
 one = start(SLEEPS, close_fds=False); os.close(400); os.close(w)
 """
-    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as one:
+    with program(f"{START}\n{code}\n{MIN_IDLE_SHARE}", tmp_path) as process:
         used = time.process_time()
-        until(lambda: helpers(one, never()) == set(), "a worker by its pipe")
+        until(lambda: helpers(process, never()) == set(), "a worker by its pipe")
         assert time.process_time() - used < 1  # each with each: 90 000 reads, 5 s
 
 
@@ -193,25 +193,25 @@ SEEN = {
 def test_a_program_with_a_connection_is_a_worker_if_its_peer_waits_for_it(
     tmp_path: Path, code: str
 ) -> None:
-    with program(f"{START}\n{code}\nready(one.pid, c.fileno()); locked()", tmp_path) as one:
-        pid, number = map(int, one.words)
-        one.words = [f"{pid}"]
-        until(lambda: helpers(one, never()) == {pid}, "a helper")
+    with program(f"{START}\n{code}\nready(one.pid, c.fileno()); locked()", tmp_path) as process:
+        pid, number = map(int, process.words)
+        process.words = [f"{pid}"]
+        until(lambda: helpers(process, never()) == {pid}, "a helper")
         finder = HelperFinder(PROC)
-        assert finder.find({one.pid: Waits()}, {pid}) == set()
+        assert finder.find({process.pid: Waits()}, {pid}) == set()
         assert finder.undecided, "nobody knows yet"
         for waited in (number, None):
             waits = never()
             waits.note((waited,))
-            assert helpers(one, waits) == {pid}, "once is chance"
+            assert helpers(process, waits) == {pid}, "once is chance"
             for _ in range(3):
                 waits.note((waited,))
-            assert helpers(one, waits) == set()
-        assert finder.is_due({one.pid: never()})
-        assert finder.find({one.pid: never()}, {pid}) == {pid}
+            assert helpers(process, waits) == set()
+        assert finder.is_due({process.pid: never()})
+        assert finder.find({process.pid: never()}, {pid}) == {pid}
         assert not finder.undecided
-        assert finder.is_due({one.pid: waits}), "the main began to wait for it"
-        assert finder.find({one.pid: waits}, {pid}) == set()
+        assert finder.is_due({process.pid: waits}), "the main began to wait for it"
+        assert finder.find({process.pid: waits}, {pid}) == set()
 
 
 def test_a_child_of_a_helper_is_one_and_the_left_side_of_a_pipeline_is_none(
@@ -225,13 +225,13 @@ right = start(SLEEPS, stdin=left.stdout, stdout=-1)
 left.stdout.close()
 ready(one.pid, two.pid, left.pid, right.pid, right.stdout.fileno()); locked()
 """
-    with program(f"{START}\n{code}", tmp_path) as one:
-        first, second, left, right, number = map(int, one.words)
+    with program(f"{START}\n{code}", tmp_path) as process:
+        first, second, left, right, number = map(int, process.words)
         waits = never()
         for _ in range(JUDGED.min_wait_samples):
             waits.note((number,))
-        one.words = one.words[:-1]
-        until(lambda: helpers(one, waits) == {first, second}, f"not {left} and {right}")
+        process.words = process.words[:-1]
+        until(lambda: helpers(process, waits) == {first, second}, f"not {left} and {right}")
 
 
 def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
@@ -239,10 +239,10 @@ def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
     note_split(watch, "a", 0, {UNKNOWN: 1})
     feed = watch.feed("a")
     now_ns = time.monotonic_ns()
-    did = watch.explaining("a", now_ns - 4 * 10**9, now_ns)
-    if feed is None or pid not in feed.mains or did is None:
+    bucket = watch.explaining("a", now_ns - 4 * 10**9, now_ns)
+    if feed is None or pid not in feed.mains or bucket is None:
         return -1, ""
-    stalls = split([Window(now_ns, 10**9, 0)], 1, did)
+    stalls = split([Window(now_ns, 10**9, 0)], 1, bucket)
     return len(feed.workers), max(stalls, key=lambda cause: stalls[cause])
 
 
@@ -305,22 +305,22 @@ def worker_count(watch: HostSampler, pid: int) -> tuple[int, str]:
 def test_helpers_are_no_workers_of_a_gpu_that_starves(
     tmp_path: Path, code: str, count: int, cause: str
 ) -> None:
-    with program(f"{START}\nready(); {code}", tmp_path) as one:
+    with program(f"{START}\nready(); {code}", tmp_path) as process:
         watch = HostSampler(Settings())
-        watch.hold("a", frozenset({one.pid}))
+        watch.hold("a", frozenset({process.pid}))
         watch.start()
         try:
-            found = (-1, "")
+            result = (-1, "")
 
             def settled() -> bool:
-                nonlocal found
-                found = worker_count(watch, one.pid)
+                nonlocal result
+                result = worker_count(watch, process.pid)
                 feed = watch.feed("a")
-                waits = feed.family.waits.get(one.pid) if feed else None
+                waits = feed.family.waits.get(process.pid) if feed else None
                 decided = waits is not None and waits.samples >= JUDGED.min_wait_samples
                 decided = decided and not (feed and feed.family.is_undecided)
-                return decided and found in {(count, cause), (count, CPU_QUEUE)}
+                return decided and result in {(count, cause), (count, CPU_QUEUE)}
 
-            until(settled, lambda: f"{(count, cause)}, not {found}")
+            until(settled, lambda: f"{(count, cause)}, not {result}")
         finally:
             watch.stop()

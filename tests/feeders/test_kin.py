@@ -134,8 +134,8 @@ def no_container() -> None:
 )
 def test_kin_of_a_holder(code: str, found: Mapping[tuple[int, ...], set[int]]) -> None:
     """Numbers: 0 is the program, the others are those that it tells of; of holders, the first's."""
-    with program(f"{FAMILY}{code}\nlocked()") as one:
-        pids = [one.pid, *map(int, one.words)]
+    with program(f"{FAMILY}{code}\nlocked()") as child:
+        pids = [child.pid, *map(int, child.words)]
         for holders, expected in found.items():
             until(
                 lambda: kin(*(pids[at] for at in holders)) == {pids[at] for at in expected},  # noqa: B023
@@ -144,10 +144,10 @@ def test_kin_of_a_holder(code: str, found: Mapping[tuple[int, ...], set[int]]) -
 
 
 def test_own_descendants_are_no_kin() -> None:
-    with program(f"{FAMILY}ready(child(pair), child(pair)); locked()") as one:
-        holder, sibling = map(int, one.words)
-        until(lambda: kin(holder) == {one.pid, sibling}, "the broker and the sibling")
-        assert kin(holder, own=(sibling,)) == {one.pid}
+    with program(f"{FAMILY}ready(child(pair), child(pair)); locked()") as child:
+        holder, sibling = map(int, child.words)
+        until(lambda: kin(holder) == {child.pid, sibling}, "the broker and the sibling")
+        assert kin(holder, own=(sibling,)) == {child.pid}
 
 
 def test_the_starter_of_the_left_side_of_a_pipeline_feeds_it_too() -> None:
@@ -156,8 +156,8 @@ first = subprocess.Popen(["sh", "-c", "while :; do sleep 60; done"], stdout=-1)
 second = subprocess.Popen(["sleep", "60"], stdin=first.stdout)
 ready(first.pid, second.pid); locked()
 """
-    with program(code) as one:
-        first, second = map(int, one.words)
+    with program(code) as running:
+        first, second = map(int, running.words)
         started = PROC / f"{first}/task/{first}/children"
         child = int(until(lambda: read(started), "its first program") or 0)
         until(lambda: kin(second) == {first, child}, "both")
@@ -166,10 +166,10 @@ ready(first.pid, second.pid); locked()
 def test_a_session_of_its_own_is_another_job() -> None:
     no_container()
     code = "ready(child(pair), child(pair, alone), child(pipe, alone)); locked()"
-    with program(FAMILY + code) as one:
-        holder, *others = map(int, one.words)
+    with program(FAMILY + code) as child:
+        holder, *others = map(int, child.words)
         until(lambda: all(os.getsid(pid) == pid for pid in others), "sessions")
-        until(lambda: kin(holder) == {one.pid}, "the parent alone")
+        until(lambda: kin(holder) == {child.pid}, "the parent alone")
         assert kin(others[0]) == set()
 
 
@@ -189,11 +189,11 @@ def test_a_process_with_unreadable_connections_has_none(
 def test_kin_are_bounded_and_include_the_parent() -> None:
     with program(
         f"{FAMILY}ready(*(child(pair) for _ in range({MAX_RELATED + 10}))); locked()"
-    ) as one:
-        holder = int(one.words[-1])
-        found = until(lambda: kin(holder), "kin")
-        assert len(found) <= MAX_RELATED + 1
-        assert one.pid in found
+    ) as child:
+        holder = int(child.words[-1])
+        result = until(lambda: kin(holder), "kin")
+        assert len(result) <= MAX_RELATED + 1
+        assert child.pid in result
 
 
 def test_the_exporter_and_its_parents_feed_no_gpu_through_an_inherited_pipe() -> None:
@@ -210,8 +210,8 @@ us = [sys.executable, "-c", f"import pathlib; {us}"]
 ready("kin", subprocess.run(us, close_fds=False, stdout=-1, text=True, check=True).stdout.strip())
 locked()
 """
-    with program(code) as one:
-        assert one.words == ["kin"]
+    with program(code) as child:
+        assert child.words == ["kin"]
 
 
 @pytest.fixture
@@ -241,8 +241,8 @@ def test_in_a_container_any_connection_joins(container: Path) -> None:
     ):
         loader.hear()
         assert kin(holder.pid) == set()
-        for one in (loader, holder, neighbour):
-            (container / "cgroup.procs").write_text(str(one.pid))
+        for child in (loader, holder, neighbour):
+            (container / "cgroup.procs").write_text(str(child.pid))
         assert kin(holder.pid) == {loader.pid}
         assert kin(loader.pid) == {holder.pid}
         assert kin(holder.pid, loader.pid) == set()

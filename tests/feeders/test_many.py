@@ -89,13 +89,13 @@ def feeding(watch: HostSampler) -> Feeding | None:
 
 
 def workers(watch: HostSampler) -> int | None:
-    found = feeding(watch)
-    return found.processes.get("worker") if found else None
+    feeders = feeding(watch)
+    return feeders.processes.get("worker") if feeders else None
 
 
 def worker_cpu_ns(watch: HostSampler) -> int:
-    found = feeding(watch)
-    return found.counters["worker"].cpu_ns if found and "worker" in found.counters else 0
+    feeders = feeding(watch)
+    return feeders.counters["worker"].cpu_ns if feeders and "worker" in feeders.counters else 0
 
 
 def told(watch: HostSampler) -> tuple[bool | None, dict[str, int]]:
@@ -119,11 +119,11 @@ def seen(watch: HostSampler, since_ns: int, role: str, uuid: str = UUID) -> Part
 
 def test_usage_of_a_crowd_is_exact_if_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MAX_READS_PER_TICK", 40)
-    with program(CROWD.format(100) + BURNS) as one, watched(one.pid) as watch:
+    with program(CROWD.format(100) + BURNS) as process, watched(process.pid) as watch:
         until(lambda: workers(watch) == 101, "all workers")
         until(lambda: told(watch) == (False, {"whole": 1, "sampled": 101, "counted": 0}), "it")
         before = worker_cpu_ns(watch)
-        one.tell()
+        process.tell()
         until(lambda: worker_cpu_ns(watch) - before >= BURN_SECONDS * 0.9e9, "all it burned")
         assert worker_cpu_ns(watch) - before < BURN_SECONDS * 2e9
 
@@ -132,14 +132,14 @@ def test_beyond_the_followed_processes_only_their_number_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tree, "MAX_FOLLOWED", 50)
-    with program(CROWD.format(120) + "ready(); told()") as one, watched(one.pid) as watch:
+    with program(CROWD.format(120) + "ready(); told()") as process, watched(process.pid) as watch:
         until(lambda: workers(watch) == 120, "all workers")
         until(lambda: told(watch) == (False, {"whole": 51, "sampled": 0, "counted": 70}), "it")
-        found = feeding(watch)
-        assert found is not None
-        assert found.counters.keys() == {"main"}
-        assert found.worker_starts == 0
-    with program(CROWD.format(20) + "ready(); told()") as one, watched(one.pid) as watch:
+        feeders = feeding(watch)
+        assert feeders is not None
+        assert feeders.counters.keys() == {"main"}
+        assert feeders.worker_starts == 0
+    with program(CROWD.format(20) + "ready(); told()") as process, watched(process.pid) as watch:
         until(lambda: told(watch) == (True, {"whole": 21, "sampled": 0, "counted": 0}), "all")
 
 
@@ -192,17 +192,17 @@ def test_a_process_that_responds_late_stays_until_it_has_ended(
 def test_of_many_sockets_the_one_that_is_asked_is_seen() -> None:
     with (
         program(SILENT) as server,
-        program(ASKING, *server.words) as one,
-        watched(one.pid) as watch,
+        program(ASKING, *server.words) as process,
+        watched(process.pid) as watch,
     ):
         until(lambda: signal(watch, "all_sockets") is False, "that not all are looked at")
         since = time.monotonic_ns()
 
         def mostly() -> bool:
-            found = dict(seen(watch, since, Role.WORKER).by_activity)
-            found.pop(Activity.RUN, 0)  # it is about to, for long where there is no CPU for it
-            asks = found.pop(Activity.NETWORK, 0)
-            return asks > max(10, 4 * sum(found.values()))
+            fields = dict(seen(watch, since, Role.WORKER).by_activity)
+            fields.pop(Activity.RUN, 0)  # it is about to, for long where there is no CPU for it
+            asks = fields.pop(Activity.NETWORK, 0)
+            return asks > max(10, 4 * sum(fields.values()))
 
         until(mostly, "the one")
 

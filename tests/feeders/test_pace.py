@@ -26,12 +26,12 @@ SHORTEST, LONGEST = 0.1, 1.0
 
 
 def after(*stretches: tuple[int, Split], tick_ns: int = SECOND_NS) -> SamplingPace:
-    found = SamplingPace()
+    pace = SamplingPace()
     for ticks, (busy, stalls) in stretches:
         for _ in range(ticks):
             idle = {cause: int(share * tick_ns) for cause, share in stalls.items()}
-            found.note(int(busy * tick_ns), idle)
-    return found
+            pace.note(int(busy * tick_ns), idle)
+    return pace
 
 
 def all_on(cause: str) -> Split:
@@ -84,9 +84,9 @@ def test_other_causes_are_news(stretches: list[tuple[int, Split]], *, lasts: boo
 
 
 def test_other_processes_are_news() -> None:
-    found = after(long(ASLEEP))
-    found.restart()
-    assert not found.is_steady
+    result = after(long(ASLEEP))
+    result.restart()
+    assert not result.is_steady
 
 
 def looked(
@@ -144,26 +144,26 @@ def test_the_interval_of_samples_follows_their_standard_error(
 
 
 def test_while_a_quota_throttles_run_time_is_not_counted() -> None:
-    seen = {Role.MAIN: [Activity.SLEEP, Activity.RUN]}
+    fields = {Role.MAIN: [Activity.SLEEP, Activity.RUN]}
     held = CgroupCounters(periods=10, throttled_periods=5)
-    assert looked(seen, after(long(ASLEEP)), held=held) < 0.2
+    assert looked(fields, after(long(ASLEEP)), held=held) < 0.2
 
 
 def test_the_error_of_a_share_is_as_stated() -> None:
     """Half of it over a minute, which is four times as long."""
-    seen = {Role.MAIN: [Activity.SLEEP, Activity.SLEEP, Activity.DISK]}
-    pause = looked(seen, after(long(ASLEEP)))
+    fields = {Role.MAIN: [Activity.SLEEP, Activity.SLEEP, Activity.DISK]}
+    pause = looked(fields, after(long(ASLEEP)))
     error = math.sqrt(1 / 3 * 2 / 3 / (15 / pause))
     assert error == pytest.approx(0.05, rel=0.1)
     assert math.sqrt(1 / 3 * 2 / 3 / (60 / pause)) == pytest.approx(0.025, rel=0.1)
 
 
 def test_a_change_restores_all_samples() -> None:
-    found = after(long(ASLEEP))
-    assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
+    result = after(long(ASLEEP))
+    assert looked({Role.MAIN: [Activity.SLEEP]}, result) == LONGEST
     for _ in range(2):
-        found.note(0, {STORAGE: 4 * SECOND_NS})
-    assert found.pause(SHORTEST, LONGEST) == SHORTEST
+        result.note(0, {STORAGE: 4 * SECOND_NS})
+    assert result.pause(SHORTEST, LONGEST) == SHORTEST
 
 
 def test_a_busy_gpu_takes_few() -> None:
@@ -172,35 +172,35 @@ def test_a_busy_gpu_takes_few() -> None:
 
 def test_a_process_that_is_not_sampled_any_more_takes_no_samples() -> None:
     """Fewer and fewer old looks would seem to say less and less."""
-    found = after(long(ASLEEP))
+    result = after(long(ASLEEP))
     two = [Activity.DISK, Activity.NETWORK]
-    assert looked({Role.MAIN: [Activity.SLEEP], Role.RELATED: two}, found) < 0.2
-    assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
+    assert looked({Role.MAIN: [Activity.SLEEP], Role.RELATED: two}, result) < 0.2
+    assert looked({Role.MAIN: [Activity.SLEEP]}, result) == LONGEST
 
 
 def test_a_thread_that_is_rarely_active_takes_few() -> None:
-    found = after(long(ASLEEP))
+    result = after(long(ASLEEP))
     for number in range(CADENCE.cache_ttl_ns // SECOND_NS):
         second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS)
         second.parts[Role.MAIN] = Part({Activity.SLEEP: 4}, 4, 4)
         second.parts[Role.THREAD] = Part({Activity.RUN: 1} if number == 5 else {}, 1, 4)
-        found.note_samples(second)
-    assert found.pause(SHORTEST, LONGEST) == LONGEST
+        result.note_samples(second)
+    assert result.pause(SHORTEST, LONGEST) == LONGEST
 
 
 def test_run_time_of_mains_that_launch_from_other_threads_is_not_counted() -> None:
-    found = after(long(ASLEEP))
+    result = after(long(ASLEEP))
     for _ in range(LONG):
         second = Bucket(elapsed_ns=SECOND_NS, counted_ns=SECOND_NS)
         used = Counters(launch_cpu_ns=SECOND_NS // 5)
         second.parts[Role.MAIN] = Part({Activity.SLEEP: 5, Activity.RUN: 5}, 10, 10, used)
-        found.note_samples(second)
-    assert found.pause(SHORTEST, LONGEST) < 0.2
+        result.note_samples(second)
+    assert result.pause(SHORTEST, LONGEST) < 0.2
 
 
 def test_counts_between_two_samples_change_nothing() -> None:
-    found = after(long(ASLEEP))
-    assert looked({Role.MAIN: [Activity.SLEEP]}, found) == LONGEST
+    result = after(long(ASLEEP))
+    assert looked({Role.MAIN: [Activity.SLEEP]}, result) == LONGEST
     for _ in range(LONG):
-        found.note_samples(Bucket(elapsed_ns=SECOND_NS))
-    assert found.pause(SHORTEST, LONGEST) == LONGEST
+        result.note_samples(Bucket(elapsed_ns=SECOND_NS))
+    assert result.pause(SHORTEST, LONGEST) == LONGEST

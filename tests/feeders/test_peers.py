@@ -74,9 +74,9 @@ SHY = "ctypes.CDLL(None).prctl(4, 0)\nready()\ntold()\n"
 @contextmanager
 def rank(address: str, code: str = "ready(); told()", way: Way = ()) -> Iterator[Program]:
     """A process whose environment says where the ranks of its job meet."""
-    said = ("env", f"MASTER_ADDR={address}", "MASTER_PORT=29500", "WORLD_SIZE=2")
-    with program(code, way=(*way, *said)) as found:
-        yield found
+    values = ("env", f"MASTER_ADDR={address}", "MASTER_PORT=29500", "WORLD_SIZE=2")
+    with program(code, way=(*way, *values)) as process:
+        yield process
 
 
 def meets(one: Program) -> set[tuple[str, ...]]:
@@ -89,31 +89,31 @@ def meets(one: Program) -> set[tuple[str, ...]]:
 
 def group(one: Program) -> FeederGroup:
     """Feeders of a GPU that `one` holds."""
-    found = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
-    found.adopt(ProcessTree({one.pid}))
-    found.refresh_facts(time.monotonic_ns())
-    return found
+    result = FeederGroup(PROC, Cgroups(SYSFS), AnswerTimeouts(30_000))
+    result.adopt(ProcessTree({one.pid}))
+    result.refresh_facts(time.monotonic_ns())
+    return result
 
 
 @contextmanager
 def holding(*programs: Program) -> Iterator[dict[str, FeederGroup]]:
     """Feeders of GPUs that these hold, by a letter each; all idle."""
-    feeds = {name: group(one) for name, one in zip("abc", programs, strict=False)}
-    for one in feeds.values():
-        one.note(tick(0, {UNKNOWN: 1}))
+    feeds = {name: group(item) for name, item in zip("abc", programs, strict=False)}
+    for feed in feeds.values():
+        feed.note(tick(0, {UNKNOWN: 1}))
     yield feeds
-    for one in feeds.values():
-        one.close()
+    for feed in feeds.values():
+        feed.close()
 
 
 def connections(feeds: Mapping[str, FeederGroup]) -> Connections:
-    found = inspect_connections(feeds, time.monotonic_ns())
-    assert all(one.ends for one in found.values())
-    return found
+    sockets = inspect_connections(feeds, time.monotonic_ns())
+    assert all(item.ends for item in sockets.values())
+    return sockets
 
 
 def joined(found: Connections) -> list[set[str]]:
-    return [{*one.joined} for one in found.values()]
+    return [{*item.joined} for item in found.values()]
 
 
 def reverse(ends: Collection[Ends]) -> set[Ends]:
@@ -127,8 +127,8 @@ def another_user() -> Way:
 
 
 def test_the_rank_that_a_gpu_waits_for_is_named() -> None:
-    with rank("train-0") as one, rank("train-0") as other:
-        feeds = {"a": group(one), "b": group(other)}
+    with rank("train-0") as item, rank("train-0") as other:
+        feeds = {"a": group(item), "b": group(other)}
         now_ns = time.monotonic_ns()
         assert engaged_peer("a", feeds, {}, now_ns) == (0.0, None)
         feeds["b"].note(tick(9, {UNKNOWN: 1}, now_ns))
@@ -141,33 +141,33 @@ def test_the_rank_that_a_gpu_waits_for_is_named() -> None:
 
 @pytest.mark.parametrize("address", ["train-0", "127.0.0.1"])
 def test_ranks_of_one_user_that_meet_are_of_one_job(address: str) -> None:
-    with rank(address) as one, rank(address) as other:
-        assert meets(one)
-        assert meets(one) == meets(other)
+    with rank(address) as item, rank(address) as other:
+        assert meets(item)
+        assert meets(item) == meets(other)
 
 
 def test_workers_of_a_ray_job_are_no_peers_by_that_alone() -> None:
     """They may be independent trials, none of which waits for another."""
     way = ("env", "RAY_ADDRESS=10.0.0.1:6379", "RAY_JOB_ID=01000000")
-    with program("ready(); told()", way=way) as one:
-        assert rendezvous(PROC, one.pid, Groups(PROC).claims(one.pid))
-        assert not meets(one)
+    with program("ready(); told()", way=way) as process:
+        assert rendezvous(PROC, process.pid, Groups(PROC).claims(process.pid))
+        assert not meets(process)
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.1", "0.0.0.0", "::ffff:127.0.0.1"])  # noqa: S104
 def test_the_same_machine_differs_in_another_network(address: str) -> None:
-    with rank(address) as one, rank(address, way=with_a_network_of_its_own()) as other:
-        assert meets(one)
-        assert meets(one).isdisjoint(meets(other))
+    with rank(address) as item, rank(address, way=with_a_network_of_its_own()) as other:
+        assert meets(item)
+        assert meets(item).isdisjoint(meets(other))
 
 
 @pytest.mark.parametrize("code", ["ready()\ntold()\n", SHY])
 def test_another_user_with_the_same_variables_is_of_another_job(
     code: str, another_user: Way
 ) -> None:
-    with rank("train-0") as one, rank("train-0", code, another_user) as other:
+    with rank("train-0") as item, rank("train-0", code, another_user) as other:
         assert meets(other)
-        assert meets(one).isdisjoint(meets(other))
+        assert meets(item).isdisjoint(meets(other))
 
 
 def test_a_connection_between_processes_of_one_user_joins_them() -> None:
@@ -207,8 +207,8 @@ def test_kin_join_two_gpus_unless_they_are_those_of_both(*, of_both: bool) -> No
         front.hear()
         server.hear()
         with holding(trainer, server) as feeds:
-            for one in list(feeds.values())[not of_both :]:
-                one.family.adopt_kin({front.pid})
+            for feed in list(feeds.values())[not of_both :]:
+                feed.family.adopt_kin({front.pid})
             assert [bool(names) for names in joined(connections(feeds))] == [not of_both] * 2
 
 
@@ -221,12 +221,12 @@ def test_gpus_that_work_in_turn_wait_for_each_other() -> None:
             def waits_for_peer() -> list[bool]:
                 """Whether the server waits for the client, and the client for the server."""
                 now_ns = time.monotonic_ns()
-                for one in feeds.values():
-                    one.note(tick(0, {UNKNOWN: 1}, now_ns))
-                found = inspect_connections(feeds, now_ns)
-                for name, one in feeds.items():
-                    one.sample(now_ns, found[name])
-                mains = [main.deep for one in feeds.values() for main in one.mains.values()]
+                for item in feeds.values():
+                    item.note(tick(0, {UNKNOWN: 1}, now_ns))
+                sockets = inspect_connections(feeds, now_ns)
+                for name, item in feeds.items():
+                    item.sample(now_ns, sockets[name])
+                mains = [main.deep for feed in feeds.values() for main in feed.mains.values()]
                 return [deep is not None and deep.peer for deep in mains]
 
             client.tell()
@@ -239,10 +239,10 @@ def test_a_connection_of_another_user_joins_no_jobs(another_user: Way) -> None:
     with program(SERVER) as server, program(CLIENT, *server.words, way=another_user) as client:
         server.hear()
         with holding(server, client) as feeds:
-            found = connections(feeds)
-            ends = found["b"].ends
-            assert found["a"].ends > reverse(ends), "they are connected all the same"
-            assert joined(found) == [set(), set()]
+            sockets = connections(feeds)
+            ends = sockets["b"].ends
+            assert sockets["a"].ends > reverse(ends), "they are connected all the same"
+            assert joined(sockets) == [set(), set()]
             assert not ends_towards(feeds["a"], feeds["b"], ends)
 
 
@@ -254,12 +254,12 @@ def test_addresses_in_a_users_own_network_join_no_jobs() -> None:
             program(MIRROR, *ports, way=with_a_network_of_its_own()) as peer,
             holding(server, double, peer) as feeds,
         ):
-            found = connections(feeds)
-            one, other, third = (known.ends for known in found.values())
-            assert one & reverse(other) & reverse(third), "both look like it"
-            assert "c" in found["a"].joined
-            assert "b" not in found["a"].joined
-            assert "a" not in found["b"].joined
+            sockets = connections(feeds)
+            item, other, third = (result.ends for result in sockets.values())
+            assert item & reverse(other) & reverse(third), "both look like it"
+            assert "c" in sockets["a"].joined
+            assert "b" not in sockets["a"].joined
+            assert "a" not in sockets["b"].joined
 
 
 def test_a_matching_address_in_another_network_is_not_the_other_end() -> None:
@@ -269,6 +269,6 @@ def test_a_matching_address_in_another_network_is_not_the_other_end() -> None:
             program(DOUBLE, *ports, way=with_a_network_of_its_own()) as double,
             holding(server, double, client) as feeds,
         ):
-            found = connections(feeds)
-            assert found["a"].ends & reverse(found["b"].ends), "it does look like it"
-            assert joined(found)[0] == {"c"}
+            sockets = connections(feeds)
+            assert sockets["a"].ends & reverse(sockets["b"].ends), "it does look like it"
+            assert joined(sockets)[0] == {"c"}

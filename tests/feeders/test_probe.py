@@ -55,14 +55,14 @@ class Watched:
         self, condition: Callable[[ProbeResult], object], around: ProbeContext = NOTHING_BEHIND
     ) -> ProbeResult:
         """The first look at which `condition` holds."""
-        found: list[ProbeResult] = []
+        values: list[ProbeResult] = []
 
         def look() -> object:
-            found.append(self.look(around))
-            return condition(found[-1])
+            values.append(self.look(around))
+            return condition(values[-1])
 
-        until(look, lambda: f"what was to be seen, not {found[-1]}")
-        return found[-1]
+        until(look, lambda: f"what was to be seen, not {values[-1]}")
+        return values[-1]
 
     def stays(self, condition: Callable[[ProbeResult], object]) -> ProbeResult:
         """The last of several looks in a row at which `condition` holds."""
@@ -97,8 +97,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    with program(SILENT) as one:
-        yield one.words[0]
+    with program(SILENT) as child:
+        yield child.words[0]
 
 
 RUN, NETWORK, QUEUE, SLEEP = Activity.RUN, Activity.NETWORK, Activity.QUEUE, Activity.SLEEP
@@ -146,10 +146,12 @@ def other(do):
     },
 )
 def test_nothing_is_behind_a_sleep(watch: Watch, silent: str, reason: str, code: str) -> None:
-    with program(code, silent) as one:
+    with program(code, silent) as child:
         expected: tuple[str, dict[Activity, int], bool] = (reason, {}, False)
-        seen = watch(one).stays(lambda seen: (seen.reason, seen.active, seen.serves) == expected)
-        assert seen.whole in (SLEEP, QUEUE)
+        result = watch(child).stays(
+            lambda result: (result.reason, result.active, result.serves) == expected
+        )
+        assert result.whole in (SLEEP, QUEUE)
 
 
 @rows(
@@ -166,9 +168,9 @@ def test_nothing_is_behind_a_sleep(watch: Watch, silent: str, reason: str, code:
     },
 )
 def test_the_first_thread_waits_for_the_network(watch: Watch, silent: str, code: str) -> None:
-    with program(code, silent) as one:
-        seen = watch(one).comes_to(lambda seen: seen.first is NETWORK)
-        assert (seen.whole, seen.serves) == (NETWORK, False)
+    with program(code, silent) as child:
+        result = watch(child).comes_to(lambda result: result.first is NETWORK)
+        assert (result.whole, result.serves) == (NETWORK, False)
 
 
 @rows(
@@ -188,28 +190,30 @@ def test_the_first_thread_waits_for_the_network(watch: Watch, silent: str, code:
 def test_others_work_while_the_first_sleeps(
     watch: Watch, silent: str, first: Activity, active: dict[Activity, int], code: str
 ) -> None:
-    with program(OTHERS + code, silent) as one:
+    with program(OTHERS + code, silent) as child:
         # What was only just started runs before it fetches, and the first thread before it sleeps.
-        seen = watch(one).comes_to(lambda seen: (seen.first, seen.active) == (first, active))
-        assert seen.whole is next(iter(active), first)
-        assert not seen.serves
+        result = watch(child).comes_to(
+            lambda result: (result.first, result.active) == (first, active)
+        )
+        assert result.whole is next(iter(active), first)
+        assert not result.serves
 
 
 def test_a_process_whose_client_does_not_read_waits_for_it(watch: Watch) -> None:
     code = f"{SERVER}c, _ = server.accept(); c.sendall(bytes(10**8))"
-    with program(code) as one, program(f"{TAKE}ready(); told()", *one.words):
-        watch(one).stays(lambda seen: seen.first is NETWORK)
+    with program(code) as child, program(f"{TAKE}ready(); told()", *child.words):
+        watch(child).stays(lambda seen: seen.first is NETWORK)
 
 
 def test_a_response_that_is_awaited_briefly_is_news(watch: Watch, silent: str) -> None:
-    with program(f"{ASK}ready(); c.recv(1)", silent) as one:
-        watched = watch(one, AnswerTimeouts(200))
+    with program(f"{ASK}ready(); c.recv(1)", silent) as child:
+        watched = watch(child, AnswerTimeouts(200))
         watched.comes_to(lambda seen: (seen.whole, seen.reason) == (SLEEP, "poll"))
 
 
 def test_without_connections_a_blocking_read_is_all_there_is(watch: Watch, silent: str) -> None:
-    with program(f"{TAKE}ready(); c.recv(1)", silent) as one:
-        watch(one, None).comes_to(lambda seen: seen.first is NETWORK)
+    with program(f"{TAKE}ready(); c.recv(1)", silent) as child:
+        watch(child, None).comes_to(lambda seen: seen.first is NETWORK)
 
 
 PUSHES = """
@@ -233,23 +237,23 @@ c = socket.socket(type=socket.SOCK_DGRAM); c.connect(("127.0.0.1", int(sys.argv[
 def test_a_push_is_waited_for_if_it_feeds_the_gpu(
     watch: Watch, server: str, client: str, receives: str
 ) -> None:
-    known = AnswerTimeouts(LONGEST_MS)
+    timeouts = AnswerTimeouts(LONGEST_MS)
     take = "def take():\n while True: c.recv(100)\n"
-    with program(server) as far, program(f"{client}{take}{receives}", *far.words) as one:
-        watched = watch(one, known)
-        known.worked_ns = 0
+    with program(server) as far, program(f"{client}{take}{receives}", *far.words) as child:
+        watched = watch(child, timeouts)
+        timeouts.worked_ns = 0
         assert not any(watched.look().whole is NETWORK for _ in range(10))
 
         def waits(seen: ProbeResult) -> bool:
-            known.worked_ns = time.monotonic_ns()
+            timeouts.worked_ns = time.monotonic_ns()
             return seen.whole is NETWORK
 
         watched.comes_to(waits)
 
 
 def test_a_thread_may_be_known_to_launch_kernels(watch: Watch) -> None:
-    with program("named('any', burn); ready(); locked()") as one:
-        watched = watch(one)
+    with program("named('any', burn); ready(); locked()") as child:
+        watched = watch(child)
         watched.comes_to(lambda seen: (seen.first, seen.active) == (QUEUE, {RUN: 1}))
         around = ProbeContext(launches_elsewhere=True)
         watched.comes_to(lambda seen: (seen.first, seen.active) == (RUN, {}), around)
@@ -257,21 +261,21 @@ def test_a_thread_may_be_known_to_launch_kernels(watch: Watch) -> None:
 
 def test_a_child_of_a_thread_works_for_it(watch: Watch) -> None:
     code = "def fetch():\n if os.fork() == 0:\n  ready(); burn()\n os.wait()\nnamed('one', fetch)\n"
-    with program(f"{code}locked()") as one:
+    with program(f"{code}locked()") as child:
         # Looked at anew each time: a thread that rests for long is not asked for children.
-        until(lambda: watch(one).look().active == {RUN: 1}, "the child")
+        until(lambda: watch(child).look().active == {RUN: 1}, "the child")
 
 
 def test_a_known_child_is_sampled_by_itself(watch: Watch) -> None:
-    with program("if os.fork() == 0: burn()\nready(); os.wait()") as one:
-        watched = watch(one)
+    with program("if os.fork() == 0: burn()\nready(); os.wait()") as child:
+        watched = watch(child)
         around = ProbeContext(sampled_pids=range(2**22))
         assert [watched.look(around).active for _ in range(5)] == [{}] * 5
 
 
 def test_children_that_come_and_go_leave_nothing_open(watch: Watch) -> None:
-    with program("ready()\nwhile True: subprocess.run(['sleep', '0.02'])") as one:
-        watched = watch(one)
+    with program("ready()\nwhile True: subprocess.run(['sleep', '0.02'])") as child:
+        watched = watch(child)
         watched.look()
         before = len(descriptors())
         for _ in range(60):
@@ -292,32 +296,32 @@ def test_children_that_come_and_go_leave_nothing_open(watch: Watch) -> None:
     },
 )
 def test_a_server_waits_for_requests_until_one_is_in_flight(watch: Watch, accept: str) -> None:
-    with program(SERVER + accept) as one:
-        watched = watch(one)
+    with program(SERVER + accept) as child:
+        watched = watch(child)
         around = ProbeContext(holds=True, may_serve=True)
-        assert watched.comes_to(lambda seen: seen.whole is Activity.REQUESTS, around).serves
+        assert watched.comes_to(lambda result: result.whole is Activity.REQUESTS, around).serves
         assert not watched.deep.launches_elsewhere
         ask = "ready()\nfor _ in iter(told, ''): c.send(b'ask')\n"
-        with program(TAKE + ask, one.words[0]) as client:
-            watched.comes_to(lambda seen: seen.serves)
+        with program(TAKE + ask, child.words[0]) as client:
+            watched.comes_to(lambda result: result.serves)
             client.tell("ask")
-            seen = watched.comes_to(lambda seen: not seen.serves, around)
+            result = watched.comes_to(lambda result: not result.serves, around)
             assert watched.deep.launches_elsewhere
-            assert seen.whole is not Activity.REQUESTS
+            assert result.whole is not Activity.REQUESTS
             assert not watched.deep.serving
-            one.tell("answer")
-            watched.comes_to(lambda seen: seen.serves)
+            child.tell("answer")
+            watched.comes_to(lambda result: result.serves)
 
 
 @pytest.mark.parametrize("reaped", [False, True])
 def test_a_process_that_ends_meanwhile(watch: Watch, silent: str, *, reaped: bool) -> None:
     code = f"{ASK}named('one', lambda: c.recv(1))\nif os.fork() == 0: burn()\nready(); locked()"
-    with program(code, silent) as one:
-        watched = watch(one)
+    with program(code, silent) as child:
+        watched = watch(child)
         watched.comes_to(lambda seen: seen.active)
-        one.process.kill()
+        child.process.kill()
         if reaped:
-            one.process.wait()
+            child.process.wait()
 
         def look() -> ProbeResult:
             later_ns = time.monotonic_ns() + 10**10
@@ -327,12 +331,12 @@ def test_a_process_that_ends_meanwhile(watch: Watch, silent: str, *, reaped: boo
 
 
 def test_usage_of_threads_is_taken_once(watch: Watch) -> None:
-    with program("named('burns', burn); ready(); locked()") as one:
-        watched = watch(one)
+    with program("named('burns', burn); ready(); locked()") as child:
+        watched = watch(child)
 
         def used() -> set[str]:
             watched.look()
-            return {one.name for one in watched.deep.drain_used() if one.cpu_ns}
+            return {item.name for item in watched.deep.drain_used() if item.cpu_ns}
 
         assert until(used, "CPU time") == {"burns"}
         assert watched.deep.drain_used() == []

@@ -92,8 +92,8 @@ def later(
 )
 def test_wait_of_a_ring_with_open_files_and_sockets(looks: list[Look], target: Target) -> None:
     history = RingHistory()
-    found = [history.target(*look, files=True, sockets=True) for look in looks]
-    assert found[-1] is target
+    values = [history.target(*look, files=True, sockets=True) for look in looks]
+    assert values[-1] is target
 
 
 @rows(
@@ -109,8 +109,8 @@ def test_wait_of_a_ring_with_open_files_and_sockets(looks: list[Look], target: T
 def test_open_files_show_the_purpose_of_a_first_request(
     others: int | None, *, files: bool, sockets: bool, target: Target
 ) -> None:
-    found = RingHistory().target(ring(5, others), None, None, files=files, sockets=sockets)
-    assert found is target
+    result = RingHistory().target(ring(5, others), None, None, files=files, sockets=sockets)
+    assert result is target
 
 
 def test_a_ring_that_is_too_long_is_not_read_again_at_once(
@@ -179,7 +179,7 @@ class Job:
 
     def share(self, wanted: Activity, role: str = Role.MAIN, looks: int = 20) -> float:
         """Share of `looks` in which the main, or its threads, did that."""
-        found = 0
+        result = 0
         for _ in range(looks):
             time.sleep(0.05)
             now_ns = time.monotonic_ns()
@@ -187,8 +187,8 @@ class Job:
             self.feed.sample(now_ns)
             self.feed.advance(now_ns)
             bucket = self.feed.history.explaining(now_ns - 1, now_ns)
-            found += bucket is not None and wanted in bucket.of(role).by_activity
-        return found / looks
+            result += bucket is not None and wanted in bucket.of(role).by_activity
+        return result / looks
 
     def comes_to(self, wanted: Activity) -> None:
         until(lambda: self.share(wanted) >= 0.8, f"{wanted}")
@@ -239,9 +239,9 @@ def test_a_ring_that_reads_no_file(  # noqa: PLR0913, PLR0917 - what a row is
 ) -> None:
     with (
         program(SERVES) as far,
-        program(CALLS + CONNECTED + code, calls, way.value, far.words[0], tmp_path) as one,
+        program(CALLS + CONNECTED + code, calls, way.value, far.words[0], tmp_path) as child,
     ):
-        watched = job(one)
+        watched = job(child)
         watched.comes_to(waits)
         assert not watched.share(Activity.RUN, Role.THREAD), "the kernel polls, not the program"
         polled = watched.feed.history.total.of(Role.MAIN).used.poller_cpu_ns
@@ -286,10 +286,10 @@ def test_a_reader_of_a_slow_disk_waits_for_storage(
 ) -> None:
     with (
         slow_disk() as (data, enter),
-        program(CALLS + enter + READS + how, calls, way.value, data) as one,
+        program(CALLS + enter + READS + how, calls, way.value, data) as child,
     ):
-        watched = job(one)
+        watched = job(child)
         watched.comes_to(Activity.DISK)
         name = "io_uring (descriptor" if "ring" in how else "kernel AIO"
-        found = watched.evidence
-        assert any(cause == STORAGE and name in text for cause, text in found), found
+        evidence = watched.evidence
+        assert any(cause == STORAGE and name in text for cause, text in evidence), evidence

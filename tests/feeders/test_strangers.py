@@ -74,9 +74,9 @@ class Watched:
         """Strangers found by a new sample."""
         self.look()
         now = time.monotonic_ns() + later_ns
-        found = self._finder.search([self.feed], self.holders, now)[self.feed]
-        self.feed.family.adopt_strangers(found)
-        return found
+        result = self._finder.search([self.feed], self.holders, now)[self.feed]
+        self.feed.family.adopt_strangers(result)
+        return result
 
     def close(self) -> None:
         self.feed.close()
@@ -125,21 +125,21 @@ def connected(
 def test_a_process_at_the_other_end_of_an_awaited_descriptor_feeds(
     watch: Watch, place: str, how: str
 ) -> None:
-    with connected(place, main=f"ready()\n{how}") as (one, main):
-        assert watch(main).finds(one.pid)
+    with connected(place, main=f"ready()\n{how}") as (child, main):
+        assert watch(main).finds(child.pid)
 
 
 def test_it_may_have_connected_itself(watch: Watch, place: str) -> None:
-    with connected(place, one=f"ready()\n{RECEIVE}", main="ready(); told()") as (main, one):
+    with connected(place, one=f"ready()\n{RECEIVE}", main="ready(); told()") as (main, child):
         main.hear()
-        assert watch(main).finds(one.pid)
+        assert watch(main).finds(child.pid)
 
 
 def test_a_worker_may_be_fed(watch: Watch, place: str) -> None:
     forks = f"if os.fork() == 0: {RECEIVE}\nready(); locked()"
-    with connected(place, main=forks) as (one, main):
+    with connected(place, main=forks) as (child, main):
         (worker,) = (PROC / f"{main.pid}/task/{main.pid}/children").read_text().split()
-        assert watch(main, int(worker)).finds(one.pid)
+        assert watch(main, int(worker)).finds(child.pid)
 
 
 def test_both_may_be_in_another_network_namespace_than_we(watch: Watch) -> None:
@@ -155,22 +155,22 @@ def test_both_may_be_in_another_network_namespace_than_we(watch: Watch) -> None:
 def test_a_connection_may_be_accepted_late(watch: Watch) -> None:
     listen = LISTEN.replace("c, _ =", "told(); c, _ =")
     with (
-        program(f"{listen}told()", "any") as one,
-        program(f"{CONNECT}ready()\n{RECEIVE}", *one.words) as main,
+        program(f"{listen}told()", "any") as child,
+        program(f"{CONNECT}ready()\n{RECEIVE}", *child.words) as main,
     ):
         watched = watch(main)
         until(lambda: watched.look() and watched.feed.drain_awaited(), "its wait")
         assert not any(watched.strangers() for _ in range(50)), "it is nobody's as yet"
-        one.tell()
-        assert watched.finds(one.pid)
+        child.tell()
+        assert watched.finds(child.pid)
 
 
 def test_it_may_connect_anew_for_each_request(watch: Watch) -> None:
     serve = "while True:\n c, _ = s.accept(); time.sleep(0.1); c.close()"
     ask = "while True:\n connect(int(sys.argv[1])).recv(1); time.sleep(0.3)"
     code = f"s = socket.create_server(('127.0.0.1', 0)); ready(s.getsockname()[1])\n{serve}"
-    with program(code) as main, program(f"ready()\n{ask}", main.words[0]) as one:
-        assert watch(main).finds(one.pid)
+    with program(code) as main, program(f"ready()\n{ask}", main.words[0]) as child:
+        assert watch(main).finds(child.pid)
 
 
 def test_possible_writers_of_the_awaited_fifo_feed(watch: Watch, tmp_path: Path) -> None:
@@ -180,74 +180,74 @@ def test_possible_writers_of_the_awaited_fifo_feed(watch: Watch, tmp_path: Path)
     os.mkfifo(other)
     opened = "f = os.open(sys.argv[1], getattr(os, sys.argv[2])); ready()\n"
     with (
-        program(f"{opened}told()", fifo, "O_RDWR") as one,
+        program(f"{opened}told()", fifo, "O_RDWR") as child,
         program(f"{opened}told()", other, "O_RDWR"),
         program(f"{opened}os.read(f, 1)", fifo, "O_RDONLY") as main,
         program(f"{opened}told()", fifo, "O_RDONLY"),
     ):
-        assert watch(main).finds(one.pid)
+        assert watch(main).finds(child.pid)
 
 
 @pytest.mark.parametrize("how", ["time.sleep(60)", "locked()", "sys.stdin.read()"])
 def test_a_connection_that_is_not_waited_on_proves_nothing(
     watch: Watch, place: str, how: str
 ) -> None:
-    with connected(place, main=f"ready()\n{how}") as (one, main):
+    with connected(place, main=f"ready()\n{how}") as (child, main):
         watched = watch(main)
         until(lambda: Role.THREAD in watched.look().parts, "a closer look")
-        assert watched.strangers().isdisjoint({one.pid, os.getpid()}), "nor are we a feeder"
+        assert watched.strangers().isdisjoint({child.pid, os.getpid()}), "nor are we a feeder"
 
 
 def test_another_holder_of_a_gpu_and_its_workers_are_no_strangers(watch: Watch) -> None:
     """They inherit the connections between ranks, and are found first as they are younger."""
-    with connected("tcp", one="os.fork() and ready()\nlocked()") as (one, main):
-        one.hear()
-        listed = read(f"/proc/{one.pid}/task/{one.pid}/children")
+    with connected("tcp", one="os.fork() and ready()\nlocked()") as (child, main):
+        child.hear()
+        listed = read(f"/proc/{child.pid}/task/{child.pid}/children")
         (worker,) = map(int, (listed or "").split())
         watched = watch(main)
         assert watched.finds(worker)
-        watched.holders.add(one.pid)
+        watched.holders.add(child.pid)
         assert watched.strangers() == set()
-    with connected("tcp") as (one, main):
-        assert watch(main).finds(one.pid)
-        assert watch(main, holders=(one.pid,)).finds()
+    with connected("tcp") as (child, main):
+        assert watch(main).finds(child.pid)
+        assert watch(main, holders=(child.pid,)).finds()
 
 
 def test_they_are_sought_ever_less_often_until_another_gpu_begins_to_idle() -> None:
     finder = StrangerFinder(PROC)
-    one, other = (FeederGroup(PROC, Cgroups(SYSFS)) for _ in range(2))
+    item, other = (FeederGroup(PROC, Cgroups(SYSFS)) for _ in range(2))
 
     def searched(seconds: range, *idle: FeederGroup, explained: bool = False) -> list[float]:
         """When, of ten passes a second; what GPUs wait for may be explained at every other one."""
-        found = []
+        values = []
         for tenth in range(10 * seconds.start, 10 * seconds.stop):
-            wanted = () if explained and tenth % 2 else idle
-            if finder.is_due(tenth * 100_000_000, idle, wanted):
-                finder.search(wanted, (), tenth * 100_000_000)
-                found.append(tenth / 10)
-        return found
+            expected = () if explained and tenth % 2 else idle
+            if finder.is_due(tenth * 100_000_000, idle, expected):
+                finder.search(expected, (), tenth * 100_000_000)
+                values.append(tenth / 10)
+        return values
 
-    first = searched(range(100, 160), one)
+    first = searched(range(100, 160), item)
     pauses = [after - before for before, after in pairwise(first)]
     assert (first[0], pauses[0]) == pytest.approx((100, 0.3))
     assert pauses == sorted(pauses)
     assert pauses[-1] > 8
-    assert len(searched(range(160, 200), one, explained=True)) <= 4
-    assert searched(range(200, 201), one, other)[0] == 200
-    assert len(searched(range(201, 211), one, other)) > 5
+    assert len(searched(range(160, 200), item, explained=True)) <= 4
+    assert searched(range(200, 201), item, other)[0] == 200
+    assert len(searched(range(201, 211), item, other)) > 5
     assert searched(range(211, 212)) == []
-    assert searched(range(212, 213), one)[:1] == [212], "it idles again"
+    assert searched(range(212, 213), item)[:1] == [212], "it idles again"
 
 
 def test_a_disconnected_process_stays_known_for_a_minute(watch: Watch, place: str) -> None:
     leaves, stays = "told(); c.close(); ready(); told()", f"ready()\n{RECEIVE}\nlocked()"
-    with connected(place, one=leaves, main=stays) as (one, main):
+    with connected(place, one=leaves, main=stays) as (child, main):
         watched = watch(main)
-        assert watched.finds(one.pid)
-        one.tell()
-        one.hear()
+        assert watched.finds(child.pid)
+        child.tell()
+        child.hear()
         until(lambda: Role.THREAD in watched.look().parts, "a closer look")
-        assert watched.strangers(MINUTE_NS // 2) == {one.pid}
+        assert watched.strangers(MINUTE_NS // 2) == {child.pid}
         assert watched.strangers(2 * MINUTE_NS) == set()
 
 
@@ -263,12 +263,12 @@ def test_followed_processes_are_bounded(watch: Watch, tmp_path: Path) -> None:
 
 
 def test_it_counts_while_it_is_active(watch: Watch, place: str) -> None:
-    with connected(place, one="told()\nburn()") as (one, main):
+    with connected(place, one="told()\nburn()") as (child, main):
         watched = watch(main)
-        assert watched.finds(one.pid)
+        assert watched.finds(child.pid)
         parts = [watched.look().of(Role.RELATED) for _ in range(9)]
         assert not any(part.by_activity or part.present for part in parts)
-        one.tell()
+        child.tell()
         until(lambda: watched.look().of(Role.RELATED).by_activity.get(Activity.RUN), "it runs")
         assert watched.look().of(Role.RELATED).present == 1
 
@@ -289,10 +289,10 @@ RUNS, RESTS = Activity.RUN, Activity.SLEEP
 def test_a_process_that_works_enough_counts(
     seen: list[Activity], idle: float, *, counts: bool, works: bool
 ) -> None:
-    one = StrangerRecord()
+    record = StrangerRecord()
     for activity in seen:
-        one.note(activity)
-    assert (one.counts(idle), one.works(idle)) == (counts, works)
+        record.note(activity)
+    assert (record.counts(idle), record.works(idle)) == (counts, works)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["that is known", "that has just started"])

@@ -133,7 +133,7 @@ class Talk(Sockets):
         self._owes_ack = False
 
     def query_descriptors(self, numbers: Sequence[int]) -> list[Connection]:
-        return [one for one in self.query() if one.fd in numbers]
+        return [item for item in self.query() if item.fd in numbers]
 
     def query(self, _required: Collection[int] = ()) -> list[Connection]:
         return [self.now, *self._others]
@@ -208,13 +208,13 @@ def test_a_connection_being_established_has_no_age(monkeypatch: pytest.MonkeyPat
 def test_a_process_that_is_sent_data_repeatedly_waits_for_more(talk: Talk) -> None:
     talk.sends()
     talk.waits(100)
-    found = []
+    values = []
     for _ in range(4):
         talk.hears(10_000)
         at_once = talk.look()
         talk.waits(300)
-        found.append((at_once, talk.look()))
-    assert found == [(IDLE, IDLE), (ANSWER, IDLE), (ANSWER, ANSWER), (ANSWER, ANSWER)]
+        values.append((at_once, talk.look()))
+    assert values == [(IDLE, IDLE), (ANSWER, IDLE), (ANSWER, ANSWER), (ANSWER, ANSWER)]
 
 
 @rows(
@@ -255,7 +255,7 @@ def test_answers_that_are_requested_together_are_all_waited_for(talk: Talk) -> N
 def test_a_fast_call_is_over_and_a_slow_one_is_not(talk: Talk) -> None:
     """Requests and answers within a tick, looked at later: the latency shows the order."""
     talk.look()
-    for latency_ms, found in ((50, ANSWER), (4, IDLE)):
+    for latency_ms, result in ((50, ANSWER), (4, IDLE)):
         talk.sends()
         talk.waits(latency_ms)
         talk.hears(100)
@@ -263,7 +263,7 @@ def test_a_fast_call_is_over_and_a_slow_one_is_not(talk: Talk) -> None:
         talk.sends()
         talk.hears(100)
         talk.waits(100)
-        assert talk.look() is found
+        assert talk.look() is result
 
 
 def test_a_request_that_follows_an_answer_within_a_tick_is_open(talk: Talk) -> None:
@@ -333,16 +333,16 @@ def test_pushes_differ_from_responses_by_data_sent_in_between() -> None:
 def test_a_peer_that_fed_the_gpu_once_may_send_mere_signals_later(talk: Talk) -> None:
     talk.works_after_answers(2)
     talk.look()
-    found = []
+    values = []
     for _ in range(MIN_OBSERVATIONS + 1):
         talk.sends()
-        found.append(talk.look())
+        values.append(talk.look())
         talk.waits(5)
         talk.hears(10)
         talk.look()
     assert talk.timeouts.feeds(STORE)
-    assert found[0] is ANSWER
-    assert found[-1] is IDLE
+    assert values[0] is ANSWER
+    assert values[-1] is IDLE
 
 
 @rows(
@@ -521,12 +521,12 @@ def test_probes_of_an_idle_connection_are_no_request(service: Talk) -> None:
 
 def test_a_request_that_comes_in_parts_is_still_arriving(service: Talk) -> None:
     service.look()
-    found = []
+    values = []
     for _ in range(3):
         service.hears(1000)
         service.waits(300)
-        found.append(service.look())
-    assert found == [REQUEST, Verdict.UPLOAD, Verdict.UPLOAD]
+        values.append(service.look())
+    assert values == [REQUEST, Verdict.UPLOAD, Verdict.UPLOAD]
     assert service.tcp.pending is not None
     assert service.tcp.pending.is_request
     service.waits(JUDGED.min_response_timeout_ms)
@@ -654,5 +654,5 @@ def test_retained_connections_are_bounded(talk: Talk) -> None:
     for number in range(1, 1_000):
         talk.now = replace(FRESH, fd=number, cookie=number)
         talk.look()
-        kept = [value for value in vars(talk.tcp).values() if value is not talk]
-        assert len(pickle.dumps(kept)) < 250 * MAX_CACHE_ENTRIES
+        values = [value for value in vars(talk.tcp).values() if value is not talk]
+        assert len(pickle.dumps(values)) < 250 * MAX_CACHE_ENTRIES

@@ -34,49 +34,49 @@ def works(patience: AnswerTimeouts) -> None:
     },
 )
 def test_slow_answers_that_feed_the_gpu_teach(answers: list[int], patience: int) -> None:
-    found = AnswerTimeouts(LONGEST_MS)
+    timeouts = AnswerTimeouts(LONGEST_MS)
     for took in answers:
-        found.record_response(STORE, took)
-        works(found)
-    assert found.timeout_for(STORE) == patience
-    assert found.timeout_for(OTHER) == JUDGED.min_response_timeout_ms
+        timeouts.record_response(STORE, took)
+        works(timeouts)
+    assert timeouts.timeout_for(STORE) == patience
+    assert timeouts.timeout_for(OTHER) == JUDGED.min_response_timeout_ms
 
 
 def test_the_slowest_of_the_answers_that_make_a_step_counts() -> None:
-    found = AnswerTimeouts(LONGEST_MS)
+    timeouts = AnswerTimeouts(LONGEST_MS)
     for _ in range(2):
         for took in (10, 8_000, 10):
-            found.record_response(STORE, took)
-        works(found)
-    assert found.timeout_for(STORE) == 16_000
+            timeouts.record_response(STORE, took)
+        works(timeouts)
+    assert timeouts.timeout_for(STORE) == 16_000
     assert AnswerTimeouts(1_000).timeout_for(STORE) == 1_000
 
 
 def test_the_gpu_may_have_worked_before_the_answer_was_seen() -> None:
-    found = AnswerTimeouts(LONGEST_MS)
+    timeouts = AnswerTimeouts(LONGEST_MS)
     for _ in range(2):
-        works(found)
-        found.record_response(STORE, 8_000, 500)
-    assert found.timeout_for(STORE) == 16_000
+        works(timeouts)
+        timeouts.record_response(STORE, 8_000, 500)
+    assert timeouts.timeout_for(STORE) == 16_000
 
 
 def test_a_peer_that_fed_the_gpu_feeds_it_until_a_long_pause() -> None:
-    found = AnswerTimeouts(LONGEST_MS)
-    works(found)
-    assert not any(found.record_response(STORE, 100) for _ in range(9)), "without work"
-    assert not found.feeds(STORE)
+    timeouts = AnswerTimeouts(LONGEST_MS)
+    works(timeouts)
+    assert not any(timeouts.record_response(STORE, 100) for _ in range(9)), "without work"
+    assert not timeouts.feeds(STORE)
     for _ in range(2):
-        works(found)
-        found.record_response(STORE, 100)
-    assert found.feeds(STORE)
-    assert not found.feeds(OTHER)
-    found.worked_ns -= 11_000_000_000
-    assert not found.feeds(STORE)
+        works(timeouts)
+        timeouts.record_response(STORE, 100)
+    assert timeouts.feeds(STORE)
+    assert not timeouts.feeds(OTHER)
+    timeouts.worked_ns -= 11_000_000_000
+    assert not timeouts.feeds(STORE)
 
 
 def test_patience_with_many_is_bounded() -> None:
-    found = AnswerTimeouts(LONGEST_MS)
+    timeouts = AnswerTimeouts(LONGEST_MS)
     for port in range(2_000):
-        found.record_response(STORE._replace(port=port), 10)
-        found.record_polled(STORE._replace(port=port))
-        assert len(pickle.dumps(vars(found))) < 100 * MAX_CACHE_ENTRIES
+        timeouts.record_response(STORE._replace(port=port), 10)
+        timeouts.record_polled(STORE._replace(port=port))
+        assert len(pickle.dumps(vars(timeouts))) < 100 * MAX_CACHE_ENTRIES

@@ -55,10 +55,10 @@ ASKS = "c = connect(int(sys.argv[1])); c.send(b'?'); c.recv(1); ready(); told()"
 )
 def test_wait_of_a_main_when_its_gpu_idles(code: str, busy_ticks: int, idles: Activity) -> None:
     before, groups, now_ns = descriptors(), Cgroups(Path("/sys")), time.monotonic_ns()
-    with program(code) as one, ExitStack() as clients:
+    with program(code) as process, ExitStack() as clients:
         feed = FeederGroup(PROC, groups, AnswerTimeouts(30_000))
-        feed.adopt(ProcessTree({one.pid}, others={one.pid}))
-        until(lambda: read(PROC / str(one.pid) / "wchan") != "0", "asleep")
+        feed.adopt(ProcessTree({process.pid}, others={process.pid}))
+        until(lambda: read(PROC / str(process.pid) / "wchan") != "0", "asleep")
 
         def tick(busy_ns: int) -> set[Activity]:
             """One second of a simulated clock; what the main did at its end."""
@@ -67,12 +67,12 @@ def test_wait_of_a_main_when_its_gpu_idles(code: str, busy_ticks: int, idles: Ac
             feed.note(ticks.tick(busy_ns, {UNKNOWN: SECOND - busy_ns}, now_ns))
             feed.sample(now_ns)
             feed.advance(now_ns)
-            found = feed.history.explaining(now_ns - 1, now_ns)
-            return {*found.of(Role.MAIN).by_activity} if found else set()
+            bucket = feed.history.explaining(now_ns - 1, now_ns)
+            return {*bucket.of(Role.MAIN).by_activity} if bucket else set()
 
         for _ in range(busy_ticks):
             if code == SERVES:
-                clients.enter_context(program(ASKS, one.words[0]))
+                clients.enter_context(program(ASKS, process.words[0]))
             tick(SECOND)
         clients.close()
         until(lambda: tick(0) and tick(0) == {idles}, f"{idles}")
@@ -83,9 +83,9 @@ def test_wait_of_a_main_when_its_gpu_idles(code: str, busy_ticks: int, idles: Ac
 
 def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
     groups, now_ns = Cgroups(Path("/sys")), time.monotonic_ns()
-    with program(SPINS) as one:
+    with program(SPINS) as process:
         feed = FeederGroup(PROC, groups, AnswerTimeouts(30_000))
-        feed.adopt(ProcessTree({one.pid}, others={one.pid}))
+        feed.adopt(ProcessTree({process.pid}, others={process.pid}))
 
         def tick() -> set[Activity]:
             nonlocal now_ns
@@ -93,13 +93,13 @@ def test_a_server_that_spins_waits_for_requests_until_one_is_open() -> None:
             feed.note(ticks.tick(0, {UNKNOWN: SECOND}, now_ns))
             feed.sample(now_ns)
             feed.advance(now_ns)
-            found = feed.history.explaining(now_ns - 1, now_ns)
-            return {*found.of(Role.MAIN).by_activity} if found else set()
+            bucket = feed.history.explaining(now_ns - 1, now_ns)
+            return {*bucket.of(Role.MAIN).by_activity} if bucket else set()
 
         until(lambda: tick() == {Activity.REQUESTS}, "it waits for requests")
-        told = feed.evidence(now_ns)
-        assert ("requests", "the engine polls: it runs without an open request") in told
-        with program(ASKS_IN_VAIN, one.words[0]):
+        evidence = feed.evidence(now_ns)
+        assert ("requests", "the engine polls: it runs without an open request") in evidence
+        with program(ASKS_IN_VAIN, process.words[0]):
             until(lambda: tick() == {Activity.RUN}, "it works on a request")
         until(lambda: tick() == {Activity.REQUESTS}, "the client has gone")
         feed.close()
@@ -136,9 +136,9 @@ def test_a_gpu_works_for_clients_or_by_itself(
 
 def test_it_is_asked_often_at_first_and_seldom_later() -> None:
     works = ClientRecord()
-    asked = []
+    values = []
     for second in range(60):
         if works.is_due(second * SECOND):
-            asked.append(second)
+            values.append(second)
             works.note(clients=False, busy=1.0)
-    assert asked == [0, 2, 4, 6, 16, 26, 36, 46, 56]
+    assert values == [0, 2, 4, 6, 16, 26, 36, 46, 56]

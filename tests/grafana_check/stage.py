@@ -59,8 +59,8 @@ class Source:
 def filled(folder: Path) -> Iterator[tuple[Source, Source]]:
     """A day of a made-up fleet of 1 000 GPUs; the last minutes of the demo and of staged GPUs."""
     folders = [folder / name for name in ("now", "day")]
-    for one in folders:
-        one.mkdir()
+    for item in folders:
+        item.mkdir()
     with (
         filled_prometheus(folders[0], FASTER, _SCRAPED_SECONDS) as staged,
         fleet_day.filled(folders[1], _GPUS_OF_FLEET) as (fleet, end),

@@ -29,8 +29,8 @@ def main(folder: Path) -> None:
 def _jobs(day: Source, now: Source) -> Iterator[Json]:
     for width in WIDTHS:
         drawn_by = f"Drawn by the packages of Grafana {GRAFANA} at {width} pixels."
-        told: Json = {"expanded": False, "caption": f"{drawn_by} {_NOW}"}
-        of_day = {**told, "chosen": {"cost": "2.5"}, "caption": f"{drawn_by} {_DAY}"}
+        result: Json = {"expanded": False, "caption": f"{drawn_by} {_NOW}"}
+        of_day = {**result, "chosen": {"cost": "2.5"}, "caption": f"{drawn_by} {_DAY}"}
         yield job("fleet", day, width, **of_day)
-        yield job("gpu", now, width, chosen={"gpu": GPUS["limited"]}, **told)
-        yield job("exporter", now, width, **told)
+        yield job("gpu", now, width, chosen={"gpu": GPUS["limited"]}, **result)
+        yield job("exporter", now, width, **result)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(1800)
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
     """Each drawing's report, by name."""
     with filled(tmp_path_factory.mktemp("data")) as (day, now):
-        return {one["name"]: one for one in draw(jobs(day, now), FOLDER)}
+        return {item["name"]: item for item in draw(jobs(day, now), FOLDER)}
 
 
 def jobs(day: Source, now: Source) -> Iterator[Json]:
@@ -59,7 +59,7 @@ def every(drawn: Drawn, *kinds: str) -> Iterator[tuple[str, Json]]:
 
 def found(drawn: Drawn, name: str, title: str) -> Json:
     panel: Json
-    (panel,) = [one for one in drawn[name]["panels"] if one["title"] == title]
+    (panel,) = [panel for panel in drawn[name]["panels"] if panel["title"] == title]
     return panel
 
 
@@ -73,8 +73,8 @@ def of_board(drawn: Drawn, board_name: str) -> Iterator[Json]:
 def test_nothing_fails_is_unknown_wider_than_its_panel_or_without_its_head(
     drawn: Drawn, what: str
 ) -> None:
-    assert {name: one[what] for name, one in drawn.items() if one.get(what)} == {}
-    assert {name: one[what] for name, one in every(drawn) if one.get(what)} == {}
+    assert {name: value[what] for name, value in drawn.items() if value.get(what)} == {}
+    assert {name: item[what] for name, item in every(drawn) if item.get(what)} == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,31 +112,31 @@ def test_alerts_are_marked(drawn: Drawn) -> None:
 # --- Everything can be read -----------------------------------------------------------------------
 def test_no_text_is_cut(drawn: Drawn) -> None:
     """Cells of nodes and owners may be cut: their length depends on the data."""
-    cut = {name: one["cut"] for name, one in every(drawn) if one["type"] != DRAWN_BY_US}
+    cut = {name: item["cut"] for name, item in every(drawn) if item["type"] != DRAWN_BY_US}
     assert {name: texts for name, texts in cut.items() if texts} == {}
 
 
 def test_the_sorting_of_a_table_is_visible(drawn: Drawn) -> None:
     for name, panel in every(drawn, "table"):
-        wanted = [one for one in panel["spoken"] if one in panel["columns"]]
-        assert panel["empty"] or not panel["sorted"] or set(panel["sorted"]) <= set(wanted), name
+        values = [item for item in panel["spoken"] if item in panel["columns"]]
+        assert panel["empty"] or not panel["sorted"] or set(panel["sorted"]) <= set(values), name
     assert found(drawn, "day-fleet-1600", "Verdicts")["sorted"] == ["GPU-hours lost"]
 
 
 def test_a_name_stands_above_its_number(drawn: Drawn) -> None:
     """Beside it, it is read with the number before."""
     for name, panel in every(drawn, "stat"):
-        for one, other in pairwise(panel["boxes"]):
-            apart = one["top"] + one["bottom"] - other["top"] - other["bottom"]
-            words = re.search("[a-z]", one["text"]) and re.match(r"[\d.,]+$", other["text"])
-            assert not words or abs(apart) > other["bottom"] - other["top"], (name, one["text"])
+        for item, other in pairwise(panel["boxes"]):
+            apart = item["top"] + item["bottom"] - other["top"] - other["bottom"]
+            words = re.search("[a-z]", item["text"]) and re.match(r"[\d.,]+$", other["text"])
+            assert not words or abs(apart) > other["bottom"] - other["top"], (name, item["text"])
 
 
 def test_axes_fit_their_data(drawn: Drawn) -> None:
     """A line of zeroes is no line at the foot of 10 000 %."""
     for name, panel in every(drawn, "timeseries"):
-        highest = max((one["max"] or 0 for one in panel["series"]), default=0)
-        units = {one["unit"] for one in panel["series"]}
+        highest = max((item["max"] or 0 for item in panel["series"]), default=0)
+        units = {item["unit"] for item in panel["series"]}
         if panel["axis"] and units == {"percentunit"}:
             assert panel["axis"]["max"] <= 1.05 * max(1, highest), name
         if panel["axis"] and highest == 0 and units != {"bytes"}:
@@ -146,10 +146,10 @@ def test_axes_fit_their_data(drawn: Drawn) -> None:
 # --- Colours say what is wrong --------------------------------------------------------------------
 def test_a_healthy_zero_has_no_colour(drawn: Drawn) -> None:
     for name, panel in every(drawn, "stat"):
-        for one in panel["series"]:
-            assert one["last"] != 0 or one["colour"] in OF_TEXTS, (name, one["name"])
+        for entry in panel["series"]:
+            assert entry["last"] != 0 or entry["colour"] in OF_TEXTS, (name, entry["name"])
     healthy = found(drawn, "fleet-healthy-1600", "GPUs")
-    assert {one["last"] for one in healthy["series"][:3]} == {0}
+    assert {item["last"] for item in healthy["series"][:3]} == {0}
 
 
 def test_a_cause_that_is_ruled_out_is_not_painted(drawn: Drawn) -> None:

@@ -36,11 +36,11 @@ class Rendered:
     notes: str
 
     def of(self, kind: str) -> list[Object]:
-        return [found for found in self.objects if found["kind"] == kind]
+        return [result for result in self.objects if result["kind"] == kind]
 
     def one(self, kind: str) -> Object:
-        (found,) = self.of(kind)
-        return found
+        (result,) = self.of(kind)
+        return result
 
     @property
     def service(self) -> Object:
@@ -67,7 +67,9 @@ class Rendered:
     @property
     def hosts_folders(self) -> dict[str, str]:
         """Mount path in the container by path on the node."""
-        mounted = {one["name"]: one["mountPath"] for one in self.container.get("volumeMounts", [])}
+        mounted = {
+            item["name"]: item["mountPath"] for item in self.container.get("volumeMounts", [])
+        }
         volumes = [volume for volume in self.pod.get("volumes", []) if "hostPath" in volume]
         return {volume["hostPath"]["path"]: mounted[volume["name"]] for volume in volumes}
 

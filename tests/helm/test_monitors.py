@@ -11,14 +11,14 @@ from support.offenders import each
 
 def endpoint(monitor: Object) -> dict[str, Any]:
     spec = monitor["spec"]
-    (found,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
-    return dict(found)
+    (result,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
+    return dict(result)
 
 
 def test_a_service_monitor() -> None:
     values = chart.case("service-monitor")["serviceMonitor"]
-    found = rendered(chart.case("service-monitor"))
-    monitor, service = found.one("ServiceMonitor"), found.service
+    result = rendered(chart.case("service-monitor"))
+    monitor, service = result.one("ServiceMonitor"), result.service
     assert monitor["metadata"]["namespace"] == values["namespace"]
     assert values["labels"].items() <= monitor["metadata"]["labels"].items()
     assert monitor["metadata"]["annotations"] == values["annotations"]
@@ -38,12 +38,12 @@ def test_a_service_monitor() -> None:
 
 def test_a_pod_monitor() -> None:
     """Results of its relabeling are checked in test_operator."""
-    found = rendered(chart.case("pod-monitor"))
-    monitor = found.one("PodMonitor")
-    assert all(service["metadata"]["name"].endswith("-test") for service in found.of("Service"))
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= found.labels.items()
-    assert monitor["spec"]["jobLabel"] in found.labels
-    assert endpoint(monitor)["port"] == found.container["ports"][0]["name"]
+    result = rendered(chart.case("pod-monitor"))
+    monitor = result.one("PodMonitor")
+    assert all(service["metadata"]["name"].endswith("-test") for service in result.of("Service"))
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= result.labels.items()
+    assert monitor["spec"]["jobLabel"] in result.labels
+    assert endpoint(monitor)["port"] == result.container["ports"][0]["name"]
     assert endpoint(monitor)["honorLabels"] is True
     steps = endpoint(monitor)["relabelings"]
     assert [step.get("targetLabel") for step in steps] == ["node", None]
@@ -67,18 +67,18 @@ def test_the_service_leads_to_the_exporter_of_the_same_node_if_asked() -> None:
 
 @each([[], ["serviceMonitor"], ["podMonitor"], ["serviceMonitor", "podMonitor"]])
 def test_neither_and_both_are_warned_of(monitors: list[str]) -> None:
-    found = rendered({name: {"enabled": True} for name in monitors})
-    kinds = [o["kind"] for o in found.objects if o["kind"].endswith("Monitor")]
+    result = rendered({name: {"enabled": True} for name in monitors})
+    kinds = [o["kind"] for o in result.objects if o["kind"].endswith("Monitor")]
     assert sorted(kinds) == sorted(name[0].upper() + name[1:] for name in monitors)
-    assert ("Nothing scrapes it yet" in found.notes) is (monitors == [])
-    assert ("scraped twice" in found.notes) is (len(monitors) > 1)
+    assert ("Nothing scrapes it yet" in result.notes) is (monitors == [])
+    assert ("scraped twice" in result.notes) is (len(monitors) > 1)
 
 
 def test_one_path_for_all() -> None:
     values = {"exporter": {"telemetryPath": "/gpu"}, "serviceMonitor": {"enabled": True}}
-    found = rendered(values)
-    assert endpoint(found.one("ServiceMonitor"))["path"] == "/gpu"
-    assert found.one("Pod")["spec"]["containers"][0]["args"][1].endswith("/gpu")
+    result = rendered(values)
+    assert endpoint(result.one("ServiceMonitor"))["path"] == "/gpu"
+    assert result.one("Pod")["spec"]["containers"][0]["args"][1].endswith("/gpu")
 
 
 def test_the_service_stands_for_no_single_exporter() -> None:
@@ -89,9 +89,9 @@ def test_the_service_stands_for_no_single_exporter() -> None:
 
 
 def test_a_network_policy_lets_scrapes_in_and_nothing_out() -> None:
-    found = rendered(chart.case("network-policy-open"))
-    spec = found.one("NetworkPolicy")["spec"]
-    assert spec["podSelector"]["matchLabels"].items() <= found.labels.items()
+    result = rendered(chart.case("network-policy-open"))
+    spec = result.one("NetworkPolicy")["spec"]
+    assert spec["podSelector"]["matchLabels"].items() <= result.labels.items()
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert spec["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}]
     assert spec["egress"] == []
@@ -99,11 +99,11 @@ def test_a_network_policy_lets_scrapes_in_and_nothing_out() -> None:
 
 def test_a_network_policy_for_some() -> None:
     values = chart.case("network-policy")
-    found = rendered(values)
-    spec = found.one("NetworkPolicy")["spec"]
+    result = rendered(values)
+    spec = result.one("NetworkPolicy")["spec"]
     (rule,) = spec["ingress"]
     (tests,) = [source for source in rule["from"] if source not in values["networkPolicy"]["from"]]
-    labels = found.one("Pod")["metadata"]["labels"]
+    labels = result.one("Pod")["metadata"]["labels"]
     assert tests["podSelector"]["matchLabels"].items() <= labels.items()
     assert spec["egress"] == values["networkPolicy"]["egress"]
     without = rendered({**values, "tests": {"enabled": False}}).one("NetworkPolicy")["spec"]

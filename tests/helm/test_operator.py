@@ -27,7 +27,7 @@ def discovered(found: chart.Rendered) -> dict[str, str]:
     """Labels of Kubernetes for a pod of the release."""
     template = found.one("DaemonSet")["spec"]["template"]
     labels = template["metadata"]["labels"].items()
-    told = {
+    fields = {
         "namespace": chart.NAMESPACE,
         "pod_name": "gpu-abc",
         "pod_node_name": "node-1",
@@ -35,14 +35,14 @@ def discovered(found: chart.Rendered) -> dict[str, str]:
         "pod_container_port_name": found.container["ports"][0]["name"],
         **{f"pod_label_{label_name(key)}": value for key, value in labels},
     }
-    return {f"{META}{key}": value for key, value in told.items()}
+    return {f"{META}{key}": value for key, value in fields.items()}
 
 
 def relabelings(monitor: Object) -> Iterator[dict[str, Any]]:
     """The operator's own steps for a PodMonitor, followed by those of the monitor."""
     spec, (endpoint,) = monitor["spec"], monitor["spec"]["podMetricsEndpoints"]
-    kept = {f"pod_label_{label_name(k)}": v for k, v in spec["selector"]["matchLabels"].items()}
-    for name, value in {**kept, "pod_container_port_name": endpoint["port"]}.items():
+    fields = {f"pod_label_{label_name(k)}": v for k, v in spec["selector"]["matchLabels"].items()}
+    for name, value in {**fields, "pod_container_port_name": endpoint["port"]}.items():
         yield {"action": "keep", "source_labels": [META + name], "regex": re.escape(value)}
     job = f"pod_label_{label_name(spec['jobLabel'])}"
     copied = {"namespace": "namespace", "container": "pod_container_name", "pod": "pod_name"}
@@ -55,18 +55,18 @@ def relabelings(monitor: Object) -> Iterator[dict[str, Any]]:
 
 def test_no_series_names_its_pod(tmp_path: Path, make_board: Callable[..., Board]) -> None:
     """The series continues when a rollout replaces the pod."""
-    found, pods = rendered(podMonitor={"enabled": True}), tmp_path / "pods.json"
+    result, pods = rendered(podMonitor={"enabled": True}), tmp_path / "pods.json"
     settings = {
         "static_configs": [],
         "file_sd_configs": [{"files": [f"{pods}"]}],
-        "relabel_configs": [*relabelings(found.one("PodMonitor"))],
+        "relabel_configs": [*relabelings(result.one("PodMonitor"))],
     }
     with over_board(make_board().path) as exporter:
-        pods.write_text(json.dumps([{"targets": [exporter.target], "labels": discovered(found)}]))
+        pods.write_text(json.dumps([{"targets": [exporter.target], "labels": discovered(result)}]))
         with prometheus(tmp_path, [("gpu", "", 0.5)], access={"gpu": settings}) as server:
             ((labels, _),) = until(lambda: server.query("gpu_exporter_build_info"), "a scrape")
-    told = {key: labels[key] for key in labels.keys() - {"__name__", "version", "python_version"}}
-    assert told == {
+    fields = {key: labels[key] for key in labels.keys() - {"__name__", "version", "python_version"}}
+    assert fields == {
         "instance": "node-1",
         "job": "gpu-bottleneck-exporter",
         "namespace": chart.NAMESPACE,

@@ -85,7 +85,7 @@ def test_flags_in_the_readme_are_values() -> None:
     text = README.read_text(encoding="utf-8")
     platforms = re.findall(r"`((?:[a-zA-Z]+\.)+[a-zA-Z]+=[^\s`]*)`", text)
     settings = [*re.findall(r"--set (\S+)", text), *platforms]
-    ours = [one for one in settings if not one.startswith(("sidecar.", "cdi."))]
+    ours = [setting for setting in settings if not setting.startswith(("sidecar.", "cdi."))]
     assert ours
     for setting in ours:
         chart.chart().validate_schema(chart.helm.parse_set_string(setting))
@@ -95,5 +95,5 @@ def test_the_schema_is_tidy() -> None:
     schema = json.loads((chart.CHART / "values.schema.json").read_text())
     used = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)))
     assert used == set(schema["$defs"])
-    known = set(chart.chart().values)
-    assert set(schema["properties"]) == known | {"global", "enabled"}
+    values = set(chart.chart().values)
+    assert set(schema["properties"]) == values | {"global", "enabled"}

@@ -61,17 +61,17 @@ def violations(pod: Object) -> Iterator[str]:
 
 def flags(container: Object) -> dict[str, str]:
     """Arguments on the command line."""
-    command, *given = container["args"]
+    command, *result = container["args"]
     assert command == "serve"
-    return dict(flag.partition("=")[::2] for flag in given)
+    return dict(flag.partition("=")[::2] for flag in result)
 
 
 @each(["restricted", "nri", "default-runtime", "web-config", "dashboards"])
 def test_restricted_breaks_no_rule_of_pod_security_with_other_switches_either(name: str) -> None:
-    found = rendered({**chart.case(name), **RESTRICTED})
-    assert [[*violations(pod)] for pod in found.pods] == [[], []]
-    assert found.pod["securityContext"]["runAsUser"] == NOBODY
-    lent = [m["name"] for m in found.container.get("volumeMounts", [])]
+    result = rendered({**chart.case(name), **RESTRICTED})
+    assert [[*violations(pod)] for pod in result.pods] == [[], []]
+    assert result.pod["securityContext"]["runAsUser"] == NOBODY
+    lent = [m["name"] for m in result.container.get("volumeMounts", [])]
     assert lent == (["web-config"] if name == "web-config" else [])
 
 
@@ -80,18 +80,18 @@ def test_full_breaks_those_rules_that_it_must_and_has_the_documented_capabilitie
     broken = ["hostPID", *volumes, "capabilities are added", "root"]
     assert [*violations(rendered().pod)] == broken
     section = PERMISSIONS.read_text(encoding="utf-8").partition("\n## Permissions\n")[2]
-    named = set(re.findall(r"CAP_([A-Z_]+)", section.partition("\n## ")[0]))
+    values = set(re.findall(r"CAP_([A-Z_]+)", section.partition("\n## ")[0]))
     added = rendered().container["securityContext"]["capabilities"]
-    assert set(added["add"]) == named == {"SYS_PTRACE", "DAC_READ_SEARCH"}
+    assert set(added["add"]) == values == {"SYS_PTRACE", "DAC_READ_SEARCH"}
     assert added["drop"] == ["ALL"]
 
 
 def test_full_without_capabilities() -> None:
-    found = rendered(chart.case("without-capabilities"))
-    assert found.container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert found.pod["hostPID"] is True
-    assert found.hosts_folders == {"/sys/fs/cgroup": "/sys/fs/cgroup"}
-    assert "SYS_PTRACE" in found.notes
+    result = rendered(chart.case("without-capabilities"))
+    assert result.container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert result.pod["hostPID"] is True
+    assert result.hosts_folders == {"/sys/fs/cgroup": "/sys/fs/cgroup"}
+    assert "SYS_PTRACE" in result.notes
 
 
 @each_case
@@ -114,13 +114,13 @@ def test_only_the_switch_of_that_name_is_privileged(case: Path) -> None:
 
 @each_case
 def test_no_gpu_is_requested_and_mounts_of_the_node_are_read_only(case: Path) -> None:
-    found = rendered(chart.loaded(case))
-    for pod in found.pods:
+    result = rendered(chart.loaded(case))
+    for pod in result.pods:
         assert "resourceClaims" not in pod
         for container in pod["containers"]:
-            wanted = container.get("resources", {})
-            assert {*wanted.get("requests", {}), *wanted.get("limits", {})} <= {"cpu", "memory"}
-    mounts = found.container.get("volumeMounts", [])
+            expected = container.get("resources", {})
+            assert {*expected.get("requests", {}), *expected.get("limits", {})} <= {"cpu", "memory"}
+    mounts = result.container.get("volumeMounts", [])
     writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
     # Opening a device takes no write access to its folder, but the runtime makes files in /dev.
     allowed = {
@@ -128,7 +128,7 @@ def test_no_gpu_is_requested_and_mounts_of_the_node_are_read_only(case: Path) ->
         "jobs-values": {JOBS_FOLDER},
         "newer-values": {JOBS_FOLDER},
     }
-    assert writable & {*found.hosts_folders.values()} <= allowed.get(case.stem, set())
+    assert writable & {*result.hosts_folders.values()} <= allowed.get(case.stem, set())
 
 
 @each(product(chart.CASES, [("1.29.9", None), ("1.30.0-gke.1", "IfPossible")]))
@@ -147,46 +147,46 @@ def test_mounts_below_a_mount_of_the_node_are_read_only(
 
 
 def test_full_sees_cgroups_the_kubelet_and_names_of_logs() -> None:
-    found = rendered()
-    folders = found.hosts_folders
+    result = rendered()
+    folders = result.hosts_folders
     assert folders == {path: path for path in folders}
     assert set(folders) == {"/sys/fs/cgroup", f"{KUBELET_SOCKET.parent}", "/var/log/containers"}
-    assert {volume["hostPath"]["type"] for volume in found.pod["volumes"]} == {"Directory"}
-    told = found.environment
-    assert told["GPU_EXPORTER_KUBELET_SOCKET"] == f"{KUBELET_SOCKET}"
-    assert told["GPU_EXPORTER_KUBELET_CONTAINER_LOGS"] == "/var/log/containers"
+    assert {volume["hostPath"]["type"] for volume in result.pod["volumes"]} == {"Directory"}
+    environment = result.environment
+    assert environment["GPU_EXPORTER_KUBELET_SOCKET"] == f"{KUBELET_SOCKET}"
+    assert environment["GPU_EXPORTER_KUBELET_CONTAINER_LOGS"] == "/var/log/containers"
 
 
 def test_another_kubelet() -> None:
     values = chart.case("everything-else")
     folder = values["kubelet"]["podResourcesPath"]
-    found = rendered(values)
-    assert set(found.hosts_folders) == {"/sys/fs/cgroup", folder, f"{CDI}"}
-    told = found.environment
-    assert told["GPU_EXPORTER_KUBELET_CDI"] == f"{CDI}"
-    assert told["GPU_EXPORTER_KUBELET_SOCKET"] == f"{folder}/kubelet.sock"
-    assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in told
+    result = rendered(values)
+    assert set(result.hosts_folders) == {"/sys/fs/cgroup", folder, f"{CDI}"}
+    environment = result.environment
+    assert environment["GPU_EXPORTER_KUBELET_CDI"] == f"{CDI}"
+    assert environment["GPU_EXPORTER_KUBELET_SOCKET"] == f"{folder}/kubelet.sock"
+    assert "GPU_EXPORTER_KUBELET_CONTAINER_LOGS" not in environment
 
 
 def test_jobs_are_kept_where_a_volume_is_given() -> None:
-    found = rendered(chart.case("jobs"))
-    told = {name: text for name, text in found.environment.items() if "_JOBS_" in name}
-    assert told == {
+    result = rendered(chart.case("jobs"))
+    fields = {name: text for name, text in result.environment.items() if "_JOBS_" in name}
+    assert fields == {
         "GPU_EXPORTER_JOBS_STATE_FILE": f"{JOBS_FOLDER}/jobs",
         "GPU_EXPORTER_JOBS_KEEP": "5000",
         "GPU_EXPORTER_JOBS_KEEP_FOR": "1w",
         "GPU_EXPORTER_JOBS_CLAIMS": "WANDB_RUN_ID,RAY_JOB_ID",
     }
-    assert found.hosts_folders[JOBS_FOLDER] == JOBS_FOLDER
+    assert result.hosts_folders[JOBS_FOLDER] == JOBS_FOLDER
     assert "GPU_EXPORTER_JOBS_STATE_FILE" not in rendered().environment
 
 
 def test_restricted_keeps_them_in_the_pod() -> None:
-    found = rendered({**RESTRICTED, "jobs": {"volume": {"emptyDir": {}}}})
-    assert [*violations(found.pod)] == []
-    (mount,) = found.container["volumeMounts"]
+    result = rendered({**RESTRICTED, "jobs": {"volume": {"emptyDir": {}}}})
+    assert [*violations(result.pod)] == []
+    (mount,) = result.container["volumeMounts"]
     assert (mount["mountPath"], mount.get("readOnly", False)) == (JOBS_FOLDER, False)
-    assert found.pod["volumes"] == [{"name": mount["name"], "emptyDir": {}}]
+    assert result.pod["volumes"] == [{"name": mount["name"], "emptyDir": {}}]
 
 
 ONLY_SERVES = {"--web.listen-address", "--web.telemetry-path", "--web.runbook-base"}
@@ -198,19 +198,21 @@ ONLY_SERVES |= {"--log.level", "--log.format"}
 def test_the_command_knows_every_flag_and_check_needs_none(case: Path) -> None:
     """Run in the container, it sees the environment and not the exporter's flags."""
     values = chart.loaded(case)
-    found = rendered(values)
-    assert cli.commands.commands["serve"].make_context("serve", found.container["args"][1:])
+    result = rendered(values)
+    assert cli.commands.commands["serve"].make_context("serve", result.container["args"][1:])
     extra = values.get("exporter", {}).get("extraArgs", [])
-    assert flags(found.container).keys() - {flag.partition("=")[0] for flag in extra} <= ONLY_SERVES
+    assert (
+        flags(result.container).keys() - {flag.partition("=")[0] for flag in extra} <= ONLY_SERVES
+    )
 
 
 @each(product(chart.CASES, ["serve", "check"]))
 def test_commands_know_every_variable_and_take_its_value(of: tuple[Path, str]) -> None:
     case, command = of
-    known = {f"{option.envvar}": option for option in options_of(command)}
+    fields = {f"{option.envvar}": option for option in options_of(command)}
     for name, value in rendered(chart.loaded(case)).environment.items():
         if name.startswith(ENVIRONMENT_PREFIX):
-            known[name].type.convert(value, known[name], None)
+            fields[name].type.convert(value, fields[name], None)
 
 
 def test_each_variable_is_set_once_by_extra_ones_before_values() -> None:
@@ -232,11 +234,11 @@ def test_each_variable_is_set_once_by_extra_ones_before_values() -> None:
 
 def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = {"disabledCollectors": ["power", "host"], "extraArgs": ["--collector.power"]}
-    found = rendered(exporter={**exporter, "enabledCollectors": ["stacks"]})
-    for name, value in found.environment.items():
+    result = rendered(exporter={**exporter, "enabledCollectors": ["stacks"]})
+    for name, value in result.environment.items():
         monkeypatch.setenv(name, value)
-    command, *given = found.container["args"]
-    with cli.commands.commands[command].make_context(command, given) as context:
+    command, *outcome = result.container["args"]
+    with cli.commands.commands[command].make_context(command, outcome) as context:
         assert context.params["collector_power"] is True
         assert context.params["collector_host"] is False
         assert context.params["collector_stacks"] is True
@@ -244,15 +246,15 @@ def test_extra_flags_win_over_the_values(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @each_case
 def test_ports_and_paths_agree(case: Path) -> None:
-    found = rendered(chart.loaded(case))
-    (port,) = found.container["ports"]
-    assert flags(found.container)["--web.listen-address"] == f":{port['containerPort']}"
-    selector = found.one("DaemonSet")["spec"]["selector"]["matchLabels"].items()
-    assert selector <= found.labels.items()
-    for service in found.of("Service"):
+    result = rendered(chart.loaded(case))
+    (port,) = result.container["ports"]
+    assert flags(result.container)["--web.listen-address"] == f":{port['containerPort']}"
+    selector = result.one("DaemonSet")["spec"]["selector"]["matchLabels"].items()
+    assert selector <= result.labels.items()
+    for service in result.of("Service"):
         assert [p["targetPort"] for p in service["spec"]["ports"]] == [port["name"]]
-        assert service["spec"]["selector"].items() <= found.labels.items()
-    for test in found.of("Pod"):  # it is none of the exporters
+        assert service["spec"]["selector"].items() <= result.labels.items()
+    for test in result.of("Pod"):  # it is none of the exporters
         assert not selector <= test["metadata"]["labels"].items()
 
 
@@ -272,9 +274,9 @@ WAYS: Mapping[str, tuple[str | None, Mapping[str, str]]] = {
 
 @each(WAYS)
 def test_ways_to_the_gpus(name: str) -> None:
-    found, (runtime, variables) = rendered(chart.case(name)), WAYS[name]
-    assert found.pod.get("runtimeClassName") == runtime
-    of_the_gpus = {k: v for k, v in found.environment.items() if not k.startswith("GPU_EXPORTER_")}
+    result, (runtime, variables) = rendered(chart.case(name)), WAYS[name]
+    assert result.pod.get("runtimeClassName") == runtime
+    of_the_gpus = {k: v for k, v in result.environment.items() if not k.startswith("GPU_EXPORTER_")}
     assert of_the_gpus == variables
 
 
@@ -314,11 +316,11 @@ def test_the_nri_plugin_is_asked_for_this_container() -> None:
 
 
 def test_privileged_has_the_library_in_the_place_of_the_loader() -> None:
-    found = rendered(chart.case("privileged"))
-    folders = found.hosts_folders
-    assert folders["/home/kubernetes/bin/nvidia/lib64"] == found.environment["LD_LIBRARY_PATH"]
+    result = rendered(chart.case("privileged"))
+    folders = result.hosts_folders
+    assert folders["/home/kubernetes/bin/nvidia/lib64"] == result.environment["LD_LIBRARY_PATH"]
     assert folders["/dev"] == "/dev"
-    assert "privileged" in found.notes
+    assert "privileged" in result.notes
 
 
 OTHERS: dict[str, Mapping[str, str]] = {
@@ -334,16 +336,16 @@ def matches(pod: Object, labels: Mapping[str, str]) -> bool:
     """Whether the scheduler lets the pod onto a node: terms are alternatives, expressions not."""
     (required,) = pod["affinity"]["nodeAffinity"].values()
     terms = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
-    assert {one["operator"] for term in terms for one in term} == {"Exists", "In"}
+    assert {item["operator"] for term in terms for item in term} == {"Exists", "In"}
     return any(  # what has no values takes any
-        all(labels.get(one["key"]) in one.get("values", labels.values()) for one in term)
+        all(labels.get(item["key"]) in item.get("values", labels.values()) for item in term)
         for term in terms
     )
 
 
 def test_nodes_with_nvidia_gpus_are_found_and_others_left_alone() -> None:
-    pod, known = rendered().pod, chart.chart().values["gpuNodeLabels"]
-    nodes = [{label["key"]: label.get("values", ["any"])[0]} for label in known]
+    pod, result = rendered().pod, chart.chart().values["gpuNodeLabels"]
+    nodes = [{label["key"]: label.get("values", ["any"])[0]} for label in result]
     assert [labels for labels in nodes if not matches(pod, labels)] == []
     assert [name for name, labels in OTHERS.items() if matches(pod, labels)] == []
 
@@ -358,15 +360,15 @@ def test_nodes_can_be_chosen_otherwise() -> None:
 
 
 def tolerated(pod: Object, key: str, effect: str) -> bool:
-    found = [t for t in pod["tolerations"] if t["operator"] == "Exists"]
-    return any(t.get("key", key) == key and t.get("effect", effect) == effect for t in found)
+    values = [t for t in pod["tolerations"] if t["operator"] == "Exists"]
+    return any(t.get("key", key) == key and t.get("effect", effect) == effect for t in values)
 
 
 def test_taints() -> None:
     pod = rendered().pod
     taken = [("nvidia.com/gpu", "NoExecute")]
     taken += [(key, "NoSchedule") for key in ("nvidia.com/gpu", "sku", "dedicated")]
-    assert [one for one in taken if not tolerated(pod, *one)] == []
+    assert [item for item in taken if not tolerated(pod, *item)] == []
     assert not tolerated(pod, "node.kubernetes.io/out-of-service", "NoExecute")
 
 
@@ -433,5 +435,5 @@ CONNECTS = {"tcpSocket": {"port": "metrics"}}
 )
 def test_probes_request_paths_that_the_exporter_serves(of: tuple[str, str, Object]) -> None:
     name, probe, handler = of
-    asked = rendered(chart.case(name)).container[f"{probe}Probe"]
-    assert {key: asked[key] for key in ("httpGet", "tcpSocket") if key in asked} == handler
+    result = rendered(chart.case(name)).container[f"{probe}Probe"]
+    assert {key: result[key] for key in ("httpGet", "tcpSocket") if key in result} == handler

@@ -46,14 +46,14 @@ def assert_valid(found: Object, version: str) -> None:
 def test_helm_finds_nothing_to_complain_about(case: Path) -> None:
     report = chart.helm.lint(chart.CHART, dict(chart.loaded(case)), strict=True)
     assert report["errors"] == []
-    assert [found for found in report["messages"] if found["severity"] >= WARNING] == []
+    assert [message for message in report["messages"] if message["severity"] >= WARNING] == []
 
 
 @each(product(chart.CASES, VERSIONS))
 def test_kubernetes_takes_it(of: tuple[Path, str]) -> None:
     case, version = of
-    for found in rendered_for(version, chart.loaded(case)).objects:
-        assert_valid(found, version)
+    for result in rendered_for(version, chart.loaded(case)).objects:
+        assert_valid(result, version)
 
 
 @each_case
@@ -61,10 +61,10 @@ def test_objects_are_distinct_and_name_their_release(case: Path) -> None:
     objects = rendered(chart.loaded(case)).objects
     names = [(o["kind"], o["metadata"]["namespace"], o["metadata"]["name"]) for o in objects]
     assert len(names) == len(set(names))
-    for found in objects:
-        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", found["metadata"]["name"])
-        assert len(found["metadata"]["name"]) <= LONGEST_NAME
-        labels = found["metadata"]["labels"]
+    for result in objects:
+        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", result["metadata"]["name"])
+        assert len(result["metadata"]["name"]) <= LONGEST_NAME
+        labels = result["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == chart.RELEASE
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
 
@@ -138,10 +138,10 @@ def test_names_that_yaml_takes_for_other_types_stay_strings(text: str) -> None:
     parts = {name: {"enabled": True} for name in ("prometheusRule", "dashboards", "networkPolicy")}
     templates = chart.chart().render({**values, **parts}, name=text, namespace=text)
     release = chart.parsed(templates)
-    for found in release.objects:
-        assert found["metadata"]["namespace"] == text
-        assert found["metadata"]["labels"]["app.kubernetes.io/instance"] == text
-        assert_valid(found, VERSIONS[-1])
+    for result in release.objects:
+        assert result["metadata"]["namespace"] == text
+        assert result["metadata"]["labels"]["app.kubernetes.io/instance"] == text
+        assert_valid(result, VERSIONS[-1])
     for kind in ("ServiceMonitor", "PodMonitor"):
         spec = release.one(kind)["spec"]
         assert (spec["jobLabel"], spec["namespaceSelector"]["matchNames"]) == (text, [text])
@@ -165,7 +165,7 @@ def test_a_label_that_is_set_twice_is_there_once_and_pods_are_still_selected() -
     values |= {"commonLabels": {**labels, "team": "b"}, "podLabels": {**labels, "team": "a"}}
     templates = chart.chart().render(values, name=chart.RELEASE, namespace=chart.NAMESPACE)
     texts = [text for path, text in templates.items() if not path.endswith("NOTES.txt")]
-    assert len([found for text in texts for found in yaml.load_all(text, Strict) if found]) > 10
+    assert len([result for text in texts for result in yaml.load_all(text, Strict) if result]) > 10
     release = chart.parsed(templates)
     selector = release.one("DaemonSet")["spec"]["selector"]["matchLabels"]
     assert release.labels.items() >= {**selector, "team": "a"}.items()
@@ -201,5 +201,5 @@ def test_kubernetes_takes_it_with_the_values_of_an_earlier_chart(
     """Objects as `helm upgrade --reuse-values` renders them: without the new defaults."""
     with chart.over(dict(earlier.releases())[release], tmp_path) as mixed:
         for case, version in product(chart.CASES, (VERSIONS[0], VERSIONS[-1])):
-            for found in rendered_for(version, chart.loaded(case), of=mixed).objects:
-                assert_valid(found, version)
+            for result in rendered_for(version, chart.loaded(case), of=mixed).objects:
+                assert_valid(result, version)

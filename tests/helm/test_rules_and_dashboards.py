@@ -55,8 +55,8 @@ def test_the_rules_are_those_of_the_repository_and_none_by_default() -> None:
 def test_owners_and_budgets_are_those_of_the_command() -> None:
     values = chart.case("budgets")["prometheusRule"]
     budgets = dict(sorted(values["budgets"].items()))
-    wanted = RuleOptions(owner_label=values["ownerLabel"], budgets=budgets)
-    expected = yaml.safe_load(printed(wanted))["groups"]
+    options = RuleOptions(owner_label=values["ownerLabel"], budgets=budgets)
+    expected = yaml.safe_load(printed(options))["groups"]
     actual = groups(rendered(chart.case("budgets")))
     assert sorted(actual, key=itemgetter("name")) == sorted(expected, key=itemgetter("name"))
 
@@ -106,7 +106,7 @@ def test_rules_are_changed_by_the_values_only() -> None:
 def untold(found: list[Object]) -> set[str]:
     rules = (rule for group in found for rule in group["rules"])
     labels = (rule["labels"] for rule in rules if rule.get("record") == "gpu:cause:order")
-    return {one["cause"] for one in labels if one.get("hour") == "untold"}
+    return {label["cause"] for label in labels if label.get("hour") == "untold"}
 
 
 def changed(rules: list[Object]) -> Iterator[Object]:
@@ -125,18 +125,18 @@ def changed(rules: list[Object]) -> Iterator[Object]:
 def test_dashboards_are_those_of_the_repository() -> None:
     values = chart.case("dashboards")["dashboards"]
     maps = rendered(chart.case("dashboards")).of("ConfigMap")
-    shown = {name: json.loads(text) for found in maps for name, text in found["data"].items()}
+    shown = {name: json.loads(text) for result in maps for name, text in result["data"].items()}
     assert shown == {path.name: json.loads(path.read_bytes()) for path in DASHBOARDS}
     assert len(maps) == len(DASHBOARDS) > 0
-    for found in maps:
-        assert found["metadata"]["namespace"] == values["namespace"]
-        assert found["metadata"]["labels"]["grafana_dashboard"] == "yes"
+    for outcome in maps:
+        assert outcome["metadata"]["namespace"] == values["namespace"]
+        assert outcome["metadata"]["labels"]["grafana_dashboard"] == "yes"
         annotations = {**values["annotations"], "grafana_folder": values["folder"]}
-        assert found["metadata"]["annotations"] == annotations
+        assert outcome["metadata"]["annotations"] == annotations
 
 
 def test_dashboards_are_in_the_place_of_grafanas_chart() -> None:
-    (found, *_) = rendered(dashboards={"enabled": True, "folder": ""}).of("ConfigMap")
-    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert found["metadata"]["namespace"] == chart.NAMESPACE
-    assert "annotations" not in found["metadata"]
+    (result, *_) = rendered(dashboards={"enabled": True, "folder": ""}).of("ConfigMap")
+    assert result["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert result["metadata"]["namespace"] == chart.NAMESPACE
+    assert "annotations" not in result["metadata"]

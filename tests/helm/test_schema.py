@@ -34,9 +34,9 @@ def sections(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
 def refused(values: Mapping[str, Any]) -> str:
     with pytest.raises(chart.helm.HelmError) as error:
         rendered(values)
-    said = str(error.value)
-    assert not re.search("false schema|'[a-zA-Z]+' failed", said), said
-    return said
+    result = str(error.value)
+    assert not re.search("false schema|'[a-zA-Z]+' failed", result), result
+    return result
 
 
 @each(sections(DEFAULTS))
@@ -48,9 +48,9 @@ def test_a_key_that_does_not_exist(path: tuple[str, ...]) -> None:
 def test_another_type(default: tuple[tuple[str, ...], object]) -> None:
     path, value = default
     other = {"x": "y"} if not isinstance(value, dict) else "x"
-    said = refused(below(path, other))
-    assert path[-1] in said
-    assert "got" in said or "must be one of" in said or "value must" in said
+    result = refused(below(path, other))
+    assert path[-1] in result
+    assert "got" in result or "must be one of" in result or "value must" in result
 
 
 REFUSED = beside(__file__, "refused.yml")
@@ -83,7 +83,7 @@ def test_the_schema_has_all_values_of_command_and_parent_chart() -> None:
 
 
 def test_the_schema_has_all_fields_of_the_web_config(tmp_path: Path) -> None:
-    known = SCHEMA["properties"]["webConfig"]["properties"]["content"]["properties"]
+    result = SCHEMA["properties"]["webConfig"]["properties"]["content"]["properties"]
     file = tmp_path / "web.yml"
-    file.write_text("".join(f"{key}: {{}}\n" for key in known), encoding="utf-8")
+    file.write_text("".join(f"{key}: {{}}\n" for key in result), encoding="utf-8")
     parse(file)

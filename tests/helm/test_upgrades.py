@@ -109,5 +109,5 @@ def test_defaults_of_newer_values_are_in_the_chart_and_a_case_sets_each() -> Non
 
 
 def test_the_values_of_this_release_are_kept_for_later_ones() -> None:
-    kept = Path(__file__).with_name(f"values-{__version__}.yaml")
-    assert kept.read_bytes() == commented.VALUES.read_bytes(), "run `make generate`"
+    result = Path(__file__).with_name(f"values-{__version__}.yaml")
+    assert result.read_bytes() == commented.VALUES.read_bytes(), "run `make generate`"

@@ -29,11 +29,11 @@ def file(found: chart.Rendered) -> PurePosixPath:
 
 
 def test_inline_content_is_a_secret_beside_certificates(tmp_path: Path) -> None:
-    found = rendered(INLINE)
-    secret = found.one("Secret")
-    assert sources(found) == [secret["metadata"]["name"], "exporter-tls"]
+    result = rendered(INLINE)
+    secret = result.one("Secret")
+    assert sources(result) == [secret["metadata"]["name"], "exporter-tls"]
     ((name, text),) = secret["stringData"].items()
-    assert name == file(found).name
+    assert name == file(result).name
     assert yaml.safe_load(text) == INLINE["webConfig"]["content"]
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
@@ -55,10 +55,10 @@ def test_pods_are_replaced_when_tls_goes_on_and_for_nothing_else() -> None:
 
 
 def test_a_secret_of_ones_own() -> None:
-    found = rendered(SECRET)
-    assert found.of("Secret") == []
-    assert sources(found) == ["exporter-web"]
-    assert file(found).name == "web.yml"
+    result = rendered(SECRET)
+    assert result.of("Secret") == []
+    assert sources(result) == ["exporter-web"]
+    assert file(result).name == "web.yml"
 
 
 def test_another_user_than_root_may_read_it() -> None:
@@ -74,5 +74,5 @@ def test_the_scheme_follows() -> None:
     (endpoint,) = rendered(SECRET).one("PodMonitor")["spec"]["podMetricsEndpoints"]
     assert endpoint["scheme"] == "https"
     passwords = {"content": {"basic_auth_users": {"a": "b"}}}
-    found = rendered(webConfig=passwords, serviceMonitor={"enabled": True})
-    assert found.one("ServiceMonitor")["spec"]["endpoints"][0]["scheme"] == "http"
+    result = rendered(webConfig=passwords, serviceMonitor={"enabled": True})
+    assert result.one("ServiceMonitor")["spec"]["endpoints"][0]["scheme"] == "http"

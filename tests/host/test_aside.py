@@ -108,15 +108,15 @@ def test_debts_of_milliseconds_leave_others_their_time() -> None:
 def test_many_tenants_with_late_answers_take_a_bounded_time(beside: GuardedExecutor) -> None:
     beside._timeout = PATIENCE_SECONDS
     beside.share_by(lambda pid: pid // 100)
-    asked: list[int] = []
+    values: list[int] = []
 
     def answer_late(pid: int) -> None:
         time.sleep(0.1)
-        asked.append(pid)
+        values.append(pid)
 
     for pid in (100 * tenant + n for tenant in range(1, 17) for n in range(20)):
         beside.call(pid, partial(answer_late, pid))
-    seconds = 0.1 * len(asked)
+    seconds = 0.1 * len(values)
     assert seconds <= 8 * module._MAX_DEBT_SECONDS
     assert beside.call(9_900, lambda: "another tenant") == "another tenant"
 
@@ -128,19 +128,19 @@ def test_a_tenant_with_late_answers_runs_out_of_its_time(
     """Each of its many processes answers in time, which would hold up callers for ever."""
     beside._timeout = PATIENCE_SECONDS
     beside.share_by(lambda pid: pid // 100)
-    asked: list[int] = []
+    values: list[int] = []
 
     def answer_late(pid: int) -> None:
         time.sleep(late_seconds)
-        asked.append(pid)
+        values.append(pid)
 
     for pid in [*range(100, 200), *range(100, 200)]:
         beside.call(pid, partial(answer_late, pid))
-    seconds = (late_seconds - module._UNCHARGED_SECONDS) * len(asked)
-    assert len(asked) < 150
+    seconds = (late_seconds - module._UNCHARGED_SECONDS) * len(values)
+    assert len(values) < 150
     assert seconds <= module._MAX_DEBT_SECONDS + 0.2, "and what it regained meanwhile"
     assert beside.call(200, lambda: "another tenant") == "another tenant"
-    beside._repaid_at = {one: at - 100 for one, at in beside._repaid_at.items()}  # time goes by
+    beside._repaid_at = {value: at - 100 for value, at in beside._repaid_at.items()}  # time goes by
     assert beside.call(100, lambda: "asked again") == "asked again"
 
 
@@ -167,7 +167,7 @@ def test_a_helper_without_calls_ends(
     beside._timeout = PATIENCE_SECONDS
 
     def helpers() -> int:
-        return sum(one.name == "aside" for one in threading.enumerate())
+        return sum(thread.name == "aside" for thread in threading.enumerate())
 
     before = helpers()
     for _ in range(3):
@@ -209,13 +209,13 @@ def test_memory_that_cannot_be_added_up_is_estimated(monkeypatch: pytest.MonkeyP
     """A thread of the process holds the lock of its memory for ever."""
     gate = threading.Event()
     monkeypatch.setattr(usage, "memory_reads", GuardedExecutor(timeout_seconds=0.05))
-    with program("ready(); told()") as one:
-        exact = usage.private_bytes(PROC, one.pid)
+    with program("ready(); told()") as process:
+        exact = usage.private_bytes(PROC, process.pid)
         hangs = "smaps_rollup"
         monkeypatch.setattr(
             usage, "read", lambda path: gate.wait() if hangs in path else read(path)
         )
-        bound = usage.private_bytes(PROC, one.pid)
+        bound = usage.private_bytes(PROC, process.pid)
         gate.set()
         assert exact
         assert bound, "from what is resident"

@@ -53,8 +53,12 @@ NOTHING: Told = (None, None, set())
 
 def counted(group: Cgroup) -> Told:
     """Throttled time, refaults, and resources of which there is pressure."""
-    found = group.read_counters()
-    return found.throttled_ns, found.refault_bytes, {resource for resource, _ in found.pressure_ns}
+    result = group.read_counters()
+    return (
+        result.throttled_ns,
+        result.refault_bytes,
+        {resource for resource, _ in result.pressure_ns},
+    )
 
 
 def memory(group: Cgroup) -> tuple[int, int | None] | None:

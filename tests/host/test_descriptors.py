@@ -25,21 +25,21 @@ os.dup2(f, s.fileno()); ready(); told()
 def job(mount: Path) -> Iterator[tuple[Program, Program]]:
     """One with two sockets, one of which becomes a file on `mount` when told so; and its server."""
     mount.mkdir()
-    with unanswering(mount, FLUSH) as server, program(BECOMES_A_FILE, mount / "file") as one:
+    with unanswering(mount, FLUSH) as server, program(BECOMES_A_FILE, mount / "file") as process:
         try:
-            yield one, server
+            yield process, server
         finally:
             server.tell("answer")  # or the job could not even be killed
 
 
 def test_a_number_that_has_become_a_file_is_not_borrowed(tmp_path: Path) -> None:
-    with job(tmp_path / "mount") as (one, server):
-        sockets, number = Sockets(PROC, one.pid), int(one.words[0])
+    with job(tmp_path / "mount") as (process, server):
+        sockets, number = Sockets(PROC, process.pid), int(process.words[0])
         assert number in {each.fd for each in sockets.query()}
-        one.ask()
+        process.ask()
         for _ in range(2):
             assert number not in {each.fd for each in sockets.query([number])}
             assert sockets.query_descriptors([number]) == []
-            links(PROC, one.pid)
+            links(PROC, process.pid)
             sockets.recheck()
         assert server.ask("?") == []

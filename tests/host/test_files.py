@@ -50,10 +50,10 @@ def test_of_a_huge_file_little_is_read(most: int, huge: Path) -> None:
 
 
 def test_a_kept_file_is_cut_as_well(huge: Path) -> None:
-    kept = KeptFile(huge)
-    assert kept.read() == b"SLURM_JOB_ID=7\0"
-    assert peak(kept.read) < 2 * MAX_TABLE_BYTES
-    kept.close()
+    file = KeptFile(huge)
+    assert file.read() == b"SLURM_JOB_ID=7\0"
+    assert peak(file.read) < 2 * MAX_TABLE_BYTES
+    file.close()
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\0", b" "])
@@ -96,10 +96,10 @@ def readers(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("part", ["host", "feeders", "workload"])
 def test_no_other_code_reads_files_that_a_job_can_shape(part: str) -> None:
-    found = {
+    fields = {
         path.name: [*readers(path)]
         for path in (PACKAGE / part).glob("*.py")
         # sharedmemory opens without reading (O_PATH): it asks the kernel of what it has reached.
         if path.name not in ("files.py", "sharedmemory.py")
     }
-    assert {name: calls for name, calls in found.items() if calls} == {}
+    assert {name: calls for name, calls in fields.items() if calls} == {}

@@ -61,11 +61,11 @@ def decoded(parse: Callable[[str], object]) -> Callable[[bytes, Path], object]:
 
 
 def reads(folder: Path) -> object:
-    one = process.ProcessReader(folder, 77)
+    item = process.ProcessReader(folder, 77)
     try:
-        return one.stat(), one.wait(), one.leader_ns(), one.io()
+        return item.stat(), item.wait(), item.leader_ns(), item.io()
     finally:
-        one.close()
+        item.close()
 
 
 @rows(

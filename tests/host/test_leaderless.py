@@ -55,10 +55,10 @@ LEAVES = "ready(); told(); ctypes.CDLL(None).pthread_exit(0)"
 @pytest.fixture
 def leaderless(request: pytest.FixtureRequest) -> Iterator[Program]:
     """A process that runs the given code, and whose first thread has then ended."""
-    with program(request.param + LEAVES) as one:
-        one.tell()
-        until(lambda: (stat := stat_of(PROC, one.pid)) and stat.state == "Z", "its zombie")
-        yield one
+    with program(request.param + LEAVES) as process:
+        process.tell()
+        until(lambda: (stat := stat_of(PROC, process.pid)) and stat.state == "Z", "its zombie")
+        yield process
 
 
 def comes_to_do(one: Program, activity: Activity) -> None:
@@ -126,16 +126,16 @@ def test_its_control_groups_are_those_of_a_living_thread(leaderless: Program) ->
 
 def test_a_leader_stopped_by_a_debugger_has_the_state_of_its_other_threads() -> None:
     """Gdb does so in non-stop mode, and a tracer that a job starts for itself."""
-    with program(BURNS + "ready(); told()") as one, program(TRACES, one.pid):
-        reader = ProcessReader(PROC, one.pid)
+    with program(BURNS + "ready(); told()") as process, program(TRACES, process.pid):
+        reader = ProcessReader(PROC, process.pid)
         assert reader.wait() is Wait.STOPPED
         reader.close()
-        comes_to_do(one, Activity.RUN)
+        comes_to_do(process, Activity.RUN)
 
 
 def test_one_that_waits_for_a_child_of_vfork_waits_for_no_file() -> None:
     """The parent is in state D until the child calls execve."""
-    with program(VFORKS) as one:
-        reader = ProcessReader(PROC, one.pid)
+    with program(VFORKS) as process:
+        reader = ProcessReader(PROC, process.pid)
         until(lambda: reader.wait() is Wait.PROGRAM, "its wait for the child")
         reader.close()

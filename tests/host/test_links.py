@@ -42,11 +42,11 @@ if child:
 else:
     os.close(w); a.close(); time.sleep(60)
 """
-    with program(code) as one:
-        ours, theirs = links(PROC, one.pid), links(PROC, int(one.words[0]))
+    with program(code) as process:
+        ours, theirs = links(PROC, process.pid), links(PROC, int(process.words[0]))
         assert len(ours.pipes & theirs.pipes) == 1
         assert not ours.peers
-        assert theirs.peers == {one.pid}
+        assert theirs.peers == {process.pid}
 
 
 def test_a_connection_leads_both_ways(tmp_path: Path) -> None:
@@ -64,11 +64,11 @@ ready(); a, _ = server.accept(); ready(); told()
 
 def test_a_search_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of many users hang in an execve, one after the other."""
-    with program("r, w = os.pipe(); ready(os.readlink(f'/proc/self/fd/{w}')); told()") as one:
-        end = End(one.words[0])
-        assert find_processes(PROC, [end], [one.pid]) == {end: {one.pid}}
+    with program("r, w = os.pipe(); ready(os.readlink(f'/proc/self/fd/{w}')); told()") as process:
+        end = End(process.words[0])
+        assert find_processes(PROC, [end], [process.pid]) == {end: {process.pid}}
         monkeypatch.setattr(module, "_MAX_SEARCH_SECONDS", 0.0)
-        assert find_processes(PROC, [end], [one.pid]) == {end: set()}
+        assert find_processes(PROC, [end], [process.pid]) == {end: set()}
 
 
 @rows(
@@ -85,10 +85,10 @@ def test_a_search_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     },
 )
 def test_descriptors_without_another_end(code: str) -> None:
-    with program(code + "\nready(); told()") as one:
-        found = links(PROC, one.pid)
-        assert not found.pipes
-        assert not found.peers
+    with program(code + "\nready(); told()") as process:
+        result = links(PROC, process.pid)
+        assert not result.pipes
+        assert not result.peers
 
 
 def test_input_and_output_are_distinct_and_errors_join_no_processes() -> None:
@@ -98,8 +98,8 @@ c = subprocess.Popen(["sleep", "60"], stdin=-1, stdout=-1, stderr=-1)
 d = subprocess.Popen(["sleep", "60"], stdin=c.stdout, stdout=subprocess.DEVNULL, stderr=a)
 ready(c.pid, d.pid); told()
 """
-    with program(code) as one:
-        writer, reader = (links(PROC, int(word)) for word in one.words)
+    with program(code) as process:
+        writer, reader = (links(PROC, int(word)) for word in process.words)
         assert writer.written_to is not None
         assert writer.written_to == reader.read_from != writer.read_from
         assert reader.written_to is None
@@ -157,8 +157,8 @@ def ends(one: socket.socket) -> Ends:
 
 
 def test_each_end_is_found(pair: tuple[socket.socket, socket.socket]) -> None:
-    wanted = [os.fstat(one.fileno()).st_ino for one in pair]
-    assert [inode_of(*ends(one)) for one in pair] == wanted
+    values = [os.fstat(item.fileno()).st_ino for item in pair]
+    assert [inode_of(*ends(item)) for item in pair] == values
 
 
 def test_a_connection_that_is_none_has_none(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -166,7 +166,7 @@ def test_a_connection_that_is_none_has_none(pair: tuple[socket.socket, socket.so
     names = ends(client), ends(connection)
     client.close()
     connection.close()
-    assert [inode_of(*one) for one in names] == [0, 0]
+    assert [inode_of(*name) for name in names] == [0, 0]
 
 
 def test_a_listener_is_at_no_end() -> None:

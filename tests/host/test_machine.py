@@ -72,20 +72,20 @@ def test_whole_disks(names: str, disks: str) -> None:
 
 def test_the_number_of_disks_is_bounded_and_real_ones_come_first() -> None:
     names = [f"dm-{number}" for number in range(50)] + [f"nvme{number}n1" for number in range(12)]
-    found = machine.whole_disks(names)
-    assert len(found) == MAX_DEVICES
-    assert {f"nvme{number}n1" for number in range(12)} < set(found)
+    whole_disks = machine.whole_disks(names)
+    assert len(whole_disks) == MAX_DEVICES
+    assert {f"nvme{number}n1" for number in range(12)} < set(whole_disks)
 
 
 def test_the_real_machine() -> None:
-    found = MachineReader(PROC).read(0)
-    assert found.cpus == os.cpu_count()
-    assert found.memory_total_bytes == psutil.virtual_memory().total
-    assert found.memory_available_bytes is not None
-    assert 0 < found.memory_available_bytes < found.memory_total_bytes
-    assert found.network_receive_bytes.keys() == found.network_transmit_bytes.keys()
-    assert {kind for _, kind in found.pressure_ns} <= {"some", "full"}
-    before = found.cpu_busy_seconds
+    result = MachineReader(PROC).read(0)
+    assert result.cpus == os.cpu_count()
+    assert result.memory_total_bytes == psutil.virtual_memory().total
+    assert result.memory_available_bytes is not None
+    assert 0 < result.memory_available_bytes < result.memory_total_bytes
+    assert result.network_receive_bytes.keys() == result.network_transmit_bytes.keys()
+    assert {kind for _, kind in result.pressure_ns} <= {"some", "full"}
+    before = result.cpu_busy_seconds
     assert before
     until(lambda: (MachineReader(PROC).read(0).cpu_busy_seconds or 0) > before, "busy time")
 
@@ -163,9 +163,9 @@ def test_traffic_is_counted_once(
         interface(tmp_path / "sys", name, index, on=on, of=entries)
     there = names.split() or counted
     (recorded / "1/net/dev").write_text(devices(**dict.fromkeys(there, (1, 2))))
-    found = MachineReader(recorded, tmp_path / "sys").read(0)
-    assert found.network_receive_bytes == dict.fromkeys(counted, 1)
-    assert found.network_transmit_bytes == dict.fromkeys(counted, 2)
+    result = MachineReader(recorded, tmp_path / "sys").read(0)
+    assert result.network_receive_bytes == dict.fromkeys(counted, 1)
+    assert result.network_transmit_bytes == dict.fromkeys(counted, 2)
 
 
 WAYS = "rcv", "xmit"
@@ -176,15 +176,15 @@ def test_rdma_is_counted_in_words_of_four_bytes(recorded: Path, tmp_path: Path) 
     for (card, port), counts in ports.items():
         names = {f"port_{way}_data": f"{n}\n" for way, n in zip(WAYS, counts, strict=True) if n}
         lay(tmp_path / f"sys/class/infiniband/{card}/ports/{port}/counters", {"x": "", **names})
-    found = MachineReader(recorded, tmp_path / "sys").read(0)
-    assert found.rdma_receive_bytes == {"mlx5_0:1": 40, "mlx5_0:2": 4}
-    assert found.rdma_transmit_bytes == {"mlx5_0:1": 80, "mlx5_0:2": 8}
+    result = MachineReader(recorded, tmp_path / "sys").read(0)
+    assert result.rdma_receive_bytes == {"mlx5_0:1": 40, "mlx5_0:2": 4}
+    assert result.rdma_transmit_bytes == {"mlx5_0:1": 80, "mlx5_0:2": 8}
 
 
 def test_the_number_of_interfaces_is_bounded(recorded: Path) -> None:
     (recorded / "1/net/dev").write_text(devices(**{f"eth{n}": (1, 2) for n in range(100)}))
-    found = MachineReader(recorded).read(0)
-    assert len(found.network_receive_bytes) == len(found.network_transmit_bytes) == MAX_DEVICES
+    result = MachineReader(recorded).read(0)
+    assert len(result.network_receive_bytes) == len(result.network_transmit_bytes) == MAX_DEVICES
 
 
 @pytest.mark.parametrize("text", [None, "x y z\n"])
@@ -216,8 +216,8 @@ SHM = "/dev/shm"  # noqa: S108 - looked at only
 
 def seen(way: Way, *before: str) -> int | None:
     """The size of the host's /dev/shm for a process, after `before` in its own mounts."""
-    (told,) = words(LOOK, way=(*with_mounts_of_its_own(), *_after(*before), *way))
-    return None if told == "None" else int(told)
+    (result,) = words(LOOK, way=(*with_mounts_of_its_own(), *_after(*before), *way))
+    return None if result == "None" else int(result)
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +227,8 @@ def hosts() -> int:
     if not in_hosts_pid_namespace(PROC) or mine is None or first is None:
         missing("this is no host: it has another /dev/shm, or other pids, than process 1")
     assert mine.device == first.device
-    found = os.statvfs(SHM)
-    return found.f_blocks * found.f_frsize
+    result = os.statvfs(SHM)
+    return result.f_blocks * result.f_frsize
 
 
 @pytest.fixture

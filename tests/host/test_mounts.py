@@ -72,18 +72,18 @@ def test_a_file_is_on_the_mount_that_holds_it(
 
 
 def test_a_real_file(tmp_path: Path) -> None:
-    with program(OPEN, tmp_path / "file") as one:
-        points = mounts_of_open_files(PROC, one.pid)
+    with program(OPEN, tmp_path / "file") as process:
+        points = mounts_of_open_files(PROC, process.pid)
         assert any(tmp_path.resolve().is_relative_to(point) for point in points)
-    assert mounts_of_open_files(PROC, one.pid) == {}, "it has ended"
+    assert mounts_of_open_files(PROC, process.pid) == {}, "it has ended"
 
 
 def test_the_last_mount_at_a_place_counts(tmp_path: Path) -> None:
     lines = mount("/dev/shm", "ext4"), mount("/dev/shm", "tmpfs").replace("98:0", "0:25")  # noqa: S108
     process = lay(tmp_path, {"mountinfo": mount("/", "ext4") + "".join(lines)})
-    found = mount_points(process).get("/dev/shm")  # noqa: S108
-    assert found is not None
-    assert (found.kind, found.device, found.root) == ("tmpfs", "0:25", "/")
+    result = mount_points(process).get("/dev/shm")  # noqa: S108
+    assert result is not None
+    assert (result.kind, result.device, result.root) == ("tmpfs", "0:25", "/")
     assert mount_points(process).get("/dev") is None
     assert mount_points(tmp_path / "gone").get("/") is None
 

@@ -46,11 +46,11 @@ ready(); told()
 @contextmanager
 def mapped(way: Way, uid: int) -> Iterator[Program]:
     """A process in a user namespace, as newuidmap(1) and root set it up, with id `uid` in it."""
-    with program(NESTED, uid, way=way) as one:
+    with program(NESTED, uid, way=way) as process:
         for ids in ("uid_map", "gid_map"):
-            (PROC / f"{one.pid}/{ids}").write_text(f"0 {SUBORDINATE} {COUNT}\n")
-        one.ask()
-        yield one
+            (PROC / f"{process.pid}/{ids}").write_text(f"0 {SUBORDINATE} {COUNT}\n")
+        process.ask()
+        yield process
 
 
 @pytest.fixture
@@ -60,31 +60,31 @@ def user() -> Way:
 
 @pytest.mark.parametrize("uid", [0, 33])
 def test_all_uids_of_a_users_namespace_are_that_user(user: Way, uid: int) -> None:
-    with mapped(user, uid) as one:
-        real = (PROC / f"{one.pid}/status").read_text()
+    with mapped(user, uid) as process:
+        real = (PROC / f"{process.pid}/status").read_text()
         assert f"Uid:\t{SUBORDINATE + uid}\t" in real
-        assert user_id(PROC, one.pid) == f"{USER}"
-        one.ask()  # makes another one, inside
-        assert user_id(PROC, one.pid) == f"{USER}"
+        assert user_id(PROC, process.pid) == f"{USER}"
+        process.ask()  # makes another one, inside
+        assert user_id(PROC, process.pid) == f"{USER}"
 
 
 def test_uids_of_a_namespace_of_roots_are_as_many_users() -> None:
     """A kubelet, and a Docker that maps users, write these maps."""
-    with mapped(AS_WE_ARE, 33) as one:
-        assert user_id(PROC, one.pid) == f"{SUBORDINATE + 33}"
-        one.ask()  # a user of that namespace makes another one, inside
-        assert user_id(PROC, one.pid) == f"{SUBORDINATE + 33}"
+    with mapped(AS_WE_ARE, 33) as process:
+        assert user_id(PROC, process.pid) == f"{SUBORDINATE + 33}"
+        process.ask()  # a user of that namespace makes another one, inside
+        assert user_id(PROC, process.pid) == f"{SUBORDINATE + 33}"
 
 
 def test_in_our_own_namespace_users_are_their_uids(user: Way) -> None:
-    with program("ready(); told()", way=user) as one:
-        assert user_id(PROC, one.pid) == f"{USER}"
+    with program("ready(); told()", way=user) as process:
+        assert user_id(PROC, process.pid) == f"{USER}"
 
 
 def test_only_where_no_user_chose_it_an_address_leads_to_another_network(user: Way) -> None:
     """One that copies both ends of a connection to another machine is not its other end."""
     address, port, source = "10.98.76.54", 2345, 3456
-    here, there = (Endpoint(ip_address(address).packed, one) for one in (port, source))
+    here, there = (Endpoint(ip_address(address).packed, item) for item in (port, source))
     arguments = address, port, source
 
     def opposite() -> int:
@@ -105,7 +105,7 @@ def test_only_where_no_user_chose_it_an_address_leads_to_another_network(user: W
 def test_addresses_chosen_by_a_user_lead_to_no_other_network(user: Way) -> None:
     """A user who copies the near end of another's connection has not got its far end."""
     address, port, source = "10.98.76.54", 2345, 3456
-    here, there = (Endpoint(ip_address(address).packed, one) for one in (port, source))
+    here, there = (Endpoint(ip_address(address).packed, item) for item in (port, source))
     networks = TcpNetworks(PROC)
     with program(MIRROR, address, port, source, way=with_a_network_of_its_own()):
         networks.refresh(0)

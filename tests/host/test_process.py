@@ -28,11 +28,11 @@ def stat(comm: str = "python", state: str = "S", start: int = 4242) -> str:
     "comm", ["python", "pt_data_worker", "tmux: server", "a) R 1 (b", "(sd-pam)", ") ) )", "", " "]
 )
 def test_a_command_may_hold_anything(comm: str) -> None:
-    found = parse_stat(stat(comm).encode())
-    assert found is not None
-    assert (found.state, found.parent, found.started_ticks) == ("S", 5, 4242)
-    assert (found.user_ns, found.system_ns) == (250 * TICK_NS, 50 * TICK_NS)
-    assert (found.major_faults, found.threads) == (6, 3)
+    result = parse_stat(stat(comm).encode())
+    assert result is not None
+    assert (result.state, result.parent, result.started_ticks) == ("S", 5, 4242)
+    assert (result.user_ns, result.system_ns) == (250 * TICK_NS, 50 * TICK_NS)
+    assert (result.major_faults, result.threads) == (6, 3)
 
 
 @pytest.mark.parametrize("text", [b"", b"77 python S 5", b"77 (python) S", b"77 (python) S a b c"])
@@ -60,9 +60,9 @@ GONE = (None, Wait.GONE, None, None)
 
 def test_ourselves() -> None:
     reader = ProcessReader(PROC, os.getpid())
-    found = reader.stat()
-    assert found is not None
-    assert found.parent == os.getppid()
+    result = reader.stat()
+    assert result is not None
+    assert result.parent == os.getppid()
     assert reader.wait() is Wait.RUN
     before = reader.leader_ns()
     assert before is not None
@@ -74,12 +74,12 @@ def test_ourselves() -> None:
 
 
 def test_a_process_that_ended_is_gone_for_ever() -> None:
-    with program("ready(); time.sleep(60)") as one:
-        reader = ProcessReader(PROC, one.pid)
+    with program("ready(); time.sleep(60)") as process:
+        reader = ProcessReader(PROC, process.pid)
         until(lambda: reader.wait() is Wait.TIMER, "sleep")
-        one.process.kill()
+        process.process.kill()
         until(lambda: reader.wait() is Wait.GONE, "a zombie")
-    late = ProcessReader(PROC, one.pid)
+    late = ProcessReader(PROC, process.pid)
     assert late.started_ticks is None
     assert all_of(reader) == all_of(reader) == all_of(late) == GONE
     reader.close()

@@ -113,8 +113,8 @@ def test_a_ring_with_more_text_than_is_read_has_no_answer(
     },
 )
 def test_which_files_are_read(tmp_path: Path, code: str, *, reads: bool) -> None:
-    with program(f"{code}; ready(f.fileno()); told()", tmp_path) as one:
-        assert reads_files(PROC, one.pid, [99, int(one.words[0])]) is reads
+    with program(f"{code}; ready(f.fileno()); told()", tmp_path) as process:
+        assert reads_files(PROC, process.pid, [99, int(process.words[0])]) is reads
 
 
 SETS_UP = "c = ctypes.c_ulong(); ctypes.CDLL(None).syscall({}, 8, ctypes.byref(c)); "
@@ -123,8 +123,8 @@ SETS_UP = "c = ctypes.c_ulong(); ctypes.CDLL(None).syscall({}, 8, ctypes.byref(c
 @rows("code, uses", {"AIO": (SETS_UP.format("NUMBER"), True), "nothing": ("", False)})
 def test_users_of_kernel_aio(code: str, *, uses: bool) -> None:
     number = "206 if os.uname().machine == 'x86_64' else 0"
-    with program(code.replace("NUMBER", number) + "ready(); told()") as one:
-        assert uses_aio(PROC, one.pid) is uses
+    with program(code.replace("NUMBER", number) + "ready(); told()") as process:
+        assert uses_aio(PROC, process.pid) is uses
 
 
 def test_a_process_that_is_gone_has_nothing() -> None:

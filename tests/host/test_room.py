@@ -46,22 +46,22 @@ def test_open_files_are_bounded_and_all_are_read(
     monkeypatch.setattr(files, "_max_kept_files", partial(int, numbers_of_the_next(10)[-1] + 1))
     before = descriptors()
     lay(tmp_path, {f"{number}": f"{number}\n" for number in range(100)})
-    kept = [KeptFile(tmp_path / f"{number}") for number in range(100)]
+    values = [KeptFile(tmp_path / f"{number}") for number in range(100)]
     for _ in range(2):
-        assert [file.read() for file in kept] == [b"%d\n" % number for number in range(100)]
+        assert [file.read() for file in values] == [b"%d\n" % number for number in range(100)]
     assert len(descriptors() - before) == 10
-    for file in kept[:10]:
+    for file in values[:10]:
         file.close()
-    assert [file.read() for file in kept[50:]] == [b"%d\n" % number for number in range(50, 100)]
+    assert [file.read() for file in values[50:]] == [b"%d\n" % number for number in range(50, 100)]
     assert len(descriptors() - before) == 10, "what was given back is taken by others"
-    for file in kept:
+    for file in values:
         file.close()
 
 
 def test_a_lack_of_descriptors_proves_nothing_of_a_file_or_a_process() -> None:
-    kept, reader = KeptFile("/proc/self/stat"), ProcessReader(PROC, os.getpid())
+    result, reader = KeptFile("/proc/self/stat"), ProcessReader(PROC, os.getpid())
     reader.close()
-    attempts: list[Callable[[], object]] = [kept.read, reader.stat]
+    attempts: list[Callable[[], object]] = [result.read, reader.stat]
     attempts += [lambda: read("/proc/self/stat"), lambda: list_names("/proc/self/task", 10)]
     with all_in_use():
         for attempt in attempts:
@@ -74,15 +74,15 @@ def test_a_lack_of_descriptors_proves_nothing_of_a_file_or_a_process() -> None:
 @pytest.mark.parametrize("free", range(8))
 def test_a_reader_without_room_for_the_next_file_keeps_none_and_reads_later(free: int) -> None:
     code = "s = socket.socket(); named('a', locked); named('b', burn); ready(); told()"
-    with program(code) as one:
-        text = read(f"/proc/{one.pid}/cgroup") or ""
-        probe = DeepProbe(PROC, one.pid, AnswerTimeouts(1000))
-        threads, sockets = Threads(PROC, one.pid), Sockets(PROC, one.pid)
+    with program(code) as process:
+        text = read(f"/proc/{process.pid}/cgroup") or ""
+        probe = DeepProbe(PROC, process.pid, AnswerTimeouts(1000))
+        threads, sockets = Threads(PROC, process.pid), Sockets(PROC, process.pid)
         looks: list[Callable[[], object]] = [
-            lambda: FeederProcess(PROC, one.pid),
+            lambda: FeederProcess(PROC, process.pid),
             lambda: probe.probe(0, Wait.LOCK, ProbeContext()),
             lambda: Cgroups(Path("/sys")).get(text),
-            lambda: links(PROC, one.pid),
+            lambda: links(PROC, process.pid),
             lambda: threads.sample(0),
             sockets.query,
         ]
@@ -108,8 +108,8 @@ def test_enough_is_left_for_others(soft: int, hard: int, raised: int, kept: int)
 def test_a_list_of_more_than_a_page_is_read_whole_through_a_kept_descriptor() -> None:
     """The kernel hands it out by the page."""
     code = "for _ in range(800):\n    if os.fork() == 0:\n        signal.pause()\n"
-    with program(code + "ready(); told()") as one:
-        path = f"/proc/{one.pid}/task/{one.pid}/children"
+    with program(code + "ready(); told()") as process:
+        path = f"/proc/{process.pid}/task/{process.pid}/children"
         children = KeptFile(path)
         assert len((children.read() or b"").split()) == 800
         assert children.whole

@@ -32,8 +32,8 @@ STAT = "{0} (python) S 1 1 1 0 -1 0 0 0 7 0 5 6 0 0 20 0 1 0 99 0 0"
 def test_a_variable_that_is_cut_is_none() -> None:
     variables = {"FIRST": "a b", "LONG": "c d " * 30_000, "MASTER_ADDR": "here"}
     way = ("env", "-i", *(f"{name}={value}" for name, value in variables.items()))
-    with program("ready(); told()", way=way) as one:
-        assert environment(PROC, one.pid, MAX_TEXT_BYTES) == ("FIRST=a b\0", False)
+    with program("ready(); told()", way=way) as process:
+        assert environment(PROC, process.pid, MAX_TEXT_BYTES) == ("FIRST=a b\0", False)
 
 
 CROWDED = {
@@ -60,31 +60,31 @@ def crowded(last: Mapping[str, str]) -> Way:
 
 def test_the_last_variables_of_many_are_read() -> None:
     groups = Groups(PROC)
-    with program("ready(); told()", way=crowded(LAST)) as one:
-        assert len(Path(f"/proc/{one.pid}/environ").read_bytes()) > MAX_TEXT_BYTES
-        assert variables(PROC, one.pid, tuple(LAST)) == LAST
-        assert claims_of(PROC, one.pid, ["WORLD_SIZE"]) == {"WORLD_SIZE": "8"}
-        assert groups.claims(one.pid)["MASTER_ADDR"] == "here"
-        keys = job_keys(PROC, one.pid, command_line(PROC, one.pid), groups)
+    with program("ready(); told()", way=crowded(LAST)) as process:
+        assert len(Path(f"/proc/{process.pid}/environ").read_bytes()) > MAX_TEXT_BYTES
+        assert variables(PROC, process.pid, tuple(LAST)) == LAST
+        assert claims_of(PROC, process.pid, ["WORLD_SIZE"]) == {"WORLD_SIZE": "8"}
+        assert groups.claims(process.pid)["MASTER_ADDR"] == "here"
+        keys = job_keys(PROC, process.pid, command_line(PROC, process.pid), groups)
     assert GROUP in {key[0] for key in keys}
 
 
 def test_many_variables_are_read_in_full_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with program("ready(); told()", way=crowded(LAST)) as one:
-        first = variables(PROC, one.pid, tuple(LAST))
+    with program("ready(); told()", way=crowded(LAST)) as process:
+        first = variables(PROC, process.pid, tuple(LAST))
         monkeypatch.setattr("gpu_bottleneck_exporter.host.environment.MAX_TABLE_BYTES", 0)
-        assert variables(PROC, one.pid, tuple(LAST)) == first
+        assert variables(PROC, process.pid, tuple(LAST)) == first
 
 
 def test_after_an_execve_many_variables_are_read_again() -> None:
     """A launcher's shell that becomes the program keeps its pid and its start."""
     code = f"os.environ.update({next(iter(CROWDED))}='other', MASTER_ADDR='there')"
     code = f"ready(); told(); {code}; os.execv('/bin/cat', ['cat'])"
-    with program(code, way=crowded(LAST)) as one:
-        assert variables(PROC, one.pid, ("MASTER_ADDR",)) == {"MASTER_ADDR": "here"}
-        one.tell()
+    with program(code, way=crowded(LAST)) as process:
+        assert variables(PROC, process.pid, ("MASTER_ADDR",)) == {"MASTER_ADDR": "here"}
+        process.tell()
         until(
-            lambda: variables(PROC, one.pid, ("MASTER_ADDR",)) == {"MASTER_ADDR": "there"},
+            lambda: variables(PROC, process.pid, ("MASTER_ADDR",)) == {"MASTER_ADDR": "there"},
             "the new environment",
         )
 
@@ -126,10 +126,10 @@ def test_a_truncated_tree_reports_so(number: int, whole: bool, tmp_path: Path) -
     children = "".join(f"{pid} " for pid in range(10**6, 10**6 + number))
     main = {"stat": STAT.format(7), "task/7/children": children, "wchan": "0"}
     lay(tmp_path, {f"7/{name}": text for name, text in main.items()})
-    found = trees(tmp_path, [7], frozenset())
+    forest = trees(tmp_path, [7], frozenset())
     member = FeederProcess(tmp_path, 7)
-    told = (not found.cut, len(found.of[7]) == number, member.children() is not None)
-    assert told == (whole,) * 3
+    values = (not forest.cut, len(forest.of[7]) == number, member.children() is not None)
+    assert values == (whole,) * 3
     member.close()
 
 
@@ -139,10 +139,10 @@ def test_of_a_tree_that_is_cut_the_workers_are_unknown(tmp_path: Path) -> None:
     reader = FeedingReader(Networks(tmp_path))
     for whole in (True, False, True):
         feed.adopt(ProcessTree({7}, {8}, {7}, whole=whole))
-        told = reader.read(feed, 1, queue_known=True)
-        assert (told.processes.get("worker") == 1) is whole
-        assert ("worker" in told.counters) is whole
-        assert (told.worker_starts is not None) is whole
+        result = reader.read(feed, 1, queue_known=True)
+        assert (result.processes.get("worker") == 1) is whole
+        assert ("worker" in result.counters) is whole
+        assert (result.worker_starts is not None) is whole
         assert feed.family.follows_all is whole
     feed.close()
 

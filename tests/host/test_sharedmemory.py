@@ -34,15 +34,15 @@ TMPFS = f"mount -t tmpfs -o size={SIZE} none"
 def job(root: Path, *lines: str) -> Iterator[Program]:
     """A process whose root is `root`, once it has run `lines` of shell there."""
     way = with_mounts_of_its_own()
-    with program(MOUNTS, root, *(f"cd {root} && {line}" for line in lines), way=way) as found:
-        yield found
+    with program(MOUNTS, root, *(f"cd {root} && {line}" for line in lines), way=way) as process:
+        yield process
 
 
 def test_our_own() -> None:
-    found = sharedmemory.shared_memory_of(PROC, os.getpid())
+    result = sharedmemory.shared_memory_of(PROC, os.getpid())
     size = os.statvfs("/dev/shm")  # noqa: S108 - looked at only
-    assert found is not None
-    device, memory = found
+    assert result is not None
+    device, memory = result
     assert memory.size_bytes == size.f_blocks * size.f_frsize
     assert device == Path("/dev/shm").stat().st_dev  # noqa: S108 - likewise
 
@@ -62,10 +62,10 @@ LARGER = f"mount -t tmpfs -o size={2 * SIZE} none dev/shm"
     },
 )
 def test_a_jobs_own_mount(lines: tuple[str, ...], found: tuple[int, int], tmp_path: Path) -> None:
-    with job(tmp_path, *lines) as one:
-        told = sharedmemory.shared_memory_of(PROC, one.pid)
-        assert told is not None
-        assert told[1] == sharedmemory.SharedMemory(*found)
+    with job(tmp_path, *lines) as process:
+        result = sharedmemory.shared_memory_of(PROC, process.pid)
+        assert result is not None
+        assert result[1] == sharedmemory.SharedMemory(*found)
 
 
 @rows(
@@ -87,8 +87,8 @@ def test_a_jobs_own_mount(lines: tuple[str, ...], found: tuple[int, int], tmp_pa
     },
 )
 def test_any_other_content_is_none(line: str, tmp_path: Path) -> None:
-    with job(tmp_path, line) as one:
-        assert sharedmemory.shared_memory_of(PROC, one.pid) is None
+    with job(tmp_path, line) as process:
+        assert sharedmemory.shared_memory_of(PROC, process.pid) is None
 
 
 def test_of_a_process_that_is_gone_there_is_none() -> None:

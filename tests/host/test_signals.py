@@ -52,13 +52,13 @@ def reader(root: Path) -> HostReader:
 
 def signals(root: Path, *feeding: int) -> dict[str, bool]:
     """But connections, which no recorded process has."""
-    found = dict(host_signals(root / "proc", root / "sys", feeding))
-    assert found.pop("connections", False) is False
-    return found
+    fields = dict(host_signals(root / "proc", root / "sys", feeding))
+    assert fields.pop("connections", False) is False
+    return fields
 
 
 def missing(root: Path, *feeding: int) -> set[str]:
-    return {name for name, given in signals(root, *feeding).items() if not given}
+    return {name for name, result in signals(root, *feeding).items() if not result}
 
 
 def allow(proc: Path) -> None:
@@ -127,9 +127,9 @@ def test_a_wait_channel_without_permission(root: Path) -> None:
 
 
 def test_a_process_that_has_only_just_fallen_asleep_is_no_secret(root: Path) -> None:
-    with program("ready()\nwhile True: time.sleep(0.0002)") as one:
-        looks = [host_signals(PROC, root / "sys", (one.pid,)) for _ in range(2000)]
-    assert {found.get("wait_channel", True) for found in looks} == {True}
+    with program("ready()\nwhile True: time.sleep(0.0002)") as process:
+        looks = [host_signals(PROC, root / "sys", (process.pid,)) for _ in range(2000)]
+    assert {look.get("wait_channel", True) for look in looks} == {True}
 
 
 def test_process_1_shows_nothing_of_our_rights_where_it_is_us(root: Path) -> None:
@@ -156,19 +156,19 @@ def test_rights_are_tried_on_the_processes_that_feed_gpus(root: Path) -> None:
 
 
 def test_connections_can_be_seen_of_processes_that_we_may_trace(root: Path) -> None:
-    with program("ready(); told()") as one:
-        for feeding in ((one.pid,), (one.pid, os.getpid())):
+    with program("ready(); told()") as process:
+        for feeding in ((process.pid,), (process.pid, os.getpid())):
             assert host_signals(PROC, SYS, feeding)["connections"] is True
     assert "connections" not in host_signals(PROC, SYS, (ended(),))
     assert host_signals(root / "proc", SYS, (1,))["connections"] is False, "other numbers"
 
 
 def test_each_of_this_machine_has_a_remedy() -> None:
-    found = host_signals(PROC, SYS, (os.getpid(),))
-    assert found["host_pids"] == (Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC)
-    assert found["process_io"]
+    result = host_signals(PROC, SYS, (os.getpid(),))
+    assert result["host_pids"] == (Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC)
+    assert result["process_io"]
     looks = {"wait_channel", "host_pids", "all_threads", "all_sockets"}
-    assert found.keys() | looks <= SIGNAL_REMEDIES.keys()
+    assert result.keys() | looks <= SIGNAL_REMEDIES.keys()
 
 
 def test_each_change_is_logged_once(
@@ -196,10 +196,10 @@ def test_each_change_is_logged_once(
 
 
 def test_signals_are_probed_again_when_others_feed(reader: HostReader) -> None:
-    for feeding, given in (((), True), ((7,), False), ((1,), True)):
-        reader.read(feeding, {"all_threads": given, "all_sockets": True})
+    for feeding, result in (((), True), ((7,), False), ((1,), True)):
+        reader.read(feeding, {"all_threads": result, "all_sockets": True})
         assert reader.snapshot is not None
-        told = [reader.snapshot.signals[name] for name in ("wait_channel", "all_threads")]
-        assert told == [given, given]
+        values = [reader.snapshot.signals[name] for name in ("wait_channel", "all_threads")]
+        assert values == [result, result]
         assert reader.snapshot.signals["all_sockets"]
         assert reader.snapshot.machine is None

@@ -30,26 +30,26 @@ CONNECTED = f"{SERVER}c = connect(port); a, _ = server.accept()\n"
 @contextmanager
 def job(code: str, *arguments: str, way: Way = AS_WE_ARE) -> Iterator[tuple[Program, Sockets]]:
     """One that waits in the end to be told something, and its sockets."""
-    with program(f"{code}\ntold()", *arguments, way=way) as one:
-        yield one, Sockets(PROC, one.pid)
+    with program(f"{code}\ntold()", *arguments, way=way) as process:
+        yield process, Sockets(PROC, process.pid)
 
 
 def by_number(sockets: Sockets) -> dict[int, Connection]:
-    return {one.fd: one for one in sockets.query()}
+    return {item.fd: item for item in sockets.query()}
 
 
 def test_a_connection_has_two_ends_and_is_named_by_its_cookie() -> None:
     code = "cookie = c.getsockopt(socket.SOL_SOCKET, 57, 8)\n"
     code += "ready(*map(socket.socket.fileno, (server, c, a)), struct.unpack('=Q', cookie)[0])"
-    with job(CONNECTED + code) as (one, sockets):
-        found = by_number(sockets)
-        server, client, accepted, cookie = map(int, one.words)
-        assert found.keys() == {server, client, accepted}
-        assert [number for number, each in found.items() if each.listens] == [server]
-        assert found[client].state == TcpState.ESTABLISHED
-        assert found[client].remote == found[server].local == found[accepted].local
-        assert found[client].local == found[accepted].remote
-        assert found[client].cookie == cookie
+    with job(CONNECTED + code) as (item, sockets):
+        result = by_number(sockets)
+        server, client, accepted, cookie = map(int, item.words)
+        assert result.keys() == {server, client, accepted}
+        assert [number for number, each in result.items() if each.listens] == [server]
+        assert result[client].state == TcpState.ESTABLISHED
+        assert result[client].remote == result[server].local == result[accepted].local
+        assert result[client].local == result[accepted].remote
+        assert result[client].cookie == cookie
         assert sockets.complete
 
 
@@ -70,8 +70,8 @@ family = socket.AF_INET6 if ":" in listens else socket.AF_INET
 server = socket.create_server((listens, 0), family=family, dualstack_ipv6=listens == "::")
 port = server.getsockname()[1]; c = connect(port, host=asks); ready(c.fileno(), port)
 """
-    with job(code, listens, asks) as (one, sockets):
-        client, port = map(int, one.words)
+    with job(code, listens, asks) as (item, sockets):
+        client, port = map(int, item.words)
         assert str(by_number(sockets)[client].remote) == text.format(port)
 
 
@@ -79,19 +79,19 @@ def test_bytes_sent_and_received() -> None:
     code = "ready(c.fileno()); told(); a.send(bytes(5000)); got = 0\n"
     code += "while got < 5000: got += len(c.recv(5000))\n"
     code += "ready(); told(); c.send(b'x'); ready()"
-    with job(CONNECTED + code) as (one, sockets):
-        number = int(one.words[0])
+    with job(CONNECTED + code) as (item, sockets):
+        number = int(item.words[0])
         fresh = by_number(sockets)[number]
         assert (fresh.received_bytes, fresh.received_segments, fresh.sent_segments) == (0, 0, 0)
-        one.ask()
+        item.ask()
         (answered,) = sockets.query_descriptors([number])
         assert answered.received_bytes == 5000
         assert answered.received_segments
         assert answered.received_ms < PATIENCE_SECONDS * 1000
-        one.ask()
-        (asked,) = sockets.query_descriptors([number])
-        assert asked.sent_segments >= 1, "or more, if it was sent again"
-        assert asked.sent_ms <= asked.received_ms
+        item.ask()
+        (result,) = sockets.query_descriptors([number])
+        assert result.sent_segments >= 1, "or more, if it was sent again"
+        assert result.sent_ms <= result.received_ms
 
 
 def test_other_descriptors_are_left_out() -> None:
@@ -101,7 +101,7 @@ kept += [open("/dev/null"), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)]
 ready()
 """
     with job(code) as (_, sockets):
-        assert not any(found.connects for found in sockets.query())
+        assert not any(result.connects for result in sockets.query())
         (datagrams,) = sockets.query()
         assert datagrams.state == TcpState.DATAGRAMS
         assert sockets.query_descriptors([-1, 500, 2**31 - 1, 2**32 - 1, 2**64 - 1]) == []
@@ -115,27 +115,27 @@ def test_sockets_among_many_files_are_found_however_late_they_come() -> None:
     code += "more = [open('/dev/null') for _ in range(400)]; b = socket.socket(); f = files[7]\n"
     code += "ready(f.fileno(), a.fileno(), b.fileno()); told()\n"
     code += "os.dup2(a.fileno(), f.fileno()); ready()"
-    with job(code) as (one, sockets):
-        later, *numbers = map(int, one.words)
+    with job(code) as (item, sockets):
+        later, *numbers = map(int, item.words)
         assert max(numbers) in by_number(sockets), "the youngest first"
 
         def found() -> set[int]:
             for _ in range(4):
                 sockets.recheck()
-                seen = by_number(sockets)
-            return {*seen}
+                result = by_number(sockets)
+            return {*result}
 
         assert found() == {*numbers}
-        one.ask()
+        item.ask()
         assert found() == {later, *numbers}
 
 
 def test_a_socket_is_named_anew_once_it_is_connected() -> None:
     code = "s = socket.socket(); ready(port, s.fileno()); told()\n"
-    with job(SERVER + code + "s.connect(server.getsockname()); ready()") as (one, sockets):
-        port, number = map(int, one.words)
+    with job(SERVER + code + "s.connect(server.getsockname()); ready()") as (item, sockets):
+        port, number = map(int, item.words)
         assert str(by_number(sockets)[number].remote) == "an unknown address"
-        one.ask()
+        item.ask()
         now = by_number(sockets)[number]
         assert str(now.remote) == f"127.0.0.1:{port}"
         assert now.local.port
@@ -149,8 +149,8 @@ try: s.connect(server.getsockname())
 except BlockingIOError: pass
 ready(port, s.fileno())
 """
-    with job(SERVER + code) as (one, sockets):
-        port, number = map(int, one.words)
+    with job(SERVER + code) as (item, sockets):
+        port, number = map(int, item.words)
         being_made = by_number(sockets)[number]
         assert being_made.state == TcpState.SYN_SENT
         assert str(being_made.remote) == f"127.0.0.1:{port}"
@@ -174,14 +174,14 @@ def test_a_crowd_is_queried_in_turn(pairs: int) -> None:
         f"kept += [one for _ in range({pairs}) for one in (connect(port), *server.accept()[:1])]"
     )
     with job(f"{code}; ready()") as (_, sockets):
-        seen: set[int] = set()
+        values: set[int] = set()
         for _ in range(12):
-            found = by_number(sockets).keys()
-            assert len(found) <= MAX_QUERIED_SOCKETS
-            seen |= found
+            result = by_number(sockets).keys()
+            assert len(result) <= MAX_QUERIED_SOCKETS
+            values |= result
         assert not sockets.complete
-        assert len(seen) == count
-        assert len(sockets.query_descriptors(sorted(seen))) == MAX_QUERIED_SOCKETS
+        assert len(values) == count
+        assert len(sockets.query_descriptors(sorted(values))) == MAX_QUERIED_SOCKETS
 
 
 def test_the_job_does_not_notice() -> None:
@@ -194,22 +194,22 @@ a.close()
 end = c.recv(1)
 ready(back.decode(), len(end), blocking)
 """
-    with job(CONNECTED + code) as (one, sockets):
+    with job(CONNECTED + code) as (item, sockets):
         for _ in range(200):
             assert len(sockets.query()) == 3
-        assert one.ask() == ["ping", "0", "(True,", "None)"]
+        assert item.ask() == ["ping", "0", "(True,", "None)"]
 
 
 def test_a_process_that_ended_has_none() -> None:
-    with job(f"{CONNECTED}ready(c.fileno())") as (one, sockets):
-        number = int(one.words[0])
+    with job(f"{CONNECTED}ready(c.fileno())") as (process, sockets):
+        number = int(process.words[0])
         assert sockets.query()
-        one.process.kill()
+        process.process.kill()
         until(lambda: not sockets.query_descriptors([number]), "nothing of a zombie")
         assert sockets.query() == []
-        one.process.wait()
+        process.process.wait()
         assert sockets.query() == sockets.query_descriptors([number]) == []
-    assert Sockets(PROC, one.pid).query() == []
+    assert Sockets(PROC, process.pid).query() == []
 
 
 def test_our_own_proc_numbers_processes_as_we_do(tmp_path: Path) -> None:
@@ -221,5 +221,5 @@ def test_our_own_proc_numbers_processes_as_we_do(tmp_path: Path) -> None:
 
 def test_an_end_reads_as_people_write_it() -> None:
     ends = (bytes([10, 0, 0, 1]), 443), (bytes(15) + b"\x01", 80), (b"", 0)
-    told = [str(Endpoint(*end)) for end in ends]
-    assert told == ["10.0.0.1:443", "[::1]:80", "an unknown address"]
+    values = [str(Endpoint(*end)) for end in ends]
+    assert values == ["10.0.0.1:443", "[::1]:80", "an unknown address"]

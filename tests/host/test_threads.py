@@ -49,8 +49,8 @@ class Watched:
 
     def await_(self, name: str, wait: Wait) -> None:
         def waits() -> bool:
-            found = self.scan().get(name)
-            return found is not None and found.wait is wait
+            result = self.scan().get(name)
+            return result is not None and result.wait is wait
 
         until(waits, wait.value)
 
@@ -58,9 +58,9 @@ class Watched:
 @contextmanager
 def watching(code: str) -> Iterator[tuple[Program, Watched]]:
     """A process whose first thread sleeps once it has run `code`."""
-    with program(f"{code}\nready(c.fileno() if 'c' in globals() else '')\nlocked()") as one:
-        watched = Watched(one)
-        yield one, watched
+    with program(f"{code}\nready(c.fileno() if 'c' in globals() else '')\nlocked()") as process:
+        watched = Watched(process)
+        yield process, watched
         watched.threads.close()
 
 
@@ -76,11 +76,11 @@ def watching(code: str) -> Iterator[tuple[Program, Watched]]:
     },
 )
 def test_activity_of_a_thread(does: str, wait: Wait, on_the_connection: bool) -> None:  # noqa: FBT001
-    with watching(f"{CONNECTED}named('one', {does})") as (one, watched):
+    with watching(f"{CONNECTED}named('one', {does})") as (item, watched):
         watched.await_("one", wait)
-        found = watched.scan()
-        assert found.keys() == {"one"}, "the first thread is not told"
-        assert (found["one"].descriptors == (int(one.words[0]),)) is on_the_connection
+        result = watched.scan()
+        assert result.keys() == {"one"}, "the first thread is not told"
+        assert (result["one"].descriptors == (int(item.words[0]),)) is on_the_connection
 
 
 def test_a_thread_may_call_itself_anything() -> None:
@@ -133,7 +133,7 @@ named("copies", copies); named("burns", burn)
 
 
 def test_delays_by_block_io_are_counted_where_the_kernel_does(tmp_path: Path) -> None:
-    threads, seen = Threads(tmp_path, 7), list[ThreadUsage]()
+    threads, result = Threads(tmp_path, 7), list[ThreadUsage]()
     for at in range(4):
         fields = [*"S1777", *["0"] * 34, f"{10 + 30 * at}"]
         task = {"stat": f"8 (reads) {' '.join(fields)} 0 0\n", "wchan": "futex_wait"}
@@ -141,9 +141,9 @@ def test_delays_by_block_io_are_counted_where_the_kernel_does(tmp_path: Path) ->
         lay(tmp_path, {f"7/task/8/{name}": text for name, text in task.items()})
         (tmp_path / "7/task/7").mkdir(exist_ok=True)
         threads.sample(at * SCAN_INTERVAL_NS)
-        seen += threads.drain_used()
+        result += threads.drain_used()
     threads.close()
-    assert [used.disk_ns // TICK_NS for used in seen] == [0, 0, 30, 30], "as of the look before"
+    assert [used.disk_ns // TICK_NS for used in result] == [0, 0, 30, 30], "as of the look before"
 
 
 def test_a_thread_that_falls_asleep_wakes_and_ends_is_seen_to_do_so() -> None:
@@ -158,23 +158,23 @@ told(); done.append(1)
 told(); os.write(w, b'x')
 told(); over.append(1)
 """
-    with watching(code) as (one, watched):
+    with watching(code) as (item, watched):
         watched.await_("one", Wait.RUN)
-        one.tell()
+        item.tell()
         watched.await_("one", Wait.PIPE)
         assert watched.look()["one"].wait is Wait.PIPE
-        one.tell()
+        item.tell()
         watched.await_("one", Wait.RUN)
-        one.tell()
+        item.tell()
         until(lambda: watched.scan().keys() == {"stays"}, "its end")
 
 
 def test_a_process_that_ended_has_no_threads() -> None:
-    with watching("named('one', locked)") as (one, watched):
+    with watching("named('one', locked)") as (item, watched):
         assert "one" in watched.scan()
-        one.process.kill()
+        item.process.kill()
         until(lambda: watched.threads.sample(0) == [] or watched.scan() == {}, "nobody of a zombie")
-        one.process.wait()
+        item.process.wait()
         assert watched.scan() == {}
     assert Threads(PROC, ended()).sample(0) == []
 
@@ -199,16 +199,16 @@ def test_unread_usage_expires() -> None:
 def test_watched_threads_of_a_crowd_are_bounded_and_it_is_reported() -> None:
     code = f"threading.stack_size(65536)\nfor at in range({CROWD}): named(str(at), locked)\n"
     with watching(f"{code}named('burns', burn)") as (_, watched):
-        seen: set[str] = set()
+        values: set[str] = set()
         opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
         for _ in range(40):
             names = watched.scan().keys()
             assert len(names) <= MAX_WATCHED_THREADS
-            seen |= names
+            values |= names
             taken = len(os.listdir("/proc/self/fd")) - opened  # noqa: PTH208 - a count
             assert taken <= FILES_OF_A_THREAD * MAX_WATCHED_THREADS
         assert not watched.threads.complete
-        assert len(seen) > CROWD / 2, "others come in turn"
+        assert len(values) > CROWD / 2, "others come in turn"
 
         def stays() -> bool:
             time.sleep(0.1)  # as long as one that burns may have to wait for a CPU

@@ -57,8 +57,8 @@ def test_children_grandchildren_and_those_of_threads(family: Family) -> None:
 
 
 def test_some_are_left_out_with_all_of_theirs(family: Family) -> None:
-    found = trees(PROC, [family.root, family.server], frozenset({family.server})).of
-    assert found == {
+    result = trees(PROC, [family.root, family.server], frozenset({family.server})).of
+    assert result == {
         family.root: {family.plain, family.of_thread},
         family.server: family.grandchildren,
     }
@@ -71,15 +71,15 @@ def test_a_root_that_is_gone_has_none(family: Family) -> None:
 
 
 def test_children_that_are_known_are_not_asked_for(family: Family) -> None:
-    known = {family.server: [], family.plain: [4_000_000]}
-    found = trees(PROC, [family.root], NOBODY, known.get).of
-    assert found == {family.root: {family.plain, family.of_thread, family.server, 4_000_000}}
+    fields = {family.server: [], family.plain: [4_000_000]}
+    result = trees(PROC, [family.root], NOBODY, fields.get).of
+    assert result == {family.root: {family.plain, family.of_thread, family.server, 4_000_000}}
 
 
 def test_the_table_is_scanned_where_the_kernel_names_no_children(tmp_path: Path) -> None:
     """The kernel has no /proc/PID/task/TID/children."""
     parents = {1: 0, 10: 1, 11: 10, 12: 10, 13: 12, 20: 1, 21: 20}
-    files = {f"{pid}/status": f"Name:\ta b\nPPid:\t{one}\n" for pid, one in parents.items()}
+    files = {f"{pid}/status": f"Name:\ta b\nPPid:\t{value}\n" for pid, value in parents.items()}
     proc = lay(tmp_path, {**files, "30/comm": "vanished\n"})
     assert trees(proc, [10, 20, 99], NOBODY).of == {10: {11, 12, 13}, 20: {21}, 99: set()}
     assert trees(proc, [10], frozenset({12})).of == {10: {11}}

@@ -51,21 +51,21 @@ def comes_to(one: Program, wait: Wait) -> None:
 
 @by_number
 def test_a_parent_waits_until_its_child_calls_execve() -> None:
-    with program(f"{VFORK}\nready(); vfork()") as one:
-        comes_to(one, Wait.PROGRAM)
+    with program(f"{VFORK}\nready(); vfork()") as process:
+        comes_to(process, Wait.PROGRAM)
 
 
 @by_number
 def test_so_does_another_thread() -> None:
-    with program(f"{VFORK}\nnamed('forks', vfork); ready(); locked()") as one:
-        threads = Threads(PROC, one.pid)
+    with program(f"{VFORK}\nnamed('forks', vfork); ready(); locked()") as process:
+        threads = Threads(PROC, process.pid)
         until(lambda: [t for t in threads.sample(0) if t.sample() is Wait.PROGRAM], "its wait")
         threads.close()
 
 
 def test_threads_wait_for_each_others_changes_of_the_memory_map() -> None:
-    with program(f"{MAPS}\nready(); maps(4096)") as one:
-        comes_to(one, Wait.PROGRAM)
+    with program(f"{MAPS}\nready(); maps(4096)") as process:
+        comes_to(process, Wait.PROGRAM)
 
 
 @rows(
@@ -87,10 +87,10 @@ def test_a_frozen_process_is_asleep_until_it_thaws(
 ) -> None:
     root = usable(CGROUPS / hierarchy)
     around, now_ns = ProbeContext(holds=True), CADENCE.probe_ns
-    with program(code) as one, group(root, mark().encode()) as folder:
+    with program(code) as process, group(root, mark().encode()) as folder:
         state = root / mark() / file
-        main = FeederProcess(PROC, one.pid, AnswerTimeouts(60_000))
-        move(one.pid, folder)
+        main = FeederProcess(PROC, process.pid, AnswerTimeouts(60_000))
+        move(process.pid, folder)
 
         def comes_to(condition: Callable[[ProbeResult], bool]) -> None:
             def look() -> bool:
@@ -106,19 +106,19 @@ def test_a_frozen_process_is_asleep_until_it_thaws(
         state.write_text(thawed)
         comes_to(lambda seen: seen.reason != Wait.FROZEN.value)
         main.close()
-        one.end()
+        process.end()
 
 
 def test_out_of_memory_is_no_wait_for_a_file() -> None:
     root = usable(CGROUPS / "memory")
     code = "ready(); told(); kept = bytearray(2**30); ready()"
-    with program(code) as one, group(root, mark().encode()) as folder:
+    with program(code) as process, group(root, mark().encode()) as folder:
         limit = root / mark() / "memory.limit_in_bytes"
         if not limit.exists():
             pytest.skip("its memory is limited by cgroup v2, which kills")
         limit.write_text(f"{LIMIT_BYTES}")
         (root / mark() / "memory.oom_control").write_text("1")
-        move(one.pid, folder)
-        one.tell()
-        comes_to(one, Wait.MEMORY)
-        one.end()
+        move(process.pid, folder)
+        process.tell()
+        comes_to(process, Wait.MEMORY)
+        process.end()

@@ -88,18 +88,20 @@ LETTERS: dict[Wait, list[tuple[str, str | None]]] = {
 
 
 def test_a_state_letter_and_a_channel_make_a_wait() -> None:
-    told = [(found, "S", channel) for found, channels in CHANNELS.items() for channel in channels]
-    told += [(found, *pair) for found, pairs in LETTERS.items() for pair in pairs]
+    values = [
+        (result, "S", channel) for result, channels in CHANNELS.items() for channel in channels
+    ]
+    values += [(result, *pair) for result, pairs in LETTERS.items() for pair in pairs]
     wrong = {
-        (letter, channel): found
-        for expected, letter, channel in told
-        if (found := wait_of(letter, None if channel is None else channel.encode())) != expected
+        (letter, channel): outcome
+        for expected, letter, channel in values
+        if (outcome := wait_of(letter, None if channel is None else channel.encode())) != expected
     }
     assert wrong == {}
     of_letters = {Wait.DISK, Wait.FROZEN, Wait.UNKNOWN, Wait.OTHER}
-    for found, channels in CHANNELS.items():
+    for outcome, channels in CHANNELS.items():
         alone = {asleep_in(channel.encode()) for channel in channels if channel}
-        assert alone == {None if found in of_letters else found}
+        assert alone == {None if outcome in of_letters else outcome}
 
 
 MMAP, MSYNC, READ, VFORK = (9, 26, 0, 58) if platform.machine() == "x86_64" else (222, 227, 63, 220)
@@ -188,12 +190,12 @@ POLLFD = "struct.pack('=ihh', r, 1, 0)"
     },
 )
 def test_wait_and_descriptors_of_a_real_process(wait: Wait, code: str) -> None:
-    with program(code) as one:
-        reader = ProcessReader(PROC, one.pid)
+    with program(code) as process:
+        reader = ProcessReader(PROC, process.pid)
         until(lambda: reader.wait() is wait, wait.value)
         reader.close()
-        found = waits_on(one.pid, until(lambda: asleep(one), "a sleep"))
-        assert found == (None if one.words == ["none"] else tuple(map(int, one.words)))
+        result = waits_on(process.pid, until(lambda: asleep(process), "a sleep"))
+        assert result == (None if process.words == ["none"] else tuple(map(int, process.words)))
 
 
 @rows(
@@ -236,9 +238,9 @@ def test_a_process_that_ended_waits_on_unknown_ones() -> None:
     },
 )
 def test_which_child_a_process_waits_for(code: str, awaits: bool) -> None:  # noqa: FBT001
-    with program(code) as one:
-        call = until(lambda: asleep(one), "a sleep")
-        assert awaited_child(call) == (int(one.words[0]) if awaits else 0)
+    with program(code) as process:
+        call = until(lambda: asleep(process), "a sleep")
+        assert awaited_child(call) == (int(process.words[0]) if awaits else 0)
 
 
 def test_a_call_that_is_no_wait_for_a_child_is_unknown() -> None:

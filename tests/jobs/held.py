@@ -84,9 +84,9 @@ def process(
 def hold(ledger: Ledger, *pids: int, gpu: Identity = GPU, pod: Pod | None = None) -> None:
     """List these processes, and no others, as holders of `gpu`."""
     listed = tuple(Process(pid, 2**30) for pid in pids)
-    found = Processes(listed, pod=pod)
+    processes = Processes(listed, pod=pod)
     now_ns = time.monotonic_ns()
-    ledger.enqueue(Tick(gpu, now_ns, readings={Processes: (now_ns, found)}))
+    ledger.enqueue(Tick(gpu, now_ns, readings={Processes: (now_ns, processes)}))
 
 
 def spend(ledger: Ledger, seconds: float, gpu: Identity = GPU, end_ns: int | None = None) -> None:

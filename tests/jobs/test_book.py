@@ -57,7 +57,7 @@ class Gpu:
         return use
 
     def go(self, use: model.JobGpu, moment: float) -> None:
-        self.book.end(next(one for one in self.book.open() if one.gpu is use), at(moment))
+        self.book.end(next(item for item in self.book.open() if item.gpu is use), at(moment))
 
 
 @pytest.mark.parametrize("tick", [0.2, 1.0, 4.0])
@@ -74,15 +74,15 @@ def test_fifty_jobs_back_to_back_are_charged_their_own_time(tick: float) -> None
         jobs.append((moment, moment + lasts, bursts))
         busy += bursts
         moment += lasts + chance.uniform(0, 0.05)
-    gpu, found = Gpu(busy, tick), []
+    gpu, result = Gpu(busy, tick), []
     for start, end, _ in jobs:
-        seen = start + chance.uniform(0.4, 2.0)
-        gpu.run(seen)
-        found.append(gpu.come(start, seen))
+        outcome = start + chance.uniform(0.4, 2.0)
+        gpu.run(outcome)
+        result.append(gpu.come(start, outcome))
         gpu.run(end)
-        gpu.go(found[-1], end)
+        gpu.go(result[-1], end)
     gpu.run(moment + 10)
-    for use, (start, end, bursts) in zip(found, jobs, strict=True):
+    for use, (start, end, bursts) in zip(result, jobs, strict=True):
         worked = sum(b - a for a, b in bursts)
         assert use.observed_seconds == pytest.approx(end - start, abs=1e-6)
         assert use.busy_seconds == pytest.approx(worked, rel=0.01)

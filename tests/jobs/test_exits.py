@@ -48,11 +48,11 @@ def test_an_exit_ends_the_wait_and_calls_back_until_it_is_unwatched(watch: ExitW
 
 def test_a_process_that_has_exited_calls_back_at_once(watch: ExitWatch) -> None:
     exited: list[int] = []
-    with process() as one:
-        one.kill()
-        one.wait()
-        assert watch.watch(one.pid, lambda: exited.append(one.pid)) is None
-    assert exited == [one.pid]
+    with process() as child:
+        child.kill()
+        child.wait()
+        assert watch.watch(child.pid, lambda: exited.append(child.pid)) is None
+    assert exited == [child.pid]
 
 
 def test_an_unwatchable_process_has_no_pidfd(

@@ -52,15 +52,15 @@ def test_a_process_is_charged_until_the_moment_of_its_end(tmp_path: Path) -> Non
     file, sampler = f"{tmp_path / 'jobs'}", Looked()
     with keeping(sampler, jobs_state_file=file) as ledger:
         for _ in range(2):
-            with process() as one:
-                hold(ledger, one.pid)
+            with process() as child:
+                hold(ledger, child.pid)
                 job = next(job for job in jobs(ledger) if job["end_seconds"] is None)
                 assert job["gpus"][0]["end_seconds"] is None
                 assert job["id"].startswith(f"user-{job['owner']['user']}-")
             ended = time.time()
             until(lambda: all(job["end_seconds"] for job in jobs(ledger)), "its end")
-            found = json.loads(ledger.document(job["id"]) or "")["job"]
-            assert found["end_seconds"] == pytest.approx(ended, abs=0.5)
+            result = json.loads(ledger.document(job["id"]) or "")["job"]
+            assert result["end_seconds"] == pytest.approx(ended, abs=0.5)
         assert sampler.uuids == ["GPU-1"] * 2
         assert ledger.document("nothing") is None
         assert len({job["id"] for job in jobs(ledger)}) == 2
@@ -82,23 +82,23 @@ def test_lines_belong_to_present_processes_and_outlive_a_restart(
         lock_ratio=0.0,
         native_ratio=0.5,
     )
-    found = IdleLines(seconds=4.0, looks=9, lines=(line,))
-    with process() as one, keeping(jobs_state_file=file) as ledger:
-        hold(ledger, one.pid)
-        find(ledger, found, started(one.pid))
-        find(ledger, IdleLines(seconds=1.0, trouble="it is stopped"), started(one.pid))
+    lines = IdleLines(seconds=4.0, looks=9, lines=(line,))
+    with process() as child, keeping(jobs_state_file=file) as ledger:
+        hold(ledger, child.pid)
+        find(ledger, lines, started(child.pid))
+        find(ledger, IdleLines(seconds=1.0, trouble="it is stopped"), started(child.pid))
     with keeping(jobs_state_file=file) as ledger:
         (job,) = jobs(ledger)
-        assert wire.read(IdleLines, job["gpus"][0]["idle_lines"]) == found
+        assert wire.read(IdleLines, job["gpus"][0]["idle_lines"]) == lines
 
 
 def test_gpus_and_mig_instances_are_parts_of_a_job_of_their_own() -> None:
-    with keeping() as ledger, process() as one:
-        hold(ledger, one.pid)
-        hold(ledger, one.pid, gpu=PARTS)
+    with keeping() as ledger, process() as child:
+        hold(ledger, child.pid)
+        hold(ledger, child.pid, gpu=PARTS)
         (job,) = jobs(ledger)
-        known = [{key: gpu.get(key) for key in ("gpu", "uuid", "mig")} for gpu in job["gpus"]]
-        assert known == [
+        values = [{key: gpu.get(key) for key in ("gpu", "uuid", "mig")} for gpu in job["gpus"]]
+        assert values == [
             {"gpu": "0", "uuid": "GPU-1", "mig": None},
             {"gpu": "0", "uuid": "MIG-1", "mig": "1g.10gb"},
         ]
@@ -169,18 +169,18 @@ def test_a_job_has_one_id_however_slowly_a_directory_names_its_user() -> None:
         users._has_host_users = True
         users._look_up = lambda uid: None if threading.Event().wait(0.2) else f"u{uid}"
         for _ in range(2):
-            one = stack.enter_context(process({"SLURM_JOB_ID": "7"}, user=54321))
-            hold(ledger, one.pid)
+            child = stack.enter_context(process({"SLURM_JOB_ID": "7"}, user=54321))
+            hold(ledger, child.pid)
             until(lambda: jobs(ledger), "its job")
             stack.pop_all().close()
-        assert [one["id"] for one in jobs(ledger)] == ["slurm-7-u54321"]
+        assert [job["id"] for job in jobs(ledger)] == ["slurm-7-u54321"]
 
 
 def test_claims_are_those_that_are_asked_for_and_cut() -> None:
     variables = {"WANDB_RUN_ID": "7\x1b[2J" * 100, "SECRET": "no", "EMPTY": ""}
-    asked = frozenset({"WANDB_RUN_ID", "EMPTY"})
-    with keeping(jobs_claims=asked) as ledger, process(variables) as one:
-        hold(ledger, one.pid)
+    result = frozenset({"WANDB_RUN_ID", "EMPTY"})
+    with keeping(jobs_claims=result) as ledger, process(variables) as child:
+        hold(ledger, child.pid)
         text = b"".join(ledger.documents()).decode()
         (job,) = json.loads(text)["jobs"]
         assert list(job["claims"]) == ["WANDB_RUN_ID"]
@@ -199,10 +199,10 @@ def test_a_name_that_cannot_be_read_costs_one_attempt(monkeypatch: pytest.Monkey
         return program_name(proc, pid)
 
     monkeypatch.setattr("gpu_bottleneck_exporter.jobs.recorder.program_name", name)
-    with keeping() as ledger, process() as one:
-        hold(ledger, one.pid)
+    with keeping() as ledger, process() as child:
+        hold(ledger, child.pid)
         assert jobs(ledger) == [], "no job without an end"
-        hold(ledger, one.pid)
+        hold(ledger, child.pid)
         (job,) = jobs(ledger)
         assert job["command"] == "sleep"
 
@@ -228,8 +228,8 @@ def test_a_job_that_ends_is_stored_without_those_that_run(tmp_path: Path) -> Non
     with keeping(jobs_state_file=file) as ledger, closing(Store(file, 10, 1e9)) as store:
         hold(ledger, os.getpid())
         (running,) = until(store.read, "the first job")
-        with process() as one:
-            hold(ledger, os.getpid(), one.pid)
+        with process() as child:
+            hold(ledger, os.getpid(), child.pid)
             assert len(jobs(ledger)) == 2
         until(lambda: len(store.read() or ()) > 1, "the second one")
         assert running in (store.read() or ())
@@ -237,15 +237,15 @@ def test_a_job_that_ends_is_stored_without_those_that_run(tmp_path: Path) -> Non
 
 def test_a_job_that_ended_meanwhile_ended_when_it_was_last_seen(tmp_path: Path) -> None:
     file = f"{tmp_path / 'jobs'}"
-    with process() as one, keeping(jobs_state_file=file) as ledger:
-        hold(ledger, one.pid)
+    with process() as child, keeping(jobs_state_file=file) as ledger:
+        hold(ledger, child.pid)
         spend(ledger, 0.1)
         (before,) = jobs(ledger)
         assert before["end_seconds"] is None
-        seen = time.time()
+        result = time.time()
     with keeping(jobs_state_file=file) as ledger:
         (after,) = jobs(ledger)
-        assert after["end_seconds"] == pytest.approx(seen, abs=0.5)
+        assert after["end_seconds"] == pytest.approx(result, abs=0.5)
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
@@ -290,13 +290,13 @@ def test_a_response_is_bounded_and_names_its_omissions(tmp_path: Path) -> None:
 
 
 def test_a_process_that_gives_its_gpu_back_and_lives_on_leaves_no_descriptor() -> None:
-    with keeping() as ledger, process() as one:
-        hold(ledger, one.pid)
+    with keeping() as ledger, process() as child:
+        hold(ledger, child.pid)
         assert jobs(ledger)
         before = len([*Path("/proc/self/fd").iterdir()])
         for _ in range(50):
             hold(ledger)
-            hold(ledger, one.pid)
+            hold(ledger, child.pid)
             assert len(jobs(ledger)) == 1
         assert len([*Path("/proc/self/fd").iterdir()]) == before
 
@@ -329,8 +329,8 @@ def test_a_row_that_cannot_be_read_costs_itself(
             assert ledger.document("0")
         assert len([line for line in logged(caplog) if name in line]) == 1
         # The job that it was goes on anew.
-        with process({"SLURM_JOB_ID": "7"}) as one:
-            hold(ledger, one.pid)
+        with process({"SLURM_JOB_ID": "7"}) as child:
+            hold(ledger, child.pid)
             assert name in [job["id"] for job in jobs(ledger)]
             assert ledger.document(name)
     with closing(Store(file, 1000, 1e9)) as store:
@@ -364,13 +364,13 @@ def test_a_job_that_cannot_be_described_is_recorded_without_fields_shaped_by_its
             ((one.pid, IdleLines(lines=(shaped,))), (two.pid, large))
         ):
             find(ledger, lines, started(pid), uuid=f"GPU-{number}")
-        found = {job["gpus"][0]["uuid"]: job for job in jobs(ledger)}
-        assert {*found} == {"GPU-0", "GPU-1", "GPU-2"}
-        assert "idle_lines" not in found["GPU-0"]["gpus"][0]
-        assert all(ledger.document(job["id"]) for job in found.values())
-        assert len([line for line in logged(caplog) if found["GPU-0"]["id"] in line]) == 1
+        fields = {job["gpus"][0]["uuid"]: job for job in jobs(ledger)}
+        assert {*fields} == {"GPU-0", "GPU-1", "GPU-2"}
+        assert "idle_lines" not in fields["GPU-0"]["gpus"][0]
+        assert all(ledger.document(job["id"]) for job in fields.values())
+        assert len([line for line in logged(caplog) if fields["GPU-0"]["id"] in line]) == 1
     with keeping(jobs_state_file=file) as ledger:
-        assert {job["id"] for job in jobs(ledger)} == {job["id"] for job in found.values()}
+        assert {job["id"] for job in jobs(ledger)} == {job["id"] for job in fields.values()}
 
 
 def test_a_full_disk_costs_the_jobs_that_ended_first(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_a_slurm_job_proved_by_root_is_one_for_all_its_users() -> None:
     assert second is others[0]
     assert second.id == "slurm-7"
     assert second.owner == {"slurm_job_id": "7", "user": "ada", "source": "cgroup"}
-    assert len({one.id for one in (first, second, others[2])}) == 3
+    assert len({item.id for item in (first, second, others[2])}) == 3
 
 
 def test_names_with_the_same_look_differ(tmp_path: Path) -> None:
@@ -424,15 +424,15 @@ def test_names_with_the_same_look_differ(tmp_path: Path) -> None:
         (Owner(slurm_job_id="7", user="a-b", pod_uid="c"), 7),
         (Owner(slurm_job_id="7", user="a-b-c"), 7),
     ]
-    found = []
+    values = []
     for owner, session in owners:
-        found.append(ledger._recorder._job(owner, session, now, {}))
-        found[-1].gpus = [JobGpu(gpu="0", uuid="GPU-1", start_seconds=now / 1e9)]
-    assert len({job.id for job in found}) == len(owners)
-    assert [ledger._recorder._job(owner, session, now, {}) for owner, session in owners] == found
+        values.append(ledger._recorder._job(owner, session, now, {}))
+        values[-1].gpus = [JobGpu(gpu="0", uuid="GPU-1", start_seconds=now / 1e9)]
+    assert len({job.id for job in values}) == len(owners)
+    assert [ledger._recorder._job(owner, session, now, {}) for owner, session in owners] == values
     ledger._save(running=True)
     # After a restart, processes that started before go on with what was stored.
-    for (owner, session), job in zip(owners, found, strict=True):
+    for (owner, session), job in zip(owners, values, strict=True):
         assert Ledger(settings)._recorder._job(owner, session, now, {}).id == job.id
 
 
@@ -516,13 +516,15 @@ def lines_of(*pids: int) -> IdleLines:
 
     def counted() -> IdleLines:
         with StackReader(Path("/proc"), PATIENCE_SECONDS) as reader:
-            found = reader.read([started(pid) for pid in pids], ()).values()
-        stacks = [stack for one in found if not isinstance(one, UnreadableReason) for stack in one]
-        threads = [ThreadSample(Role.MAIN, one.wait, one.frames) for one in stacks]
+            result = reader.read([started(pid) for pid in pids], ()).values()
+        stacks = [
+            stack for item in result if not isinstance(item, UnreadableReason) for stack in item
+        ]
+        threads = [ThreadSample(Role.MAIN, stack.wait, stack.frames) for stack in stacks]
         count.add([Window(SECOND, SECOND, 0)], {HOST_CODE: SECOND}, [StackSample(1, threads)])
         return count.result()
 
-    return until(lambda: found if (found := counted()).waits else None, "a line")
+    return until(lambda: result if (result := counted()).waits else None, "a line")
 
 
 def note(ledger: Ledger, lines: IdleLines, *mains: Started) -> None:
@@ -591,12 +593,12 @@ def test_a_recommendation_is_for_the_processes_that_it_is_about(
         hold(ledger, one.pid)
         hold(ledger, other.pid)
         assert len(jobs(ledger)) == 2
-        for mains, told in (((), 0), (two, 0), ((one,), 1)):
+        for mains, result in (((), 0), (two, 0), ((one,), 1)):
             about = frozenset(started(program.pid) for program in mains)
             sampler.outlook = Outlook(PRESCRIBED, SCORED, mains=about)
             ledger._recorder.update()
             advised = [job for job in jobs(ledger) if "recommendation" in job["gpus"][0]]
-            assert [job["end_seconds"] is None for job in advised] == [False] * told
+            assert [job["end_seconds"] is None for job in advised] == [False] * result
             assert all("score" in job["gpus"][0] for job in advised)
 
 
@@ -606,13 +608,13 @@ def test_a_process_is_charged_until_its_last_thread_has_ended() -> None:
         "threading.Thread(target=locked, daemon=True).start()\n"
         "ready(); told(); ctypes.CDLL(None).pthread_exit(0)"
     )
-    with keeping() as ledger, program(code) as one:
-        one.tell()
-        until(lambda: (stat := stat_of(Path("/proc"), one.pid)) and stat.leaderless, "a zombie")
-        hold(ledger, one.pid)
+    with keeping() as ledger, program(code) as child:
+        child.tell()
+        until(lambda: (stat := stat_of(Path("/proc"), child.pid)) and stat.leaderless, "a zombie")
+        hold(ledger, child.pid)
         (job,) = jobs(ledger)
         assert job["end_seconds"] is None
-        one.process.kill()
+        child.process.kill()
         until(lambda: jobs(ledger)[0]["end_seconds"], "its end")
 
 
@@ -628,8 +630,8 @@ def test_no_name_of_an_owner_keeps_other_jobs_from_being_stored(tmp_path: Path) 
 
 def test_a_job_that_has_ended_is_written_once() -> None:
     with keeping() as ledger:
-        with process() as one:
-            hold(ledger, one.pid)
+        with process() as child:
+            hold(ledger, child.pid)
             assert jobs(ledger)
         until(lambda: all(job["end_seconds"] for job in jobs(ledger)), "its end")
         (job,) = ledger._recorder.jobs.values()

@@ -28,8 +28,8 @@ def board(make_board: Callable[..., Board]) -> Board:
 
 def holders(reader: GpuReader) -> list[int] | None:
     (gpu,) = reader.snapshots(reader.read())
-    found = gpu.reading(Processes)
-    return [one.pid for one in found.processes] if found else None
+    result = gpu.reading(Processes)
+    return [item.pid for item in result.processes] if result else None
 
 
 def test_a_holder_is_noticed_at_the_next_tick(board: Board) -> None:
@@ -48,13 +48,13 @@ def reading(board: Board, **then: Callable[[], object]) -> GpuReader:
         assert read is not None
 
         def reads(device: Device) -> Reading | None:
-            found = read(device)
+            result = read(device)
             happens()
-            return found
+            return result
 
         return replace(one, read=reads)
 
-    collectors = [changed(one) if one.name in then else one for one in ALL]
+    collectors = [changed(item) if item.name in then else item for item in ALL]
     reader = GpuReader(0, VirtualDriver(board), collectors, SETTINGS)
     reader.open()
     return reader

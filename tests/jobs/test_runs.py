@@ -33,8 +33,8 @@ def again(count: int) -> dict[str, str]:
 
 def run(ledger: Ledger, variables: dict[str, str], seconds: float = 0.1) -> None:
     """A process that holds the GPU and ends."""
-    with process(variables) as one:
-        at_work(ledger, one, seconds)
+    with process(variables) as child:
+        at_work(ledger, child, seconds)
     until(lambda: all(job["end_seconds"] for job in jobs(ledger)), "its end")
 
 
@@ -47,8 +47,8 @@ def ids(ledger: Ledger) -> list[str]:
 def last(ledger: Ledger) -> dict[str, Any]:
     document = ledger.document("slurm-7")
     assert document
-    found: dict[str, Any] = json.loads(document)["job"]
-    return found
+    fields: dict[str, Any] = json.loads(document)["job"]
+    return fields
 
 
 def test_a_run_after_a_requeue_is_another_record(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_run_after_a_requeue_is_another_record(tmp_path: Path) -> None:
         assert ids(ledger) == ["earlier", "earlier", "slurm-7"]
         first, second, third = sorted(jobs(ledger), key=lambda job: job["start_seconds"])
         assert third["id"] == last(ledger)["id"]
-        assert [one["run"]["restarts"] for one in (first, second, third)] == ["0", "1", "2"]
+        assert [item["run"]["restarts"] for item in (first, second, third)] == ["0", "1", "2"]
         assert first["end_seconds"] <= second["start_seconds"]
         assert second["end_seconds"] <= third["start_seconds"]
         assert first["owner"]["slurm_job_id"] == third["owner"]["slurm_job_id"] == "7"
@@ -94,8 +94,8 @@ def test_both_runs_are_stored_before_the_last_one_ends(tmp_path: Path) -> None:
     file = f"{tmp_path / 'jobs'}"
     with keeping(jobs_state_file=file) as ledger:
         run(ledger, NUMBER)
-        with process(again(1)) as one:
-            at_work(ledger, one)
+        with process(again(1)) as child:
+            at_work(ledger, child)
             assert ids(ledger) == ["earlier", "slurm-7"]
 
             def stored() -> list[Row]:
@@ -152,11 +152,11 @@ def top() -> Iterator[Path]:
     """A control group in which Slurm's are: not where it is taken for the machine's own Slurm."""
     if os.geteuid() != 0 or not (FREEZER / "cgroup.procs").exists():
         pytest.skip("takes root and cgroup v1")
-    found = FREEZER / f"runs-{leftovers.mark()}-{os.getpid()}"
-    found.mkdir()
-    yield found
+    result = FREEZER / f"runs-{leftovers.mark()}-{os.getpid()}"
+    result.mkdir()
+    yield result
     for folder in ("slurm/uid_0", "slurm", "."):
-        (found / folder).rmdir()
+        (result / folder).rmdir()
 
 
 def enter(group: Path, one: subprocess.Popen[bytes]) -> None:
@@ -169,9 +169,9 @@ def test_a_group_that_was_created_anew_is_another_run(top: Path) -> None:
         for _ in range(2):
             with job_group(top) as group:
                 for _ in range(2):
-                    with process() as one:
-                        enter(group, one)
-                        at_work(ledger, one)
+                    with process() as child:
+                        enter(group, child)
+                        at_work(ledger, child)
                     until(lambda: all(job["end_seconds"] for job in jobs(ledger)), "its end")
         assert ids(ledger) == ["earlier", "slurm-7"]
 
@@ -188,13 +188,13 @@ def test_a_step_after_another_is_the_same_run(top: Path) -> None:
     """The job's group ends with each step on nodes without a batch script."""
     with keeping() as ledger:
         for variables in (NUMBER, NUMBER, again(1)):
-            with job_group(top) as group, process(variables) as one:
-                enter(group, one)
-                at_work(ledger, one)
+            with job_group(top) as group, process(variables) as child:
+                enter(group, child)
+                at_work(ledger, child)
                 (job,) = (job for job in jobs(ledger) if job["end_seconds"] is None)
                 assert job["id"] == last(ledger)["id"]
-                one.kill()
-                one.wait()
+                child.kill()
+                child.wait()
             until(lambda: all(job["end_seconds"] for job in jobs(ledger)), "its end")
         assert ids(ledger) == ["earlier", "slurm-7"]
 
@@ -202,9 +202,9 @@ def test_a_step_after_another_is_the_same_run(top: Path) -> None:
 def test_a_lasting_group_is_one_run_for_any_claim_of_the_job(top: Path) -> None:
     with keeping() as ledger, job_group(top) as group:
         for count in range(3):
-            with process(again(count)) as one:
-                enter(group, one)
-                at_work(ledger, one)
+            with process(again(count)) as child:
+                enter(group, child)
+                at_work(ledger, child)
             until(lambda: all(job["end_seconds"] for job in jobs(ledger)), "its end")
         assert ids(ledger) == ["slurm-7"]
 

@@ -31,14 +31,14 @@ def row(name: str, who: str = "ada", until: float = NOW, size: int = 0) -> Row:
 
 
 def names(store: Store, since: float = 0.0) -> list[str]:
-    return [one.id for one in store.read(since) or ()]
+    return [item.id for item in store.read(since) or ()]
 
 
 @pytest.fixture(params=["memory", "file"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     path = f"{tmp_path / 'jobs'}" if request.param == "file" else ""
-    with closing(Store(path, 10, MONTH)) as found:
-        yield found
+    with closing(Store(path, 10, MONTH)) as result:
+        yield result
 
 
 def test_written_jobs_are_found(store: Store) -> None:
@@ -46,9 +46,9 @@ def test_written_jobs_are_found(store: Store) -> None:
     assert store.write([row("b", "eve", until=NOW + 5)], NOW + 5)
     assert names(store) == ["b", "a"]
     assert names(store, since=NOW) == ["b"]
-    (found,) = [*(store.read(0.0, "b", "b") or [])]
-    assert found.account == "eve"
-    assert '"id": "b"' in found.text
+    (result,) = [*(store.read(0.0, "b", "b") or [])]
+    assert result.account == "eve"
+    assert '"id": "b"' in result.text
     assert store.read(0.0, "c", "c") == []
 
 
@@ -72,7 +72,7 @@ def test_a_file_outlives_the_exporter_and_a_damaged_one_is_set_aside(
 ) -> None:
     path = tmp_path / "jobs"
     with closing(Store(f"{path}", 1000, MONTH)) as store:
-        store.write([row(f"{one}", size=500) for one in range(50)], NOW)
+        store.write([row(f"{item}", size=500) for item in range(50)], NOW)
     with closing(Store(f"{path}", 1000, MONTH)) as store:
         assert len(names(store)) == 50
     assert [path.name for path in tmp_path.iterdir()] == ["jobs"]
@@ -82,10 +82,10 @@ def test_a_file_outlives_the_exporter_and_a_damaged_one_is_set_aside(
         store.write([row("new")], NOW)
         assert names(store) == ["new"]
     assert (tmp_path / "jobs.aside").exists()
-    told = logged(caplog, logging.WARNING)
-    assert len(told) == 1
-    assert "jobs.aside" in told[0]
-    assert "\n" not in told[0]
+    lines = logged(caplog, logging.WARNING)
+    assert len(lines) == 1
+    assert "jobs.aside" in lines[0]
+    assert "\n" not in lines[0]
 
 
 @pytest.fixture
@@ -103,7 +103,9 @@ def test_a_full_disk_costs_a_line_and_the_pending_write(
     with closing(Store(f"{tiny / 'jobs'}", 1000, MONTH)) as store:
         for _ in range(20):
             assert not store.write([row("a")], NOW)
-        assert len([one for one in caplog.records if "cannot write jobs" in one.message]) == 1
+        assert (
+            len([record for record in caplog.records if "cannot write jobs" in record.message]) == 1
+        )
         ballast.unlink()
         assert store.write([row("a")], NOW)
         ballast.write_bytes(bytes(tiny.stat().st_blksize * 8))
@@ -261,7 +263,7 @@ def test_the_file_is_private(tmp_path: Path, *, there: bool) -> None:
         store.write([row("a")], NOW)
         with closing(sqlite3.connect(path)) as other:
             other.execute("UPDATE kept_jobs SET who = 'eve'")
-            modes = {one.name: one.stat().st_mode & 0o777 for one in tmp_path.iterdir()}
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {"jobs": 0o600, "jobs-journal": 0o600}
 
 

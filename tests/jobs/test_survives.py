@@ -61,10 +61,12 @@ def test_lines_of_any_code_survive(
 ) -> None:
     lines = counted(windows, stalls, looks)
     gpu = JobGpu(gpu="", uuid=uuid, start_seconds=1.0, idle_lines=lines, mig="")
-    found = again(Job(id="a", gpus=[gpu], owner={"user": uuid})).gpus[0].idle_lines
-    assert found is not None
-    assert (found.looks, len(found.lines)) == (lines.looks, len(lines.lines))
-    for was, now in zip((*lines.lines, *lines.waits), (*found.lines, *found.waits), strict=True):
+    idle_lines = again(Job(id="a", gpus=[gpu], owner={"user": uuid})).gpus[0].idle_lines
+    assert idle_lines is not None
+    assert (idle_lines.looks, len(idle_lines.lines)) == (lines.looks, len(lines.lines))
+    for was, now in zip(
+        (*lines.lines, *lines.waits), (*idle_lines.lines, *idle_lines.waits), strict=True
+    ):
         assert (was.file, was.line, was.function) == (now.file, now.line, now.function)
         assert now.ratio == pytest.approx(was.ratio, abs=1e-9)
     node = model.Node(
@@ -80,8 +82,8 @@ def test_a_job_with_empty_names_is_read_again() -> None:
     windows, looks = [Window(10**9, 10**9, 0)], [StackSample(1, [LOOKED])]
     lines = counted(windows, {"host_code": 10**9}, looks)
     gpu = JobGpu(gpu="0", uuid="", start_seconds=1.0, idle_lines=lines)
-    found = again(Job(id="a", gpus=[gpu])).gpus[0]
-    assert (found.uuid, found.idle_lines) == ("", lines)
+    result = again(Job(id="a", gpus=[gpu])).gpus[0]
+    assert (result.uuid, result.idle_lines) == ("", lines)
     assert [line.file for line in lines.lines] == [""]
 
 
@@ -129,6 +131,6 @@ LOOKED = ThreadSample(Role.MAIN, Wait.RUN, [Frame("", "", 1)])
 def test_a_document_of_anything_is_json(found: object, digits: int) -> None:
     """The integers of a driver may have any number of digits."""
     huge = 10**digits
-    told = json.loads(dumps(wire.document({"b": found, "c": huge, "d": [-huge, 1]})))
+    document = json.loads(dumps(wire.document({"b": found, "c": huge, "d": [-huge, 1]})))
     expected = {"c": huge, "d": [-huge, 1]} if huge <= wire.MAX_INTEGER else {"d": [1]}
-    assert {name: value for name, value in told.items() if name != "b"} == expected
+    assert {name: value for name, value in document.items() if name != "b"} == expected

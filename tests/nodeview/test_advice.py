@@ -62,8 +62,8 @@ def test_gain_of_a_job_and_number_of_its_workers() -> None:
         f"{WORKERS} If only this rank changes, the job's 4 GPUs go from 40 % busy to 62 %. This"
     )
     for pytorch in (False, True):
-        found = said(processes=2, pytorch=pytorch)
-        assert found.startswith("Use 6 loader workers across 2 processes (now 2): the GPU")
+        result = said(processes=2, pytorch=pytorch)
+        assert result.startswith("Use 6 loader workers across 2 processes (now 2): the GPU")
     assert said(pytorch=True).startswith("Set DataLoader(num_workers=6) (now 2): the GPU")
 
 
@@ -148,16 +148,16 @@ def test_a_loop_that_sleeps_between_its_steps_is_no_notebook() -> None:
 
 
 def test_requests_of_the_main_itself_are_to_be_made_in_the_background() -> None:
-    seen = Observed(60.0, 0.4, {"network": 0.6}, main_network=0.5)
-    own, workers = (caused("network", Outlook(seen=one), 0.4) for one in (seen, ABSENT))
+    observation = Observed(60.0, 0.4, {"network": 0.6}, main_network=0.5)
+    own, workers = (caused("network", Outlook(seen=item), 0.4) for item in (observation, ABSENT))
     assert "in the background" in (own.remedy or "")
     assert "prefetch" in (workers.remedy or "")
 
 
 def test_restarting_workers_are_reported_for_any_wait() -> None:
-    found = caused("cpu_queue", Outlook(Refusal("churn")), 0.4)
-    assert "persistent_workers=True" in (found.remedy or "")
-    assert found.runbook == "GpuStarved-worker_churn"
+    result = caused("cpu_queue", Outlook(Refusal("churn")), 0.4)
+    assert "persistent_workers=True" in (result.remedy or "")
+    assert result.runbook == "GpuStarved-worker_churn"
 
 
 def test_without_a_prediction_the_usual_remedy_is_all_there_is() -> None:

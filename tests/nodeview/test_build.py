@@ -34,9 +34,11 @@ from support.states import (
 
 
 def test_keepers_of_the_memory_of_a_gpu_without_processes() -> None:
-    *_, kept, _ = node(mixed_state()).gpus
-    assert kept.trouble is not None
-    assert "memory is in use, but the driver lists no process; open in: 4714, 4715" in kept.trouble
+    *_, result, _ = node(mixed_state()).gpus
+    assert result.trouble is not None
+    assert (
+        "memory is in use, but the driver lists no process; open in: 4714, 4715" in result.trouble
+    )
 
 
 def test_a_gpu_with_all_readings() -> None:
@@ -87,13 +89,13 @@ def test_a_gpu_without_busy_time_reports_so_unless_nothing_was_read() -> None:
     gpu = hopper()
     sources = (Utilization, UnitActivity)
     blind = {kind: value for kind, value in gpu.readings.items() if kind not in sources}
-    said = "the driver reports no busy time; `check` names the reason"
-    assert said in (node(state(replace(gpu, readings=blind))).gpus[0].trouble or ())
+    text = "the driver reports no busy time; `check` names the reason"
+    assert text in (node(state(replace(gpu, readings=blind))).gpus[0].trouble or ())
     for readings in (gpu.readings, {}, {**blind, UnitActivity: UnitActivity(1)}):
         shown = node(state(replace(gpu, readings=readings))).gpus[0]
-        assert said not in (shown.trouble or ())
+        assert text not in (shown.trouble or ())
     off = replace(state(replace(gpu, readings=blind)), collectors=frozenset({"power"}))
-    assert said not in (node(off).gpus[0].trouble or ())
+    assert text not in (node(off).gpus[0].trouble or ())
 
 
 def test_a_mig_instance_has_the_index_of_its_parent() -> None:
@@ -104,21 +106,21 @@ def test_a_mig_instance_has_the_index_of_its_parent() -> None:
 
 def test_a_gpu_that_is_down_shows_only_its_identity_and_remedy() -> None:
     gone = node(mixed_state()).gpus[4]
-    known = {"gpu", "uuid", "name", "up", "remedy", "runbook", "xid_errors"}
-    assert {name for name in gone.__slots__ if getattr(gone, name) not in (None, ())} == known
+    values = {"gpu", "uuid", "name", "up", "remedy", "runbook", "xid_errors"}
+    assert {name for name in gone.__slots__ if getattr(gone, name) not in (None, ())} == values
     assert gone.xid_errors == {"79": 1, "48": 2}
     assert (gone.remedy, gone.runbook) == (DOWN, "GpuTelemetryLost")
 
 
 def test_the_cause_has_its_remedy_and_evidence() -> None:
     gpu = waiting({"worker_cpu": 60_000_000_000}, busy_ns=40_000_000_000)
-    told = (("worker_cpu", "decodes PNG"), ("network", "asked 10.0.0.7"))
-    seen = replace(feeding(), evidence=told)
-    found = node(state(replace(gpu, feeding=seen))).gpus[0]
-    assert (found.verdict, found.cause) == ("worker_cpu", "worker_cpu")
-    assert (found.meaning, found.remedy) == (MEANINGS["worker_cpu"], REMEDIES["worker_cpu"])
-    assert found.runbook == "GpuStarved-cpu_preprocessing_bound"
-    assert found.evidence == ("decodes PNG",), "the other contradicts the verdict"
+    values = (("worker_cpu", "decodes PNG"), ("network", "asked 10.0.0.7"))
+    outcome = replace(feeding(), evidence=values)
+    result = node(state(replace(gpu, feeding=outcome))).gpus[0]
+    assert (result.verdict, result.cause) == ("worker_cpu", "worker_cpu")
+    assert (result.meaning, result.remedy) == (MEANINGS["worker_cpu"], REMEDIES["worker_cpu"])
+    assert result.runbook == "GpuStarved-cpu_preprocessing_bound"
+    assert result.evidence == ("decodes PNG",), "the other contradicts the verdict"
 
 
 @pytest.mark.parametrize("busy_ns", [40 * 10**9, 95 * 10**9])
@@ -132,22 +134,22 @@ def test_a_server_shows_its_clients_for_any_verdict(busy_ns: int) -> None:
 
 
 def test_a_gpu_that_is_kept_busy_has_the_last_change_only() -> None:
-    found = node(state(waiting({"peer": 5_000_000_000}, busy_ns=95_000_000_000))).gpus[0]
-    assert (found.verdict, found.cause, found.remedy) == ("busy", None, None)
-    assert (found.prescription, found.prescription_refused) == (None, None)
-    assert found.last_change is not None
+    result = node(state(waiting({"peer": 5_000_000_000}, busy_ns=95_000_000_000))).gpus[0]
+    assert (result.verdict, result.cause, result.remedy) == ("busy", None, None)
+    assert (result.prescription, result.prescription_refused) == (None, None)
+    assert result.last_change is not None
 
 
 def test_the_node() -> None:
-    found = node(state(lost()))
-    assert (found.host.cpus, found.host.memory_total_bytes) == (64, 512 * 2**30)
-    assert (found.host.shm_size_bytes, found.host.shm_used_bytes) == (256 * 2**30, 2**30)
-    assert found.host.pressure_ratios == {"cpu": 0, "io": 0, "memory": 0}
-    assert (found.window_seconds, found.simulated) == (60, False)
-    assert found.signals["psi_cgroup"] is False
-    assert "cgroup v2" in found.signal_remedies["psi_cgroup"]
-    assert [c.collector for c in found.collectors if not c.success] == ["power"]
-    assert [c.error for c in found.collectors if c.error] == ["nvmlDeviceGetPowerUsage: 999"]
+    result = node(state(lost()))
+    assert (result.host.cpus, result.host.memory_total_bytes) == (64, 512 * 2**30)
+    assert (result.host.shm_size_bytes, result.host.shm_used_bytes) == (256 * 2**30, 2**30)
+    assert result.host.pressure_ratios == {"cpu": 0, "io": 0, "memory": 0}
+    assert (result.window_seconds, result.simulated) == (60, False)
+    assert result.signals["psi_cgroup"] is False
+    assert "cgroup v2" in result.signal_remedies["psi_cgroup"]
+    assert [c.collector for c in result.collectors if not c.success] == ["power"]
+    assert [c.error for c in result.collectors if c.error] == ["nvmlDeviceGetPowerUsage: 999"]
 
 
 def test_a_prescription_or_why_there_is_none_and_the_last_change() -> None:
@@ -158,9 +160,9 @@ def test_a_prescription_or_why_there_is_none_and_the_last_change() -> None:
 
 
 def test_without_a_driver() -> None:
-    found = node(states.NO_DRIVER)
-    assert (found.gpus, found.host) == ((), Host())
-    assert found.driver_remedy is None, "it is being found out"
+    result = node(states.NO_DRIVER)
+    assert (result.gpus, result.host) == ((), Host())
+    assert result.driver_remedy is None, "it is being found out"
 
 
 def without(collector: str, now: SamplerState) -> SamplerState:
@@ -180,8 +182,8 @@ def test_a_gpu_of_which_a_part_makes_no_sense_costs_itself_only(
     good = hopper()
     bad = replace(good, identity=replace(good.identity, uuid="GPU-odd"), errors={10**5000: 1})
     huge = replace(good, identity=replace(good.identity, uuid="GPU-huge"), errors={1: 10**5000})
-    found = node(state(bad, huge, good))
-    odd, large, whole = node_in(dumps(document(found)).encode()).gpus
+    result = node(state(bad, huge, good))
+    odd, large, whole = node_in(dumps(document(result)).encode()).gpus
     assert (odd.name, odd.up, odd.verdict) == (good.identity.name, True, None)
     assert large.power_watts == whole.power_watts is not None
     assert [line for line in logged(caplog) if "uuid=GPU-odd" in line]

@@ -45,17 +45,17 @@ def test_a_single_reading_proves_nothing_of_the_time_before_it() -> None:
 
 
 def test_the_longest_wait_comes_first_and_names_the_cause() -> None:
-    found = between(GpuTime(0, 0, {}), GpuTime(10, 4, {"storage": 1, "worker_cpu": 5, "peer": 0}))
-    assert found is not None
-    assert list(found.stall_ratios) == ["worker_cpu", "storage"]
-    assert found.verdict == "worker_cpu"
+    result = between(GpuTime(0, 0, {}), GpuTime(10, 4, {"storage": 1, "worker_cpu": 5, "peer": 0}))
+    assert result is not None
+    assert list(result.stall_ratios) == ["worker_cpu", "storage"]
+    assert result.verdict == "worker_cpu"
 
 
 @pytest.mark.parametrize(("busy", "verdict"), [(8.9, "storage"), (9, "busy")])
 def test_a_gpu_busy_most_of_the_time_has_no_cause(busy: float, verdict: str) -> None:
-    found = between(GpuTime(0, 0, {}), GpuTime(10, busy, {"storage": 10 - busy}))
-    assert found is not None
-    assert found.verdict == verdict
+    result = between(GpuTime(0, 0, {}), GpuTime(10, busy, {"storage": 10 - busy}))
+    assert result is not None
+    assert result.verdict == verdict
 
 
 def test_for_how_long_the_verdict_has_been_the_same() -> None:

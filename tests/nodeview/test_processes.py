@@ -30,14 +30,16 @@ def test_holders_come_first_with_name_user_and_state() -> None:
         def found() -> list[ProcessEntry]:
             return [*reader.read([main.pid], [worker.pid, 2**22 + 1])]
 
-        until(lambda: [one.state for one in found()] == ["sleeping"] * 2, "that they sleep")
+        until(lambda: [item.state for item in found()] == ["sleeping"] * 2, "that they sleep")
         until(lambda: comm(worker.pid) == "pt_data_worker", "its name")
-        assert [(one.pid, one.role) for one in found()] == [
+        assert [(item.pid, item.role) for item in found()] == [
             (main.pid, "main"),
             (worker.pid, "worker"),
         ]
-        assert {one.name for one in found()} == {Path(sys.executable).name}, "by argv, not by comm"
-        assert {one.user for one in found()} == {found()[0].user} != {None}
+        assert {item.name for item in found()} == {Path(sys.executable).name}, (
+            "by argv, not by comm"
+        )
+        assert {item.user for item in found()} == {found()[0].user} != {None}
         assert reader.use_pytorch(found())
         assert not reader.use_pytorch(found()[:1])
         os.kill(main.pid, signal.SIGSTOP)

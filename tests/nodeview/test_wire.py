@@ -20,8 +20,8 @@ Fields = dict[str, Any]
 
 
 def written() -> Fields:
-    found: Fields = json.loads(dumps(document(node(mixed_state()))))
-    return found
+    result: Fields = json.loads(dumps(document(node(mixed_state()))))
+    return result
 
 
 def read(found: object) -> None:
@@ -30,15 +30,15 @@ def read(found: object) -> None:
 
 @pytest.mark.parametrize("now", [mixed_state(), NO_DRIVER], ids=["gpus", "none"])
 def test_a_written_document_is_read(now: Any) -> None:  # noqa: ANN401 - a state
-    found = node(now)
-    assert node_in(dumps(document(found)).encode()) == found
+    result = node(now)
+    assert node_in(dumps(document(result)).encode()) == result
 
 
 def test_fields_of_other_versions_are_passed_over_or_unknown() -> None:
-    found = written()
-    found["later"] = found["gpus"][0]["later"] = {"a": [1]}
-    del found["signals"], found["gpus"][0]["power_watts"]
-    again = node_in(json.dumps(found).encode())
+    result = written()
+    result["later"] = result["gpus"][0]["later"] = {"a": [1]}
+    del result["signals"], result["gpus"][0]["power_watts"]
+    again = node_in(json.dumps(result).encode())
     assert (again.signals, again.gpus[0].power_watts) == ({}, None)
 
 
@@ -64,12 +64,12 @@ def test_fields_of_other_versions_are_passed_over_or_unknown() -> None:
     ],
 )
 def test_nonsense_is_refused(path: tuple[Any, ...], value: object) -> None:
-    found: Any = written()
-    read(found)
+    result: Any = written()
+    read(result)
     *steps, last = path
-    reduce(getitem, steps, found)[last] = value
+    reduce(getitem, steps, result)[last] = value
     with pytest.raises(ValueError):  # noqa: PT011 - its caller says which address it was
-        read(found)
+        read(result)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_other_texts_are_refused(text: bytes) -> None:
 
 def test_texts_that_are_read_can_be_printed() -> None:
     evil = "\x1b[2J\u202e\nevil"
-    found = with_gpu(
+    result = with_gpu(
         node(mixed_state()), name=evil, owners=({evil: evil},), verdict=evil, evidence=(evil,)
     )
-    gpu = node_in(dumps(document(replace(found, driver_status=evil))).encode()).gpus[0]
+    gpu = node_in(dumps(document(replace(result, driver_status=evil))).encode()).gpus[0]
     good = "?[2J??evil"
     assert (gpu.name, gpu.owners, gpu.verdict) == (good, ({good: good},), good)
     assert gpu.evidence == (good,)

@@ -47,7 +47,7 @@ def is_fitted(title: str) -> bool:
 
 
 def _chain(told: dict[str, Any]) -> Chain:
-    of_chain = {one.name: told.pop(one.name) for one in fields(Chain) if one.name in told}
+    of_chain = {field.name: told.pop(field.name) for field in fields(Chain) if field.name in told}
     if of_chain.get("never") == "any":
         of_chain["never"] = KNOBS
     return Chain(first=Setting(**told), **of_chain)

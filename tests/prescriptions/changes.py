@@ -88,11 +88,13 @@ class Change:
         return self.outcome - self.said.busy if self.said and self.outcome is not None else None
 
     def __str__(self) -> str:
-        said, words = self.said, self.refused
-        if said:
-            words = f"{said.busy:.0%} ({said.low:.0%} to {said.high:.0%})"
-            words = f"up to {words}" if said.at_most else words
-        outside = said and self.outcome is not None and not said.low <= self.outcome <= said.high
+        result, words = self.said, self.refused
+        if result:
+            words = f"{result.busy:.0%} ({result.low:.0%} to {result.high:.0%})"
+            words = f"up to {words}" if result.at_most else words
+        outside = (
+            result and self.outcome is not None and not result.low <= self.outcome <= result.high
+        )
         marks = {" ✗": outside or self.fault, " †": not self.is_quiet, " °": self.is_fitted}
         return _line(
             self.family,
@@ -107,24 +109,26 @@ def sums(changes: Iterable[Change]) -> dict[str, float]:
     """How good predictions are, two-sided ones and bounds apart; errors and widths in points."""
     changes = [*changes]
     judged = [
-        (one.said, one.outcome, one.before)
-        for one in changes
-        if one.said and one.outcome is not None
+        (change.said, change.outcome, change.before)
+        for change in changes
+        if change.said and change.outcome is not None
     ]
-    exact = [(said, after) for said, after, _ in judged if not said.at_most]
-    bounds = [one for one in judged if one[0].at_most]
+    exact = [(result, after) for result, after, _ in judged if not result.at_most]
+    bounds = [item for item in judged if item[0].at_most]
     return {
         "pairs": len(changes),
-        "refused": sum(not one.said for one in changes),
+        "refused": sum(not change.said for change in changes),
         "two-sided": len(exact),
-        "mean error, points": _mean(100 * abs(after - said.busy) for said, after in exact),
-        "mean width, points": _mean(100 * (said.high - said.low) for said, _ in exact),
-        "inside": _mean(said.low <= after <= said.high for said, after in exact),
+        "mean error, points": _mean(100 * abs(after - result.busy) for result, after in exact),
+        "mean width, points": _mean(100 * (result.high - result.low) for result, _ in exact),
+        "inside": _mean(result.low <= after <= result.high for result, after in exact),
         "upper bounds": len(bounds),
         "their mean error, points": _mean(100 * abs(after - it.busy) for it, after, _ in bounds),
-        "not exceeded": _mean(after <= said.high for said, after, _ in bounds),
+        "not exceeded": _mean(after <= result.high for result, after, _ in bounds),
         # Less than half of the hoped-for gain too high.
-        "useful": _mean(said.busy - after < (said.busy - now) / 2 for said, after, now in bounds),
+        "useful": _mean(
+            result.busy - after < (result.busy - now) / 2 for result, after, now in bounds
+        ),
     }
 
 
@@ -150,21 +154,23 @@ def _shown(name: str, value: float) -> str:
 
 def tables(changes: Sequence[Change]) -> str:
     """All there is to show, but for the changes themselves, and for what needed none."""
-    changes = [one for one in changes if one.value is not None or one.before < ADVICE.healthy]
-    fresh = [one for one in changes if not one.is_fitted]
+    changes = [
+        change for change in changes if change.value is not None or change.before < ADVICE.healthy
+    ]
+    fresh = [change for change in changes if not change.is_fitted]
     groups = {
         "**all**": sums(changes),
         "**nothing fitted on them**": sums(fresh),
-        "**of these, undisturbed**": sums(one for one in fresh if one.is_quiet),
+        "**of these, undisturbed**": sums(item for item in fresh if item.is_quiet),
     }
-    shown = [_line(name, *map(_shown, found, found.values())) for name, found in groups.items()]
-    reasons = Counter(one.refused for one in changes if not one.said)
-    counts = [_line(*one) for one in reasons.most_common()]
-    found = [
+    shown = [_line(name, *map(_shown, result, result.values())) for name, result in groups.items()]
+    reasons = Counter(change.refused for change in changes if not change.said)
+    counts = [_line(*item) for item in reasons.most_common()]
+    values = [
         _table("predictions", *sums(()), lines=shown),
         _table("no prediction", "pairs", lines=counts),
     ]
-    return "\n\n".join(filter(None, found))
+    return "\n\n".join(filter(None, values))
 
 
 def table(changes: Sequence[Change]) -> str:
@@ -191,6 +197,6 @@ def load() -> list[Change]:
 
 def save(changes: Iterable[Change]) -> None:
     """Replace them by those of `changes` that came about."""
-    rows = (asdict(one) for one in changes if one.seen and one.outcome is not None)
+    rows = (asdict(change) for change in changes if change.seen and change.outcome is not None)
     lines = (json.dumps({name: row[name] for name in _KEPT}) for row in rows)
     RECORDED.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

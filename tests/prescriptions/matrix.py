@@ -34,11 +34,11 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="keep what was seen")
     options = parser.parse_args()
     end_with_us()
-    wanted = re.compile("|".join(options.names), re.IGNORECASE)
+    expected = re.compile("|".join(options.names), re.IGNORECASE)
     changes: list[Change] = []
     lost: list[str] = []
     for group in GROUPS:
-        chains = [chain for chain in group if wanted.search(chain.title)]
+        chains = [chain for chain in group if expected.search(chain.title)]
         if not chains:
             continue
         await_quiet()
@@ -58,9 +58,9 @@ def main() -> None:
         put(options.into, {"prescriptions": text})
     if options.into and changes:
         write_csv(options.into.with_name("measured.csv"), table(changes))
-    new = sums(one for one in changes if one.is_quiet and not one.is_fitted)
-    told = [f"{one}" for one in changes if one.fault]
-    sys.exit("\n".join([*faults(new), *told, *lost]) or 0)
+    new = sums(change for change in changes if change.is_quiet and not change.is_fitted)
+    values = [f"{change}" for change in changes if change.fault]
+    sys.exit("\n".join([*faults(new), *values, *lost]) or 0)
 
 
 if __name__ == "__main__":

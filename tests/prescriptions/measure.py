@@ -161,8 +161,8 @@ class Job:
     @property
     def is_judged(self) -> bool:
         """Whether the exporter has seen enough to say anything, or need not."""
-        seen = self.seen(0.0)
-        return seen.busy >= ADVICE.healthy or seen.outlook.advice not in {None, *_TOO_EARLY}
+        result = self.seen(0.0)
+        return result.busy >= ADVICE.healthy or result.outlook.advice not in {None, *_TOO_EARLY}
 
     def _worked_ns(self) -> int:
         return self._busy_ns() - self._done_ns
@@ -192,8 +192,8 @@ def measure(chains: Sequence[Chain], pace: Pace) -> Iterator[Change]:
             after = _watch([job for job in going if values[job] is not None], pace)
             for job in going:
                 followed = turn == len(job.chain.changes)
-                seen = before[job], after.get(job)
-                yield change(job.chain, values[job], *seen, followed=followed)
+                items = before[job], after.get(job)
+                yield change(job.chain, values[job], *items, followed=followed)
             before = after
 
 
@@ -227,23 +227,23 @@ def change(
     """
     family, name = chain.title.split(": ", 1)
     advice, knob = before.outlook.advice, chain.knob
-    given = advice if isinstance(advice, Prescription) else None
-    advised = given if given and given.knob == knob else None
+    result = advice if isinstance(advice, Prescription) else None
+    advised = result if result and result.knob == knob else None
     score = after.outlook.score if after else None
     own = score if score and (score.knob, score.value_after) == (knob, value) else None
-    said, fault = None, ""
-    if given and given.knob in chain.never:
-        fault = f"{given.knob} was prescribed"
+    outcome, fault = None, ""
+    if result and result.knob in chain.never:
+        fault = f"{result.knob} was prescribed"
     elif score not in {None, own, before.outlook.score}:
         fault = "scored as another change"
     elif advised and (followed or knob in _UNSCORED):
-        said = told(advised)
+        outcome = told(advised)
     elif own:
         ends = own.predicted_low_ratio, own.predicted_high_ratio
-        said = Told(own.predicted_busy_ratio, *ends, at_most=bool(advised and advised.at_most))
+        outcome = Told(own.predicted_busy_ratio, *ends, at_most=bool(advised and advised.at_most))
     done, seen = "as prescribed", before.outlook.seen
     if after:
-        values = " → ".join(f"{one.setting.value(knob):g}" for one in (before, after))
+        values = " → ".join(f"{item.setting.value(knob):g}" for item in (before, after))
         done = f"{values} {FIELDS[knob]}" + (" (as prescribed)" if followed else "")
     if seen and chain.first.together:  # no process waits for the others
         seen = replace(seen, slack=None)
@@ -254,10 +254,10 @@ def change(
         value,
         seen,
         outcome=after.busy if after else None,
-        strangers=max(one.strangers for one in (before, after) if one),
+        strangers=max(item.strangers for item in (before, after) if item),
         before=before.busy,
         done=done,
-        said=said,
+        said=outcome,
         refused=f"refused: {advice.reason}" if isinstance(advice, Refusal) else NOTHING,
         fault=fault,
         own_error=own.error_ratio if own else None,
@@ -268,7 +268,7 @@ def change(
 def _staged(chains: Sequence[Chain]) -> Iterator[list[Job]]:
     """Their jobs, with a board, who samples it, and the servers and data that batches need."""
     firsts = [chain.first for chain in chains]
-    owners = [at for at, one in enumerate(firsts) for _ in (0, *one.ranks)]
+    owners = [at for at, item in enumerate(firsts) for _ in (0, *item.ranks)]
     with ExitStack() as cleanup:
         enter = cleanup.enter_context
         home = tempfile.TemporaryDirectory(prefix="prescriptions-", dir="/var/tmp")
@@ -276,13 +276,13 @@ def _staged(chains: Sequence[Chain]) -> Iterator[list[Job]]:
         board = enter(create(folder / "board", gpus=[H100] * len(owners)))
         sampler = enter(sampling(lambda: VirtualDriver(board), Settings()))
         until(lambda: len(sampler.state().gpus) == len(owners), "the sampler sees all GPUs")
-        if any(one.disk for one in firsts):
+        if any(item.disk for item in firsts):
             disk_of(folder)
             make_data(folder / DATA, _DATA_BYTES)
         server = partial(running, folder, "-m", "stacks.servers", venv="light")
-        if any(one.server for one in firsts):
+        if any(item.server for item in firsts):
             enter(server("http", "http"))
-        if any(one.mount for one in firsts):
+        if any(item.mount for item in firsts):
             cleanup.callback(unmount, folder / "mount")
             enter(server("fuse", "fuse", "direct"))
         jobs = [Job(chain, owners.index(at), board, sampler) for at, chain in enumerate(chains)]

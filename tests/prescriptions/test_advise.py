@@ -25,37 +25,37 @@ BURNS, WRITES, HELD = (Observed(**SITUATIONS["seen"][it]) for it in ("burns", "w
 
 def prescribed(seen: Observed, asked: tuple[str, float] | None = None) -> Prescription:
     """`asked`: a knob and its value; the best one without."""
-    found = predict(seen, *asked) if asked else advise(seen)
-    assert isinstance(found, Prescription), found
-    return found
+    result = predict(seen, *asked) if asked else advise(seen)
+    assert isinstance(result, Prescription), result
+    return result
 
 
 @pytest.mark.parametrize("situation", SITUATIONS["said"], ids=str)
 def test_advice_in_each_situation(situation: Mapping[str, Any]) -> None:
-    seen = Observed(**situation["seen"])
+    observation = Observed(**situation["seen"])
     if "refusal" in situation:
-        found = advise(seen)
-        assert situation["refusal"] == (found and getattr(found, "reason", found))
-        assert found is None or situation["refusal"] in model.REFUSALS
+        result = advise(observation)
+        assert situation["refusal"] == (result and getattr(result, "reason", result))
+        assert result is None or situation["refusal"] in model.REFUSALS
         return
-    found = prescribed(seen, situation.get("asked"))
-    assert found.busy_ratio == pytest.approx(situation["busy"], abs=0.02)
+    result = prescribed(observation, situation.get("asked"))
+    assert result.busy_ratio == pytest.approx(situation["busy"], abs=0.02)
     if "knob" in situation:
-        assert (found.knob, found.then) == (situation["knob"], situation["then"])
+        assert (result.knob, result.then) == (situation["knob"], situation["then"])
         values = situation["now"], situation["value"]
-        assert (found.current_value, found.value) == pytest.approx(values, abs=0.05)
+        assert (result.current_value, result.value) == pytest.approx(values, abs=0.05)
         # What comes from outside, or can only be removed, may bring nothing.
-        outside = {"network", "storage"} & seen.stalls.keys() or found.knob in model.REMOVED
-        assert found.at_most == bool(outside)
-        assert (found.busy_low_ratio == found.current_busy_ratio) == found.at_most
+        outside = {"network", "storage"} & observation.stalls.keys() or result.knob in model.REMOVED
+        assert result.at_most == bool(outside)
+        assert (result.busy_low_ratio == result.current_busy_ratio) == result.at_most
 
 
 def test_needs_of_a_recommendation() -> None:
-    found = prescribed(replace(BURNS, data_bytes=50e6))
-    more = found.busy_ratio / found.current_busy_ratio - 1
-    assert found.needs_bytes_per_second == pytest.approx(50e6 * more, rel=0.01)
-    assert found.needs_cores == pytest.approx(2.1 * (1 / 0.3 - 1), rel=0.05)
-    assert found.needs_memory_bytes == 5 * 0.5e9
+    prescription = prescribed(replace(BURNS, data_bytes=50e6))
+    more = prescription.busy_ratio / prescription.current_busy_ratio - 1
+    assert prescription.needs_bytes_per_second == pytest.approx(50e6 * more, rel=0.01)
+    assert prescription.needs_cores == pytest.approx(2.1 * (1 / 0.3 - 1), rel=0.05)
+    assert prescription.needs_memory_bytes == 5 * 0.5e9
     assert prescribed(BURNS).needs_bytes_per_second is None
     assert prescribed(replace(BURNS, free_cores=1.0)).needs_cores == pytest.approx(1.0)
     assert prescribed(HELD, (model.CPU_LIMIT, 1.0)).needs_cores == pytest.approx(0.5)
@@ -92,12 +92,12 @@ QUICK = replace(BURNS, workers=4, active=1.0, stalls={"network": 0.4, "peer": 0.
 def test_a_rank_changed_alone_gains_the_headroom_of_the_next_slowest(
     others: list[Observed | None], pace: float, job: float | None
 ) -> None:
-    seen = among(BURNS, others)
-    found, own = prescribed(seen), prescribed(BURNS)
-    assert (found.value, found.busy_ratio) == (own.value, own.busy_ratio)
-    assert found.job_gpus == 1 + len(others)
-    assert found.job_busy_ratio == (None if job is None else pytest.approx(job, abs=0.01))
-    only = alone(found, seen)
+    outcome = among(BURNS, others)
+    result, own = prescribed(outcome), prescribed(BURNS)
+    assert (result.value, result.busy_ratio) == (own.value, own.busy_ratio)
+    assert result.job_gpus == 1 + len(others)
+    assert result.job_busy_ratio == (None if job is None else pytest.approx(job, abs=0.01))
+    only = alone(result, outcome)
     assert only.busy_ratio == pytest.approx(min(0.3 * pace, own.busy_ratio), abs=0.01)
     assert only.busy_low_ratio <= only.busy_ratio <= only.busy_high_ratio
 
@@ -137,31 +137,31 @@ SEEN = st.builds(
 
 @given(SEEN, st.sampled_from([NUM_WORKERS, model.CPU_LIMIT]), st.integers(0, 64))
 def test_advice_makes_sense_for_any_observation(seen: Observed, knob: str, value: int) -> None:
-    found = advise(seen)
-    for said in (found, predict(seen, knob, value)):
-        if isinstance(said, Refusal):
-            assert said.reason in model.REFUSALS
-        elif said:
-            assert 0 <= said.busy_low_ratio <= said.busy_ratio <= said.busy_high_ratio <= 1
-            assert said.cause in stall.WAITING_ON
-            assert said.then is None or said.then in stall.WAITING_ON
-    if isinstance(found, Prescription):
+    advice = advise(seen)
+    for result in (advice, predict(seen, knob, value)):
+        if isinstance(result, Refusal):
+            assert result.reason in model.REFUSALS
+        elif result:
+            assert 0 <= result.busy_low_ratio <= result.busy_ratio <= result.busy_high_ratio <= 1
+            assert result.cause in stall.WAITING_ON
+            assert result.then is None or result.then in stall.WAITING_ON
+    if isinstance(advice, Prescription):
         assert seen.busy < ADVICE.healthy
-        assert found.knob in model.KNOBS
-        assert found.busy_ratio >= found.current_busy_ratio + 0.05
-        assert found.value != found.current_value
-        assert found.needs_cores <= (
-            math.inf if found.free_cores is None else found.free_cores + 0.01
+        assert advice.knob in model.KNOBS
+        assert advice.busy_ratio >= advice.current_busy_ratio + 0.05
+        assert advice.value != advice.current_value
+        assert advice.needs_cores <= (
+            math.inf if advice.free_cores is None else advice.free_cores + 0.01
         )
-        if found.free_memory_bytes is not None:
-            assert (found.needs_memory_bytes or 0) <= found.free_memory_bytes
+        if advice.free_memory_bytes is not None:
+            assert (advice.needs_memory_bytes or 0) <= advice.free_memory_bytes
 
 
 def test_several_stretches_make_one_observation() -> None:
     first = replace(BURNS, seconds=10.0, busy=0.2, stalls={"worker_cpu": 0.8}, slack=0.2)
     second = replace(BURNS, busy=0.4, stalls={"worker_cpu": 0.6}, saturated=True, free_cores=None)
-    found = merged([first, second])
-    assert (found.seconds, found.free_cores, found.slack) == (40.0, first.free_cores, 0.2)
-    assert found.busy == pytest.approx(0.35)
-    assert found.stalls == pytest.approx({"worker_cpu": 0.65})
-    assert (found.saturated, merged([second]).saturated) == (False, True)
+    result = merged([first, second])
+    assert (result.seconds, result.free_cores, result.slack) == (40.0, first.free_cores, 0.2)
+    assert result.busy == pytest.approx(0.35)
+    assert result.stalls == pytest.approx({"worker_cpu": 0.65})
+    assert (result.saturated, merged([second]).saturated) == (False, True)

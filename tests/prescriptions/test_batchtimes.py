@@ -46,14 +46,14 @@ while batch := os.read(receives, 5):
 
 def looked_at(times: Iterator[float], seconds: float, pauses: tuple[float, ...] = ()) -> BatchTimes:
     """Batches of these `times`, sampled for this time; at some samples the thread gets no CPU."""
-    found, at, came = BatchTimes(0.0), 0.0, next(times)
+    result, at, came = BatchTimes(0.0), 0.0, next(times)
     late = iter(pauses)
-    while at < seconds and not found.is_enough:
-        at += found.pause + next(late, 0.0)
-        found.add(at, arrived=came <= at)
+    while at < seconds and not result.is_enough:
+        at += result.pause + next(late, 0.0)
+        result.add(at, arrived=came <= at)
         while came <= at:
             came += next(times)
-    return found
+    return result
 
 
 def drawn(mean: float, spread: float) -> Iterator[float]:
@@ -65,10 +65,10 @@ def drawn(mean: float, spread: float) -> Iterator[float]:
 @pytest.mark.parametrize("mean", [0.04, 0.2])
 @pytest.mark.parametrize("spread", [0.0, 0.2, 0.7, 1.2])
 def test_the_spread_is_that_of_the_times(mean: float, spread: float) -> None:
-    found = looked_at(drawn(mean, spread), 60.0)
-    assert found.spread == pytest.approx(spread, abs=0.03 + spread / 4)
+    result = looked_at(drawn(mean, spread), 60.0)
+    assert result.spread == pytest.approx(spread, abs=0.03 + spread / 4)
     # Heavy tails take more batches to be known.
-    assert 32 <= found.count <= 32 + 128 * (spread + 0.2)
+    assert 32 <= result.count <= 32 + 128 * (spread + 0.2)
 
 
 def test_it_is_unknown_of_few_batches_and_of_fast_ones() -> None:
@@ -79,8 +79,8 @@ def test_it_is_unknown_of_few_batches_and_of_fast_ones() -> None:
 
 def test_a_late_sample_makes_no_batch_slow() -> None:
     pauses = tuple(EVEN if look % 20 == 0 else 0.0 for look in range(1000))
-    found = looked_at(drawn(EVEN, 0.0), 60.0, pauses)
-    assert found.spread == pytest.approx(0.0, abs=0.03)
+    result = looked_at(drawn(EVEN, 0.0), 60.0, pauses)
+    assert result.spread == pytest.approx(0.0, abs=0.03)
 
 
 def test_samples_are_closer_together_than_a_part_of_a_batch() -> None:
@@ -126,12 +126,12 @@ def test_batches_of_real_processes_are_measured_by_writes_and_reads(spread: floa
 
         assert measured() is None
         eventually(lambda: measured() is not None and not is_measuring())
-        found = measured()
+        result = measured()
     times = [after - before for before, after in pairwise(came)]
     mean = sum(times) / len(times)
-    true = math.log(sum(one**1.5 for one in times) / len(times) / mean**1.5) / 0.375
+    true = math.log(sum(item**1.5 for item in times) / len(times) / mean**1.5) / 0.375
     # It saw some of these batches: with a heavy tail, a few of them make the difference.
-    assert found == pytest.approx(true, abs=0.05 + 0.7 * true)
+    assert result == pytest.approx(true, abs=0.05 + 0.7 * true)
 
 
 def test_a_process_that_ends_ends_its_measurement() -> None:

@@ -47,21 +47,21 @@ class Clock:
 
     def turn(self, workers: int, busy: float, seconds: float = 40, **setting: Any) -> Score | None:  # noqa: ANN401
         """Score after a change to this number of workers."""
-        seen = replace(STARVED, workers=workers, active=workers, busy=busy)
-        return self.feed(seen, seconds, workers=workers, **setting).outlook.score
+        result = replace(STARVED, workers=workers, active=workers, busy=busy)
+        return self.feed(result, seconds, workers=workers, **setting).outlook.score
 
 
 def advice(keeper: Keeper) -> model.Prescription:
-    found = keeper.outlook.advice
-    assert isinstance(found, model.Prescription)
-    return found
+    result = keeper.outlook.advice
+    assert isinstance(result, model.Prescription)
+    return result
 
 
 def test_a_starved_gpu_gets_a_prescription_within_half_a_minute_and_not_at_once() -> None:
     assert Clock().feed(seconds=8).outlook.advice is None
     (clock := Clock()).feed(replace(STARVED, worker_starts=1.0), PART)  # they have just come
-    found = advice(clock.feed(seconds=20))
-    assert (found.knob, found.current_value) == (model.NUM_WORKERS, 1)
+    result = advice(clock.feed(seconds=20))
+    assert (result.knob, result.current_value) == (model.NUM_WORKERS, 1)
     assert clock.feed(seconds=12, workers=2).outlook.advice is None, "of another setting"
 
 
@@ -94,10 +94,10 @@ def test_advice_and_score_of_other_jobs(
 
 @pytest.mark.parametrize("situation", SITUATIONS["scored"], ids=str)
 def test_a_change_of_one_knob_is_scored(situation: Mapping[str, Any]) -> None:
-    seen, clock = replace(STARVED, **situation.get("before", {})), Clock()
-    before: dict[str, Any] = {"workers": round(seen.workers), "limit_cores": seen.limit_cores}
+    result, clock = replace(STARVED, **situation.get("before", {})), Clock()
+    before: dict[str, Any] = {"workers": round(result.workers), "limit_cores": result.limit_cores}
     after = {**before, **situation["turned"]}
-    clock.feed(seen, **before)
+    clock.feed(result, **before)
     clock.at += situation.get("late", 0)
     changed_at = clock.at
     keeper = clock.feed(BETTER, 40, *situation.get("others", ()), **after)
@@ -108,12 +108,12 @@ def test_a_change_of_one_knob_is_scored(situation: Mapping[str, Any]) -> None:
         workers = before["workers"] != after["workers"]
         assert score.knob == (model.NUM_WORKERS if workers else model.CPU_LIMIT)
         # Without a limit it may use what the machine has left: its eight cores, and its own.
-        values = (1, 2) if workers else (0.5, after["limit_cores"] or 8.0 + seen.cores)
+        values = (1, 2) if workers else (0.5, after["limit_cores"] or 8.0 + result.cores)
         assert (score.value_before, score.value_after) == pytest.approx(values)
         assert score.predicted_busy_ratio == pytest.approx(predicted, abs=0.01)
         assert score.predicted_low_ratio < predicted < score.predicted_high_ratio
-        found = score.busy_ratio, score.error_ratio
-        assert found == pytest.approx((0.37, 0.37 - predicted), abs=0.01)
+        items = score.busy_ratio, score.error_ratio
+        assert items == pytest.approx((0.37, 0.37 - predicted), abs=0.01)
 
 
 def test_workers_that_are_replaced_between_two_epochs_are_no_change() -> None:
@@ -148,10 +148,10 @@ def test_findings_of_a_job_are_not_reported_for_the_next(between: float) -> None
     assert advice(clock.keeper)
     clock.feed(ASLEEP, between, **NOBODY)
     for _ in range(30):
-        told = clock.feed(seconds=PART, **OTHERS).outlook
-        assert told.score is None
-        assert told.mains == OTHERS["mains"]
-    assert told.advice is not None
+        outlook = clock.feed(seconds=PART, **OTHERS).outlook
+        assert outlook.score is None
+        assert outlook.mains == OTHERS["mains"]
+    assert outlook.advice is not None
     assert clock.turn(2, 0.4, **OTHERS) is not None, "its own change"
 
 

@@ -58,9 +58,9 @@ def observed(workers: int, serial: float, times: Times, spread: float | None = N
 
 
 def expected(seen: Observed, workers: int) -> float:
-    found = predict(seen, NUM_WORKERS, workers)
-    assert isinstance(found, Prescription), found
-    return found.busy_ratio
+    prediction = predict(seen, NUM_WORKERS, workers)
+    assert isinstance(prediction, Prescription), prediction
+    return prediction.busy_ratio
 
 
 EVEN: Times = lambda _: 1.0  # noqa: E731 - as the others are made
@@ -86,23 +86,23 @@ def test_the_gain_of_workers_is_that_of_an_ordered_loader(
     """The spread of a lone worker is measured; several are seen to wait for each other."""
     before, after, serial = change
     times = CV.get(cv, EVEN)
-    seen = observed(before, serial, times, math.log1p(cv * cv) if before == 1 else None)
+    observation = observed(before, serial, times, math.log1p(cv * cv) if before == 1 else None)
     true = serial * simulated(after, serial, times)
-    assert expected(seen, after) == pytest.approx(true, abs=0.03)
+    assert expected(observation, after) == pytest.approx(true, abs=0.03)
 
 
 def test_without_a_measured_spread_a_lone_worker_is_taken_to_be_even() -> None:
-    seen = observed(1, 0.1, CV[1.0])
-    assert expected(seen, 3) == pytest.approx(3 * seen.busy)
-    assert expected(replace(seen, spread=0.0), 3) == pytest.approx(3 * seen.busy)
+    observation = observed(1, 0.1, CV[1.0])
+    assert expected(observation, 3) == pytest.approx(3 * observation.busy)
+    assert expected(replace(observation, spread=0.0), 3) == pytest.approx(3 * observation.busy)
 
 
 @pytest.mark.parametrize("cv", [0.0, *CV])
 def test_the_prescribed_workers_make_the_gpu_nearly_as_busy_as_possible(cv: float) -> None:
     times, serial = CV.get(cv, EVEN), 0.1
-    found = advise(observed(1, serial, times, math.log1p(cv * cv)))
-    assert isinstance(found, Prescription)
-    assert 0.94 < found.busy_ratio <= 1
-    assert serial * simulated(round(found.value), serial, times) == pytest.approx(
-        found.busy_ratio, abs=0.04
+    advice = advise(observed(1, serial, times, math.log1p(cv * cv)))
+    assert isinstance(advice, Prescription)
+    assert 0.94 < advice.busy_ratio <= 1
+    assert serial * simulated(round(advice.value), serial, times) == pytest.approx(
+        advice.busy_ratio, abs=0.04
     )

@@ -74,8 +74,8 @@ def test_the_tables_separate_bounds_refusals_and_fitted_pairs() -> None:
     assert "| **all** | 6 | 2 | 2 | 1.0 | 10.0 | 100% | 2 | 8.5 | 50% | 50% |" in text
     assert "fitted on them** | 5 | 2 | 1 | 2.0 | 10.0 | 100% | 2 | 8.5 | 50% | 50% |" in text
     assert "| refused: mixed | 2 |" in text
-    assert ["✗" in f"{one}" for one in changes] == [False, True, True, False, False, False]
-    assert ["† °" in f"{one}" for one in changes] == [False] * 5 + [True]
+    assert ["✗" in f"{item}" for item in changes] == [False, True, True, False, False, False]
+    assert ["† °" in f"{item}" for item in changes] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_the_chains_have_enough_pairs_of_every_kind() -> None:
     assert sum(chain.pairs for chain in CHAINS if not is_fitted(chain.title)) >= 60
     assert len({chain.title for chain in CHAINS}) == len(CHAINS)
     firsts = [chain.first for chain in CHAINS]
-    assert {one.venv for one in firsts} == {None, "streaming", "tensorflow", "jax"}
-    used = {name for one in firsts for name, value in asdict(one).items() if value}
+    assert {item.venv for item in firsts} == {None, "streaming", "tensorflow", "jax"}
+    used = {name for item in firsts for name, value in asdict(item).items() if value}
     assert used == set(asdict(SETTING))
     assert {chain.knob for chain in CHAINS} == set(model.KNOBS)
 
@@ -140,7 +140,7 @@ def test_a_staged_pair_has_the_busy_shares_of_the_gpu() -> None:
         return None if faster else f"{found.before} → {found.outcome}"
 
     assert settled(stage, hardly_faster).done == "1 → 3 workers"
-    left = [one for one in psutil.Process().children(recursive=True) if _is_a_loop(one)]
+    left = [process for process in psutil.Process().children(recursive=True) if _is_a_loop(process)]
     assert not left
 
 

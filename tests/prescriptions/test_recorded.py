@@ -21,11 +21,11 @@ def predicted(change: Change) -> Change:
     assert change.seen is not None
     assert change.value is not None
     if change.knob in {NUM_WORKERS, CPU_LIMIT}:
-        found = advise.predict(change.seen, change.knob, change.value)
+        result = advise.predict(change.seen, change.knob, change.value)
     else:
-        found = advise.ADVISERS[change.knob](change.seen)
-    if isinstance(found, Prescription):
-        return replace(change, said=told(advise.alone(found, change.seen)))
+        result = advise.ADVISERS[change.knob](change.seen)
+    if isinstance(result, Prescription):
+        return replace(change, said=told(advise.alone(result, change.seen)))
     return change
 
 
@@ -35,23 +35,23 @@ CHANGES = [predicted(change) for change in ALL if change.is_quiet]
 
 @pytest.mark.parametrize("held_out", [False, True])
 def test_predictions_are_near_and_not_vague(held_out: bool) -> None:  # noqa: FBT001
-    found = sums(one for one in CHANGES if not (held_out and one.is_fitted))
-    assert faults(found) == []
-    assert found["two-sided"] >= 10
-    assert found["upper bounds"] >= 20
-    assert found["refused"] <= 0.1 * found["pairs"]
+    result = sums(item for item in CHANGES if not (held_out and item.is_fitted))
+    assert faults(result) == []
+    assert result["two-sided"] >= 10
+    assert result["upper bounds"] >= 20
+    assert result["refused"] <= 0.1 * result["pairs"]
 
 
 def error(changes: Iterable[Change]) -> float:
     """Mean error in points."""
-    return fmean(100 * abs(found.error) for found in changes if found.error is not None)
+    return fmean(100 * abs(result.error) for result in changes if result.error is not None)
 
 
 def test_measuring_heavy_tails_halves_the_error() -> None:
     """Other programs disturbed these, and by that much even answers are off, too."""
-    heavy = [(one, one.seen) for one in ALL if one.seen and (one.seen.spread or 0.0) > 0.3]
-    as_if_even = [replace(one, seen=replace(seen, spread=None)) for one, seen in heavy]
+    heavy = [(item, item.seen) for item in ALL if item.seen and (item.seen.spread or 0.0) > 0.3]
+    as_if_even = [replace(item, seen=replace(result, spread=None)) for item, result in heavy]
     assert len(heavy) >= 2
-    assert error(predicted(one) for one, _ in heavy) <= min(
+    assert error(predicted(item) for item, _ in heavy) <= min(
         10.0, error(map(predicted, as_if_even)) / 2
     )

@@ -76,13 +76,13 @@ def _answers(line: Line) -> Iterator[Answer]:
     value: Any = line.get("value")
     key, ms = f"{line.get('device', '')}/{name}", round(1000 * line.get(_ANSWERED_AT, 0.0))
     if name == signatures.FIELDS:
-        for number, scope, result, *given in value:
-            content = _field(*given) if given else b""
+        for number, scope, result, *outcome in value:
+            content = _field(*outcome) if outcome else b""
             yield Answer(f"{key}/{number}/{scope}", ms, result, content)
     elif name == signatures.GPM_METRICS:
         if line["args"] == [_MEAN_SECONDS]:
-            for metric, result, *given in value:
-                mean = struct.pack("=d", _finite(*given)) if given else b""
+            for metric, result, *outcome in value:
+                mean = struct.pack("=d", _finite(*outcome)) if outcome else b""
                 yield Answer(f"{key}/{metric}", ms, result, mean)
     else:
         full = "/".join((key, *map(str, line["args"])))

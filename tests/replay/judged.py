@@ -80,8 +80,8 @@ def series(text: str) -> Iterator[str]:
 
 def _series(family: Metric, names: dict[str, str], observed: dict[str, float]) -> Iterator[str]:
     for sample in family.samples:
-        named = {k: v for k, v in sample.labels.items() if k not in {"uuid", "parent_uuid"}}
-        labels = ",".join(f'{name}="{value}"' for name, value in sorted(named.items()))
+        fields = {k: v for k, v in sample.labels.items() if k not in {"uuid", "parent_uuid"}}
+        labels = ",".join(f'{name}="{value}"' for name, value in sorted(fields.items()))
         value = f"{sample.value:.6g}"
         if family.name in _SHARES:
             value = f"{sample.value / observed[sample.labels['uuid']]:.2f} of the time"

@@ -196,8 +196,8 @@ def test_a_gpu_that_hangs_is_named_and_costs_only_itself(
         board.gpus[0].record.hang = 0
     (hung,) = [line for line in lines_of(path) if "hung_in" in line]
     assert hung == {"device": "0", "hung_in": "nvmlDeviceGetHandleByIndex_v2"}
-    named = {line["device"] for line in lines_of(path) if line.get("call") == "nvmlDeviceGetName"}
-    assert named == {"1"}
+    values = {line["device"] for line in lines_of(path) if line.get("call") == "nvmlDeviceGetName"}
+    assert values == {"1"}
 
 
 def test_the_command_names_the_content_and_overwrites_nothing(

@@ -23,7 +23,7 @@ def gpu(index: int, *, hours: float = 3.2, began: float | None = None, **stalls:
     """A GPU that lost these shares of its time; further fields may be added."""
     seconds = hours * HOUR
     began = NOW - seconds if began is None else began
-    found = {cause: share * seconds for cause, share in stalls.items()}
+    fields = {cause: share * seconds for cause, share in stalls.items()}
     return {
         "gpu": f"{index}",
         "uuid": f"GPU-{index}",
@@ -31,14 +31,14 @@ def gpu(index: int, *, hours: float = 3.2, began: float | None = None, **stalls:
         "start_seconds": began,
         "end_seconds": began + seconds,
         "observed_seconds": seconds,
-        "busy_seconds": seconds - sum(found.values()),
-        "stall_seconds": found,
+        "busy_seconds": seconds - sum(fields.values()),
+        "stall_seconds": fields,
         "timeline": {
             "start_seconds": began,
             "step_seconds": seconds / 4,
             "spent_seconds": {
-                what: [one / 4] * 4
-                for what, one in {"busy": seconds - sum(found.values()), **found}.items()
+                what: [value / 4] * 4
+                for what, value in {"busy": seconds - sum(fields.values()), **fields}.items()
             },
         },
     }
@@ -77,8 +77,8 @@ def job(name: str, *gpus: Fields, **owner: str) -> Fields:
     return {
         "id": name,
         "owner": owner or {"user": "ada", "slurm_job_id": name.removeprefix("slurm-")},
-        "start_seconds": min(one["start_seconds"] for one in gpus),
-        "end_seconds": max(one["end_seconds"] for one in gpus),
+        "start_seconds": min(item["start_seconds"] for item in gpus),
+        "end_seconds": max(item["end_seconds"] for item in gpus),
         "gpus": list(gpus),
     }
 
@@ -107,18 +107,18 @@ def example() -> tuple[Fields, Fields]:
 
 def read(*documents: Fields, **wanted: Any) -> JobReport:  # noqa: ANN401 - of any type
     """Text of documents that were made just now."""
-    found = JobReport(ReportQuery(**wanted))
-    for one in documents:
-        add(found, "http://node", json.dumps(one).encode(), NOW, NOW)
-    found.jobs = [*joined(found.jobs)]
-    return found
+    report = JobReport(ReportQuery(**wanted))
+    for item in documents:
+        add(report, "http://node", json.dumps(item).encode(), NOW, NOW)
+    report.jobs = [*joined(report.jobs)]
+    return report
 
 
 def bill(*documents: Fields, **wanted: Any) -> JobReport:  # noqa: ANN401 - of any type
     """The bill for these documents and flags."""
-    found = read(*documents, **wanted)
-    select(found)
-    return found
+    result = read(*documents, **wanted)
+    select(result)
+    return result
 
 
 def moved(found: Any, seconds: float) -> Any:  # noqa: ANN401 - JSON
@@ -126,7 +126,7 @@ def moved(found: Any, seconds: float) -> Any:  # noqa: ANN401 - JSON
     if isinstance(found, dict):
         times = {"start_seconds", "end_seconds", "time_seconds"}
         return {k: v + seconds if k in times else moved(v, seconds) for k, v in found.items()}
-    return [moved(one, seconds) for one in found] if isinstance(found, list) else found
+    return [moved(item, seconds) for item in found] if isinstance(found, list) else found
 
 
 @contextmanager
@@ -135,12 +135,12 @@ def nodes(documents: Mapping[str, Fields | Reply]) -> Iterator[dict[str, str]]:
 
     def answer(request: Request) -> Reply:
         name, _, rest = request.path.removeprefix("/").partition("/")
-        found = documents.get(name)
-        if found is None or not rest.startswith("api/v1/jobs"):
+        result = documents.get(name)
+        if result is None or not rest.startswith("api/v1/jobs"):
             return Reply(status=404)
-        if isinstance(found, Reply):
-            return found
-        return Reply(json.dumps(moved(found, time.time() - NOW)).encode())
+        if isinstance(result, Reply):
+            return result
+        return Reply(json.dumps(moved(result, time.time() - NOW)).encode())
 
     with answering(answer) as port:
         yield {name: f"http://127.0.0.1:{port}/{name}" for name in documents}

@@ -19,21 +19,21 @@ def jobs(*documents: Fields) -> list[Job]:
 
 
 def one(*gpus: Fields) -> Job:
-    (found,) = jobs(document("node7", job("slurm-1", *gpus)))
-    return found
+    (result,) = jobs(document("node7", job("slurm-1", *gpus)))
+    return result
 
 
 def test_the_example_of_two_nodes() -> None:
-    (found,) = jobs(*example())
-    nodes = {gpu.node for gpu in found.gpus}
-    assert (len(found.gpus), len(nodes), found.owner_name) == (8, 2, "ada")
-    assert found.busy_ratio == pytest.approx(0.41)
-    assert found.lost_seconds == pytest.approx(0.59 * 8 * 3.2 * HOUR)
-    assert found.stall_ratios == pytest.approx(
+    (result,) = jobs(*example())
+    nodes = {gpu.node for gpu in result.gpus}
+    assert (len(result.gpus), len(nodes), result.owner_name) == (8, 2, "ada")
+    assert result.busy_ratio == pytest.approx(0.41)
+    assert result.lost_seconds == pytest.approx(0.59 * 8 * 3.2 * HOUR)
+    assert result.stall_ratios == pytest.approx(
         {"worker_cpu": 0.38, "asleep": 0.14, "host_code": 0.05, "unknown": 0.02}
     )
-    told = slowest(found)
-    assert told == "GPU 3 on node7 was the slowest: worker_cpu 52 % (the others 36 %)"
+    outcome = slowest(result)
+    assert outcome == "GPU 3 on node7 was the slowest: worker_cpu 52 % (the others 36 %)"
 
 
 def test_the_slow_line_is_that_of_the_gpu_that_lost_most() -> None:
@@ -43,24 +43,24 @@ def test_the_slow_line_is_that_of_the_gpu_that_lost_most() -> None:
         shares = {"role": "worker", "ratio": 0.75, "lock_ratio": 0.2, "native_ratio": 0.0}
         line |= {"seconds": 3.0, **shares}
         rank["idle_lines"] = {"seconds": 4.0, "looks": 9, "lines": [line], "waits": []}
-    told = slow_line(one(*ranks))
-    assert told
-    assert told.startswith("Slow line: 75 % of 4 s idle: train.py:7 <script>")
-    assert told.endswith("…, 20 % of that waiting for a lock")
-    assert told.isprintable()
-    assert len(told) < 200
+    result = slow_line(one(*ranks))
+    assert result
+    assert result.startswith("Slow line: 75 % of 4 s idle: train.py:7 <script>")
+    assert result.endswith("…, 20 % of that waiting for a lock")
+    assert result.isprintable()
+    assert len(result) < 200
     for rank in ranks:
         rank["idle_lines"] = {}
     assert slow_line(one(*ranks)) is None
 
 
 def test_the_gain_of_a_change_is_bounded_by_the_time_of_its_cause() -> None:
-    (found,) = jobs(*example())
+    (result,) = jobs(*example())
     # By the prediction 0.43 of the time of seven GPUs, and 0.63 of one; they waited 0.36 and 0.52.
     hours = f"{(7 * 0.36 + 0.52) * 3.2:.3g}"
-    told = f"Use 6 loader workers (now 2) on all ranks. This would return about {hours} GPU-hours."
-    assert change(found) == told
-    assert do_first(found) == f"Do first: {told}"
+    text = f"Use 6 loader workers (now 2) on all ranks. This would return about {hours} GPU-hours."
+    assert change(result) == text
+    assert do_first(result) == f"Do first: {text}"
 
 
 def test_the_gain_of_a_change_is_the_time_left_over_by_the_same_work() -> None:
@@ -75,8 +75,8 @@ def test_the_gain_of_a_change_is_the_time_left_over_by_the_same_work() -> None:
 def test_a_main_process_that_waits_for_its_own_requests_is_reported_as_such() -> None:
     rank = gpu(0, hours=1, network=0.6)
     rank["recommendation"] = advised(0, 3, 0.5, cause="network", at_most=True)
-    told = "Let 3 threads or loader workers make the main process's requests (now 0)"
-    assert change(one(rank)) == f"{told}. This would return at most 0.2 GPU-hours."
+    text = "Let 3 threads or loader workers make the main process's requests (now 0)"
+    assert change(one(rank)) == f"{text}. This would return at most 0.2 GPU-hours."
 
 
 def test_one_slow_rank_returns_the_waits_of_the_others() -> None:
@@ -84,12 +84,12 @@ def test_one_slow_rank_returns_the_waits_of_the_others() -> None:
     ranks[2] = gpu(2, hours=1, worker_cpu=0.4)
     figures = {"job_gpus": 4, "job_current_busy_ratio": 0.6, "job_busy_ratio": 0.8}
     ranks[2]["recommendation"] = advised(1, 4, 0.8, **figures)
-    found = one(*ranks)
-    told = slowest(found)
-    assert told == "GPU 2 on node7 was the slowest: worker_cpu 40 % (the others 0 %)"
+    result = one(*ranks)
+    text = slowest(result)
+    assert text == "GPU 2 on node7 was the slowest: worker_cpu 40 % (the others 0 %)"
     # Four GPU-hours, of which the same work at 0.8 rather than 0.6 takes three.
-    told = "Use 4 loader workers (now 1) on GPU 2 on node7. This would return about 1 GPU-hours."
-    assert change(found) == told
+    text = "Use 4 loader workers (now 1) on GPU 2 on node7. This would return about 1 GPU-hours."
+    assert change(result) == text
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_no_gpu_is_the_slowest_where_none_stands_out(ranks: list[Fields]) -> Non
 
 
 def test_without_a_recommendation_the_usual_remedy_stands_alone() -> None:
-    found = one(gpu(0, storage=0.4, asleep=0.1))
-    assert change(found) is None
-    assert do_first(found) == f"Do first: {REMEDIES['storage']} (storage)"
+    result = one(gpu(0, storage=0.4, asleep=0.1))
+    assert change(result) is None
+    assert do_first(result) == f"Do first: {REMEDIES['storage']} (storage)"
     assert do_first(one(gpu(0))) is None
 
 
@@ -117,16 +117,16 @@ def test_of_several_changes_the_one_that_returns_most_is_first() -> None:
     ranks[3]["recommendation"] = advised(0.3, 0, 0.9, knob="host_code")
     for rank, then in zip(ranks, (3, 6, 6), strict=False):
         rank["recommendation"] = advised(2, then, 0.625)
-    told = "Use 6 loader workers (now 2) on 3 of 5 ranks. This would return about 0.6 GPU-hours."
-    assert change(one(*ranks)) == told
-    told = (
+    text = "Use 6 loader workers (now 2) on 3 of 5 ranks. This would return about 0.6 GPU-hours."
+    assert change(one(*ranks)) == text
+    text = (
         "Cut the wait for Python code on GPU 3 on node7. This would return about 0.444 GPU-hours."
     )
-    assert change(one(*ranks[2:])) == told
+    assert change(one(*ranks[2:])) == text
 
 
 def test_worst_first_totals_of_all_and_a_limit() -> None:
-    found = bill(
+    result = bill(
         document(
             "node7",
             job("slurm-1", gpu(0, hours=1, storage=0.5)),
@@ -135,11 +135,11 @@ def test_worst_first_totals_of_all_and_a_limit() -> None:
         ),
         limit=2,
     )
-    assert [one.id for one in found.jobs] == ["slurm-2", "pod-1", "slurm-1"]
-    assert found.listed == found.jobs[:2]
-    assert list(found.owners) == ["bob", "vision", "ada"]
-    assert found.use.lost_seconds == pytest.approx(7 * HOUR)
-    assert found.use.stall_seconds == pytest.approx({"storage": 5 * HOUR, "asleep": 2 * HOUR})
+    assert [item.id for item in result.jobs] == ["slurm-2", "pod-1", "slurm-1"]
+    assert result.listed == result.jobs[:2]
+    assert list(result.owners) == ["bob", "vision", "ada"]
+    assert result.use.lost_seconds == pytest.approx(7 * HOUR)
+    assert result.use.stall_seconds == pytest.approx({"storage": 5 * HOUR, "asleep": 2 * HOUR})
 
 
 def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
@@ -147,7 +147,7 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
         owner = owner or {"user": "ada"}
         return job(name, gpu(0, hours=1, began=NOW - hours_ago * HOUR, storage=idle), **owner)
 
-    found = bill(
+    result = bill(
         document(
             "node7",
             past("slurm-9", 1, 0.6, user="ada", slurm_job_id="9"),
@@ -159,8 +159,8 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
         ),
         job="9",
     )
-    told = "ada's earlier jobs: 60 % busy (median of 3)"
-    assert about(found, found.jobs[0])["earlier"] == told
+    text = "ada's earlier jobs: 60 % busy (median of 3)"
+    assert about(result, result.jobs[0])["earlier"] == text
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ def test_earlier_jobs_are_those_of_the_owner_that_had_ended() -> None:
 )
 def test_accepted_queries(wanted: dict[str, str], ids: list[str]) -> None:
     pod = job("pod-1", gpu(3), namespace="vision", pod="train-0")
-    found = bill(document("node7", job("slurm-1", gpu(0), gpu(1)), pod), **wanted)
-    assert [one.id for one in found.jobs] == ids
+    result = bill(document("node7", job("slurm-1", gpu(0), gpu(1)), pod), **wanted)
+    assert [item.id for item in result.jobs] == ids
     if "gpu" in wanted:
-        assert [len(one.gpus) for one in found.jobs] == [1]
+        assert [len(item.gpus) for item in result.jobs] == [1]
 
 
 @pytest.mark.parametrize("layout", RENDERERS)
@@ -190,25 +190,25 @@ def test_without_jobs_there_is_a_report_all_the_same(layout: str) -> None:
 
 
 def test_a_wrong_name_gets_the_nearest_one_unless_a_node_is_missing() -> None:
-    found = read(document("node7", job("slurm-4711", gpu(0))), job="4712")
+    result = read(document("node7", job("slurm-4711", gpu(0))), job="4712")
     with pytest.raises(SettingsError, match=r"no job '4712' .*\. Did you mean '4711'"):
-        select(found)
-    found.missing.append("node8: refused")
+        select(result)
+    result.missing.append("node8: refused")
     with pytest.raises(ExporterError, match="as far as that could be read") as raised:
-        select(found)
+        select(result)
     assert raised.value.status == 1
 
 
 def test_a_skewed_clock_is_corrected_and_reported() -> None:
     fast = job("slurm-1", gpu(0, hours=1, began=NOW - HOUR + 600))
     slow = job("slurm-1", gpu(1, hours=1, began=NOW - HOUR))
-    found = read(document("node7", fast, time_seconds=NOW + 600), document("node8", slow))
-    (whole,) = found.jobs
+    result = read(document("node7", fast, time_seconds=NOW + 600), document("node8", slow))
+    (whole,) = result.jobs
     assert (whole.start_seconds, whole.end_seconds) == (NOW - HOUR, NOW)
     for of in whole.gpus:
         assert of.timeline
         assert (of.start_seconds, of.timeline.start_seconds) == (NOW - HOUR, NOW - HOUR)
-    assert found.notes == ["node7: its clock is 600 s ahead of ours; corrected"]
+    assert result.notes == ["node7: its clock is 600 s ahead of ours; corrected"]
 
 
 def test_a_node_that_was_asked_twice_counts_once() -> None:
@@ -243,9 +243,9 @@ def test_one_number_is_one_job_of_one_user_and_source_and_time(
 ) -> None:
     """Two clusters have the same numbers."""
     for order in ((part("a1", 0), other), (other, part("a1", 0))):
-        found = jobs(*order)
-        assert len(found) == jobs_found
-        assert sum(len(whole.gpus) for whole in found) == 2
+        job_rows = jobs(*order)
+        assert len(job_rows) == jobs_found
+        assert sum(len(whole.gpus) for whole in job_rows) == 2
 
 
 def run(name: str, start: float, restarts: str = "") -> Fields:
@@ -276,9 +276,9 @@ def test_runs_of_one_number_are_jobs_of_their_own(counts: tuple[str, str]) -> No
 
 def test_a_run_that_moves_to_another_node_at_once_is_another_job() -> None:
     parts = run("slurm-7", 0, "0"), run("slurm-7", 601, "1")
-    found = read(document("n1", parts[0]), document("n2", parts[1]), job="7")
-    select(found)
-    assert [len(one.gpus) for one in found.jobs] == [1, 1]
+    result = read(document("n1", parts[0]), document("n2", parts[1]), job="7")
+    select(result)
+    assert [len(item.gpus) for item in result.jobs] == [1, 1]
     assert len(read(document("n1", parts[0]), document("n2", parts[0])).jobs) == 1
 
 
@@ -299,7 +299,7 @@ def test_a_flood_of_rows_costs_at_most_a_ledger(monkeypatch: pytest.MonkeyPatch)
 
 def test_claims_of_two_users_are_two_jobs() -> None:
     claims = [part("a1", 0, source="claim"), part("b1", 1, source="claim", user="eve")]
-    assert sorted(one.owner_name for one in jobs(*claims)) == ["ada", "eve"]
+    assert sorted(item.owner_name for item in jobs(*claims)) == ["ada", "eve"]
 
 
 def test_a_job_that_runs_on_one_node_runs() -> None:
@@ -321,17 +321,17 @@ def test_a_job_that_runs_on_one_node_runs() -> None:
 )
 def test_a_job_that_cannot_be_read_is_named_and_the_rest_is_reported(fields: Fields) -> None:
     bad = {**job("slurm-2", gpu(1)), **fields}
-    found = read(document("node7", job("slurm-1", gpu(0)), bad))
-    assert [one.id for one in found.jobs] == ["slurm-1"]
-    assert found.missing == ["node7: 1 of 2 jobs cannot be read"]
+    result = read(document("node7", job("slurm-1", gpu(0)), bad))
+    assert [item.id for item in result.jobs] == ["slurm-1"]
+    assert result.missing == ["node7: 1 of 2 jobs cannot be read"]
 
 
 def test_jobs_that_did_not_fit_into_an_answer_are_missing() -> None:
-    found = read(document("node7", job("slurm-1", gpu(0)), left_off=3))
-    assert found.missing == ["node7: 3 older jobs do not fit into its answer"]
+    result = read(document("node7", job("slurm-1", gpu(0)), left_off=3))
+    assert result.missing == ["node7: 3 older jobs do not fit into its answer"]
 
 
 @pytest.mark.parametrize("at", [None, "now", float("nan"), 1e300, -1.0])
 def test_a_document_without_a_time_is_refused(at: object) -> None:
-    (told,) = read(document("node7", job("slurm-1", gpu(0)), time_seconds=at)).missing
-    assert told.startswith("http://node serves no ledger of this exporter: ")
+    (result,) = read(document("node7", job("slurm-1", gpu(0)), time_seconds=at)).missing
+    assert result.startswith("http://node serves no ledger of this exporter: ")

@@ -29,7 +29,7 @@ def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def hanging(said: bytes = b"") -> Iterator[str]:
     """A server that says this, then keeps the connection open; its URL."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        kept = []
+        values = []
 
         def work() -> None:
             while True:
@@ -39,12 +39,12 @@ def hanging(said: bytes = b"") -> Iterator[str]:
                     return
                 client.recv(65536)
                 client.sendall(said)
-                kept.append(client)
+                values.append(client)
 
         threading.Thread(target=work, daemon=True).start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        for client in kept:
+        for client in values:
             client.close()
 
 
@@ -71,7 +71,7 @@ def test_a_job_on_two_nodes(tmp_path: Path) -> None:
 def test_each_missing_ledger_is_a_line_and_the_rest_is_reported(tmp_path: Path) -> None:
     good, _ = example()
     half = b"HTTP/1.0 200 OK\r\nContent-Length: 999\r\n\r\n{"
-    known: dict[str, Fields | Reply] = {
+    fields: dict[str, Fields | Reply] = {
         "good": good,
         "newer": document("newer", version=2),
         "old": Reply(status=404),
@@ -79,10 +79,10 @@ def test_each_missing_ledger_is_a_line_and_the_rest_is_reported(tmp_path: Path) 
         "cut": Reply(half[-1:], headers={"Content-Length": "999", "Connection": "close"}),
     }
     nobody = f"http://127.0.0.1:{free_port()}"
-    with nodes(known) as urls, hanging() as silent, hanging(half) as slow:
+    with nodes(fields) as urls, hanging() as silent, hanging(half) as slow:
         addresses = [*urls.values(), nobody, silent, slow]
-        given = [word for url in addresses for word in ("--url", url)]
-        done = report(tmp_path, "--deadline", "2", "--format", "json", *given)
+        values = [word for url in addresses for word in ("--url", url)]
+        done = report(tmp_path, "--deadline", "2", "--format", "json", *values)
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     for word in (
@@ -95,20 +95,20 @@ def test_each_missing_ledger_is_a_line_and_the_rest_is_reported(tmp_path: Path) 
         assert sum(word in line for line in lines) == 1, (word, lines)
     assert sum("no answer within 2 s" in line for line in lines) == 2
     assert len(lines) == 7
-    found = json.loads(done.stdout)
-    assert [one["id"] for one in found["jobs"]] == ["slurm-4711"]
-    first = found["jobs"][0]["gpus"][0]
+    result = json.loads(done.stdout)
+    assert [item["id"] for item in result["jobs"]] == ["slurm-4711"]
+    first = result["jobs"][0]["gpus"][0]
     assert (first["energy_joules"], first["memory_peak_bytes"]) == (3.6e6, 52 * 2**30)
     assert first["score"]["busy_ratio"] == 0.71
-    assert sorted(found["missing"]) == sorted(lines)
+    assert sorted(result["missing"]) == sorted(lines)
 
 
 @pytest.mark.parametrize("layout", ["text", "markdown", "json"])
 def test_hostile_names_are_inert(tmp_path: Path, layout: str) -> None:
-    named = {"user": HOSTILE, "namespace": HOSTILE, "pod": HOSTILE, "\x1b[0m<b>": HOSTILE}
+    fields = {"user": HOSTILE, "namespace": HOSTILE, "pod": HOSTILE, "\x1b[0m<b>": HOSTILE}
     rank = gpu(0, storage=0.5, **{"<script>_": 0.1})
     rank["model"] = rank["gpu"] = rank["mig"] = HOSTILE
-    bad = job(HOSTILE, rank, **named)
+    bad = job(HOSTILE, rank, **fields)
     with nodes({"a": document(HOSTILE, bad, job("slurm-1", gpu(1, storage=0.5)))}) as urls:
         done = report(tmp_path, "--url", urls["a"], "--format", layout)
     assert done.returncode == 0
@@ -123,12 +123,12 @@ def test_hostile_names_are_inert(tmp_path: Path, layout: str) -> None:
 
 
 def test_several_jobs_and_an_owner(tmp_path: Path) -> None:
-    known = [
+    values = [
         job("slurm-1", gpu(0, hours=1, storage=0.5)),
         job("slurm-2", gpu(1, hours=10, worker_cpu=0.5)),
         job("slurm-3", gpu(2, hours=100, asleep=1.0), user="bob"),
     ]
-    with nodes({"a": document("node7", *known)}) as urls:
+    with nodes({"a": document("node7", *values)}) as urls:
         every = report(tmp_path, "--url", urls["a"], "--limit", "2")
         hers = report(tmp_path, "--url", urls["a"], "--owner", "ada", "--format", "json")
         wrong = report(tmp_path, "--url", urls["a"], "--owner", "adda", "--since", "2d")
@@ -136,10 +136,10 @@ def test_several_jobs_and_an_owner(tmp_path: Path) -> None:
     assert every.stdout.splitlines()[0] == summary
     assert every.stdout.index("slurm-3") < every.stdout.index("\n2 ")
     assert "and 1 more" in every.stdout
-    assert [one["id"] for one in json.loads(hers.stdout)["jobs"]] == ["slurm-2", "slurm-1"]
+    assert [item["id"] for item in json.loads(hers.stdout)["jobs"]] == ["slurm-2", "slurm-1"]
     assert wrong.returncode == 2
-    told = re.sub(r"127\.0\.0\.1:\d+", "node7", wrong.stderr)
-    assert re.sub("since .* UTC", "since then", told) == (
+    result = re.sub(r"127\.0\.0\.1:\d+", "node7", wrong.stderr)
+    assert re.sub("since .* UTC", "since then", result) == (
         "gpu-bottleneck-exporter: There is no owner 'adda' in the ledger of node7 since then "
         "(see --since). Did you mean 'ada'?\n"
     )
@@ -196,17 +196,17 @@ def test_wrong_input_is_one_line(tmp_path: Path, arguments: str, told: str) -> N
 def test_the_ledger_of_a_real_exporter(tmp_path: Path) -> None:
     with serving(tmp_path, "demo", *ANY_PORT) as server:
         until(lambda: len(asked(tmp_path, server)["jobs"]) > 1, "jobs in its ledger")
-        found = asked(tmp_path, server)
-    assert found["missing"] == []
-    for one in found["jobs"]:
-        shares = [one["busy_ratio"], *one["stall_ratios"].values()]
+        result = asked(tmp_path, server)
+    assert result["missing"] == []
+    for item in result["jobs"]:
+        shares = [item["busy_ratio"], *item["stall_ratios"].values()]
         assert sum(shares) == pytest.approx(1)
-        assert one["end_seconds"] is None
-        assert all(gpu["timeline"]["spent_seconds"]["busy"] for gpu in one["gpus"])
+        assert item["end_seconds"] is None
+        assert all(gpu["timeline"]["spent_seconds"]["busy"] for gpu in item["gpus"])
 
 
 def asked(folder: Path, server: Server) -> dict[str, Any]:
     done = report(folder, "--url", server.url, "--format", "json")
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    fields: dict[str, Any] = json.loads(done.stdout)
+    return fields

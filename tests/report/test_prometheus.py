@@ -65,8 +65,8 @@ def past() -> Iterator[str]:
         (BOB, "research", 0.9, 0.1, 0),
     ):
         billed = {**owner, "workload_owner": name}
-        known = ("workload_namespace", "workload_pod", "user", "workload_owner")
-        of_owner = {label: billed[label] for label in known if label in billed}
+        values = ("workload_namespace", "workload_pod", "user", "workload_owner")
+        of_owner = {label: billed[label] for label in values if label in billed}
         yield from series("helper:job_owner:info", of_owner, 1)
         yield from series(BUSY, billed, 300 * busy, 300)
         yield from series(STALL, {**billed, "waiting_on": "storage"}, 300 * storage, 300)
@@ -77,8 +77,8 @@ def past() -> Iterator[str]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder = tmp_path_factory.mktemp("prometheus")
     write_past(folder, past())
-    with on_data(folder, {}) as found:
-        yield found
+    with on_data(folder, {}) as result:
+        yield result
 
 
 def report(folder: Path, server: Prometheus, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -90,15 +90,15 @@ def test_all_jobs_with_totals_by_owner(tmp_path: Path, server: Prometheus) -> No
     done = report(tmp_path, server, "--format", "json", "--verbose")
     assert done.returncode == 0, done.stderr
     assert all(line.startswith("query ") for line in done.stderr.splitlines())
-    found = json.loads(done.stdout)
-    assert [one["id"] for one in found["jobs"]] == ["slurm-4711", "pod vision/train-0"]
-    assert [one["owner"] for one in found["owners"]] == ["ada", "research"]
-    ada = found["jobs"][0]
+    document = json.loads(done.stdout)
+    assert [job["id"] for job in document["jobs"]] == ["slurm-4711", "pod vision/train-0"]
+    assert [owner["owner"] for owner in document["owners"]] == ["ada", "research"]
+    ada = document["jobs"][0]
     assert ada["lost_gpu_hours"] == pytest.approx(3 * 1.1)
     assert ada["busy_ratio"] == pytest.approx(0.45)
     assert ada["stall_ratios"] == pytest.approx({"worker_cpu": 0.45, "storage": 0.1})
-    assert found["total"]["lost_gpu_hours"] == pytest.approx(3 * 1.2)
-    assert found["job_count"] == 2
+    assert document["total"]["lost_gpu_hours"] == pytest.approx(3 * 1.2)
+    assert document["job_count"] == 2
 
 
 @pytest.mark.parametrize(
@@ -107,22 +107,25 @@ def test_all_jobs_with_totals_by_owner(tmp_path: Path, server: Prometheus) -> No
 )
 def test_one_owner(tmp_path: Path, server: Prometheus, owner: str, job: str) -> None:
     done = report(tmp_path, server, "--format", "json", "--owner", owner)
-    assert [one["id"] for one in json.loads(done.stdout)["jobs"]] == [job]
+    assert [item["id"] for item in json.loads(done.stdout)["jobs"]] == [job]
 
 
 def test_one_job_with_its_gpus(tmp_path: Path, server: Prometheus) -> None:
     done = report(tmp_path, server, "--format", "json", "--job", "4711")
     assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["jobs"]
-    assert [(one["node"], one["gpu"]) for one in found["gpus"]] == [("node7", "3"), ("node8", "0")]
-    assert [one["observed_seconds"] for one in found["gpus"]] == pytest.approx([3 * 3600] * 2)
-    assert [one["busy_seconds"] for one in found["gpus"]] == pytest.approx([6480, 3240])
-    assert (found["start_seconds"], found["end_seconds"]) == (END - 3 * 3600, END)
-    assert found["slowest"].startswith("GPU 0 on node8 was the slowest: worker_cpu 60 %")
+    (result,) = json.loads(done.stdout)["jobs"]
+    assert [(item["node"], item["gpu"]) for item in result["gpus"]] == [
+        ("node7", "3"),
+        ("node8", "0"),
+    ]
+    assert [item["observed_seconds"] for item in result["gpus"]] == pytest.approx([3 * 3600] * 2)
+    assert [item["busy_seconds"] for item in result["gpus"]] == pytest.approx([6480, 3240])
+    assert (result["start_seconds"], result["end_seconds"]) == (END - 3 * 3600, END)
+    assert result["slowest"].startswith("GPU 0 on node8 was the slowest: worker_cpu 60 %")
     # Of the first, what the prediction leaves over; of the other, what it waited for workers.
     returned = f"{(3240 + 6480) / 3600:.3g}"
     gain = f"This would return about {returned} GPU-hours."
-    assert found["do_first"] == f"Do first: Use 6 loader workers (now 2) on all ranks. {gain}"
+    assert result["do_first"] == f"Do first: Use 6 loader workers (now 2) on all ranks. {gain}"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_the_last_recommendation_counts(tmp_path: Path, server: Prometheus) -> N
 
 
 def test_wrong_names_and_a_prometheus_without_our_rules(tmp_path: Path, server: Prometheus) -> None:
-    for arguments, told in (
+    for arguments, result in (
         ("--job 4712", "There is no job '4712'"),
         ('--owner "}', "There is no owner '\"}'"),
         ("--pod vision/x", "There is no pod 'vision/x'"),
@@ -156,7 +159,7 @@ def test_wrong_names_and_a_prometheus_without_our_rules(tmp_path: Path, server: 
     ):
         done = report(tmp_path, server, *arguments.split())
         assert (done.returncode, done.stdout) == (2, ""), arguments
-        assert told in done.stderr
+        assert result in done.stderr
         assert len(done.stderr.splitlines()) == 1
     done = run(tmp_path, "report", "--prometheus", f"127.0.0.1:{server.port}", "--since", "1m")
     assert done.returncode == 1
@@ -224,11 +227,11 @@ def test_a_job_with_an_unknown_start_is_absent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [BUSY, STALL])
 def test_the_recorded_sums_are_those_of_five_minutes(server: Prometheus, name: str) -> None:
-    (rule,) = (one for one in rules() if one.name == name)
-    found = server.query(rule.fields["expr"], END - 630)
-    for labels, value in found:
+    (rule,) = (rule for rule in rules() if rule.name == name)
+    result = server.query(rule.fields["expr"], END - 630)
+    for labels, value in result:
         expected = server.value(
             f"{name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels.items())}}}", END - 600
         )
         assert value == pytest.approx(expected)
-    assert len(found) == (2 if name == BUSY else 4)
+    assert len(result) == (2 if name == BUSY else 4)

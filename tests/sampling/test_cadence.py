@@ -65,8 +65,8 @@ def reading(driver: Driver, *watches: HostSampler | None) -> Iterator[list[GpuWo
 def board(make_board: MakeBoard) -> Iterator[Board]:
     """A GPU whose holder sleeps all the time."""
     board = make_board(gpus=[H100])
-    with program("ready()\ntime.sleep(600)") as one:
-        board.gpus[0].hold(one.process.pid, 2**30)
+    with program("ready()\ntime.sleep(600)") as process:
+        board.gpus[0].hold(process.process.pid, 2**30)
         yield board
 
 

@@ -52,10 +52,10 @@ PARENTS = {
 
 @pytest.fixture
 def watch() -> Iterator[HostSampler]:
-    found = HostSampler(Settings())
-    found.start()
-    yield found
-    found.stop()
+    sampler = HostSampler(Settings())
+    sampler.start()
+    yield sampler
+    sampler.stop()
 
 
 def all_but(*off: str) -> list[Collector]:
@@ -126,9 +126,9 @@ def test_a_process_that_holds_a_gpu_feeds_it_as_long_as_it_is_seen(
     main = start()
     worker = main.fork()
     feed = held_by(watch, main.pid)
-    found = watch.feeding("a")
-    assert found is not None
-    assert found.processes == {"main": 1, "worker": 1}
+    feeders = watch.feeding("a")
+    assert feeders is not None
+    assert feeders.processes == {"main": 1, "worker": 1}
     assert watch.feeding("b") is None
     # Those with one thread tell their children.
     assert feed.workers[worker].children() == []
@@ -138,9 +138,9 @@ def test_a_process_that_holds_a_gpu_feeds_it_as_long_as_it_is_seen(
     main.end()
     until(lambda: watch.feeding("a") is None, "unknown holders")
     held_by(watch, uuid="b")
-    found = watch.feeding("b")
-    assert found is not None
-    assert found.processes == {"main": 0}
+    feeders = watch.feeding("b")
+    assert feeders is not None
+    assert feeders.processes == {"main": 0}
 
 
 def test_a_process_with_an_inherited_connection_feeds_its_own_holder_alone(
@@ -156,17 +156,19 @@ def test_a_process_with_an_inherited_connection_feeds_its_own_holder_alone(
         feed = until(lambda: watch.feed("a"), "its feeders")
         note_split(watch, "a", 0, {UNKNOWN: 1})
         strangers = watch._discovery.strangers
-        until(lambda: any(worker in one.pids for one in strangers._results.values()), "a search")
+        until(
+            lambda: any(worker in result.pids for result in strangers._results.values()), "a search"
+        )
         before = watch._loop._ended_ns
         until(lambda: watch._loop._ended_ns != before, "the rest of that pass")
         assert not feed.family.related
 
 
 def test_kin_of_a_gpu_are_found_once_it_idles(watch: HostSampler) -> None:
-    with program("pipe = os.pipe()\nready(os.fork() or locked())\nlocked()") as one:
-        feed = held_by(watch, int(one.words[0]))
+    with program("pipe = os.pipe()\nready(os.fork() or locked())\nlocked()") as process:
+        feed = held_by(watch, int(process.words[0]))
         note_split(watch, "a", 0, {UNKNOWN: 1})
-        until(lambda: feed.family.kin == {one.pid}, "its parent")
+        until(lambda: feed.family.kin == {process.pid}, "its parent")
 
 
 def test_connections_are_sampled_while_a_gpu_idles(
@@ -179,8 +181,8 @@ def test_connections_are_sampled_while_a_gpu_idles(
         return {}
 
     monkeypatch.setattr(watching, "inspect_connections", inspect)
-    with program("ready()\nlocked()") as one:
-        held_by(watch, one.pid)
+    with program("ready()\nlocked()") as process:
+        held_by(watch, process.pid)
         assert not looks
         note_split(watch, "a", 0, {UNKNOWN: 1})
         until(lambda: looks, "a look")
@@ -200,10 +202,10 @@ def test_a_group_made_anew_may_be_another_owners(tmp_path: Path) -> None:
     mount = cgroup_v2(sysfs, {f"a/{group}/cgroup.procs": ""})
     lay(proc, {"stat": "", "1/cgroup": f"0::/a/{group}\n"})
     units, settings = Groups(proc, sysfs), Settings(procfs=proc, sysfs=sysfs)
-    found = Discovery(settings, Cgroups(sysfs), units, lambda _: nullcontext())
+    discovery = Discovery(settings, Cgroups(sysfs), units, lambda _: nullcontext())
     assert units.unit(1)
     (mount / "a").chmod(0o777)
-    found.discover({}, {})
+    discovery.discover({}, {})
     assert not units.unit(1), "only its name is a container's"
 
 
@@ -235,8 +237,8 @@ def test_a_gpu_is_no_peer_of_its_parent_nor_of_its_instances(
         watch.hold(uuid, holders, parent)
     until(lambda: all(peer_busy(watch, uuid) is not None for uuid in PARENTS), "feeders")
     note_split(watch, busy, 9, {ASLEEP: 1})
-    found = {uuid: peer_busy(watch, uuid) for uuid in PARENTS}
-    assert found == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
+    fields = {uuid: peer_busy(watch, uuid) for uuid in PARENTS}
+    assert fields == {uuid: 0.9 if uuid in waiting else 0.0 for uuid in PARENTS}
 
 
 def test_no_gpu_waits_for_one_that_has_hung(
@@ -266,7 +268,7 @@ def test_feeders_of_a_steady_gpu_are_sampled_less_often(watch: HostSampler, star
     feeds = {name: held_by(watch, start().pid, uuid=name) for name in ("lasting", "new")}
 
     def between_looks(name: str) -> float:
-        times = [one.at_ns for one in list(feeds[name].history._passes)[-9:]]
+        times = [item.at_ns for item in list(feeds[name].history._passes)[-9:]]
         spans = [later - before for before, later in pairwise(times)]
         return median(spans) if len(spans) == 8 else 0.0
 
@@ -288,7 +290,7 @@ def test_a_gpu_sampled_less_often_waits_for_no_second_pause_of_another(
     begin = time.monotonic_ns()
 
     def looks() -> list[int]:
-        return [sum(one.at_ns > begin for one in list(found)) for found in passes]
+        return [sum(item.at_ns > begin for item in list(result)) for result in passes]
 
     until(lambda: looks()[0] >= 12, "looks")
     assert looks()[1] >= 9, "else it would have half as many"
@@ -305,8 +307,8 @@ def test_counters_of_a_steady_gpu_are_read_less_often(watch: HostSampler, start:
 
     def counted() -> int:
         now = time.monotonic_ns()
-        found = watch.explaining("a", now - 1_000_000_000, now)
-        return found.elapsed_ns if found else 0
+        bucket = watch.explaining("a", now - 1_000_000_000, now)
+        return bucket.elapsed_ns if bucket else 0
 
     until(lambda: counted() > 1_500_000_000, "all of it in what was done lately")
 
@@ -380,15 +382,15 @@ def test_a_scrape_shows_the_present_state(
     patient = replace(CADENCE, refresh_timeout_seconds=PATIENCE_SECONDS)
     monkeypatch.setattr(watching, "CADENCE", patient)
     held_by(watch, start().pid)
-    known = until(lambda: watch.feeding("a"), "a snapshot")
-    until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")
+    result = until(lambda: watch.feeding("a"), "a snapshot")
+    until(lambda: time.monotonic_ns() - result.at_ns > 1_100_000_000, "it is old")
     asked_ns = time.monotonic_ns()
     watch.refresh()
-    found = watch.feeding("a")
-    assert found is not None
-    assert found.at_ns > asked_ns
+    feeders = watch.feeding("a")
+    assert feeders is not None
+    assert feeders.at_ns > asked_ns
     watch.refresh()
-    assert watch.feeding("a") is found, "young enough"
+    assert watch.feeding("a") is feeders, "young enough"
 
 
 def test_a_scrape_waits_briefly_where_a_pass_hangs(
@@ -410,7 +412,7 @@ def test_frequent_scrapes_do_not_shorten_the_seconds_of_counters(
 
     def seconds() -> list[int]:
         watch.refresh()
-        return [one.elapsed_ns for one in list(feed.history._seconds)[1:]]
+        return [second.elapsed_ns for second in list(feed.history._seconds)[1:]]
 
     until(lambda: len(seconds()) >= 4, "some of them")
     assert min(seconds()) > 400_000_000

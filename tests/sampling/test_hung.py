@@ -51,12 +51,12 @@ BRIEF = replace(CADENCE, hang_timeout_ns=1_000_000_000)
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSampler]:
     monkeypatch.setattr(watching, "CADENCE", BRIEF)
-    for one in (aside.memory_reads, aside.socket_queries, aside.proc_reads):
-        monkeypatch.setattr(one, "_timeout", aside.CALL_TIMEOUT_SECONDS)
-    found = HostSampler(Settings(), {"workload"})
-    found.start()
-    yield found
-    found.stop()
+    for item in (aside.memory_reads, aside.socket_queries, aside.proc_reads):
+        monkeypatch.setattr(item, "_timeout", aside.CALL_TIMEOUT_SECONDS)
+    sampler = HostSampler(Settings(), {"workload"})
+    sampler.start()
+    yield sampler
+    sampler.stop()
 
 
 def idle(watch: HostSampler) -> None:
@@ -125,7 +125,7 @@ def test_a_server_that_hangs_in_an_execve_is_not_watched(
 
         def is_found() -> bool:
             idle(watch)
-            return any(peer.pid in one.pids for one in finder._results.values())
+            return any(peer.pid in result.pids for result in finder._results.values())
 
         try:
             until(is_found, "that it is found")

@@ -94,7 +94,7 @@ def test_starts_are_unknown_while_processes_may_be_hidden() -> None:
 
 def ring(first: int, percents: Sequence[int]) -> tuple[RingSample, ...]:
     """Samples of seconds `first` and later."""
-    return tuple(RingSample((first + at) * 10**6, one) for at, one in enumerate(percents))
+    return tuple(RingSample((first + at) * 10**6, item) for at, item in enumerate(percents))
 
 
 def test_the_time_of_video_engines_is_added_up_and_that_of_the_busiest_explains_idle_time() -> None:

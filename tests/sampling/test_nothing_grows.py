@@ -28,16 +28,16 @@ _ELSEWHERE = (types.ModuleType, types.FunctionType, types.FrameType, type, loggi
 
 def kept(root: object) -> set[str]:
     """All text that can be reached from `root`."""
-    seen, found, left = set[int](), set[str](), [root]
+    outcome, result, left = set[int](), set[str](), [root]
     while left:
-        one = left.pop()
-        if isinstance(one, str):
-            found.add(one)
-        elif id(one) not in seen and not isinstance(one, _ELSEWHERE):
-            seen.add(id(one))
-            left += gc.get_referents(one)
-            left += one if isinstance(one, dict) else ()  # keys that are text are no referents
-    return found
+        item = left.pop()
+        if isinstance(item, str):
+            result.add(item)
+        elif id(item) not in outcome and not isinstance(item, _ELSEWHERE):
+            outcome.add(id(item))
+            left += gc.get_referents(item)
+            left += item if isinstance(item, dict) else ()  # keys that are text are no referents
+    return result
 
 
 def opened(what: str) -> int:

@@ -94,12 +94,12 @@ def test_a_stretch_is_the_difference_since_its_beginning(tmp_path: Path) -> None
     gpu.work(5, {NETWORK: 7})
     assert gpu.look() is None, "nobody knows since when"
     gpu.work(3, {HOST_CODE: 1})
-    seen = Observed(4.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
-    assert gpu.look() == seen
+    observation = Observed(4.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
+    assert gpu.look() == observation
     gpu.work(0, {})
-    assert gpu.look() == seen, "nothing was added"
+    assert gpu.look() == observation, "nothing was added"
     gpu.work(1, {HOST_CODE: 1}, seconds=1)
-    assert gpu.look() == seen, "it has only begun"
+    assert gpu.look() == observation, "it has only begun"
 
 
 def test_activity_of_feeders_is_kept_by_role(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_activity_of_feeders_is_kept_by_role(tmp_path: Path) -> None:
 @pytest.mark.parametrize("situation", SITUATIONS, ids=str)
 def test_facts_of_the_machine_and_the_job(tmp_path: Path, situation: Mapping[str, Any]) -> None:
     lay(tmp_path, {"class/net/eth0/speed": situation.get("speed", "1000\n")})
-    changed, seen = situation.get("machine", {}), situation["seen"]
+    changed, result = situation.get("machine", {}), situation["seen"]
     gpu = Gpu(tmp_path)
     gpu.read_ns = None if situation.get("reread", True) else gpu.at_ns
     gpu.look(MACHINE if situation.get("began", True) else None, JobReading(received_bytes=4000))
@@ -171,9 +171,9 @@ def test_facts_of_the_machine_and_the_job(tmp_path: Path, situation: Mapping[str
     job = JobReading(
         JobLimits(**situation.get("limits", {})), received_bytes=situation.get("received")
     )
-    found = gpu.look(None if changed is None else replace(MACHINE, **changed), job)
-    assert found is not None
-    assert {name: asdict(found)[name] for name in seen} == seen
+    sample = gpu.look(None if changed is None else replace(MACHINE, **changed), job)
+    assert sample is not None
+    assert {name: asdict(sample)[name] for name in result} == result
 
 
 def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
@@ -186,12 +186,12 @@ def test_stretches_are_added_up_unless_one_was_missed(tmp_path: Path) -> None:
         return gpu.prescriber.advise(gpu.feed, None, None, 1, ()).seen
 
     assert [stretch(busy) for busy in (9, 3, 3, 3)] == [None] * 4, "too little is known"
-    known = stretch(7)
-    assert known == Observed(20.0, 0.8, {HOST_CODE: 0.2}, mains=1, owners=0)
-    assert stretch(100, seconds=17) == known, "what was counted is no longer known"
+    result = stretch(7)
+    assert result == Observed(20.0, 0.8, {HOST_CODE: 0.2}, mains=1, owners=0)
+    assert stretch(100, seconds=17) == result, "what was counted is no longer known"
     assert gpu.prescriber.last is None
     gpu.feed.family.unfollowed = frozenset({2})
-    assert [stretch(7), stretch(7)] == [known, known], "of so many workers too little is known"
+    assert [stretch(7), stretch(7)] == [result, result], "of so many workers too little is known"
     assert gpu.prescriber.last_change_at == gpu.at_ns / SECOND
 
 
@@ -206,9 +206,9 @@ def test_findings_belong_to_the_present_processes(tmp_path: Path) -> None:
         gpu.feed.last_count_ns = gpu.at_ns
         return gpu.prescriber.advise(gpu.feed, None, None, 1, ())
 
-    found = [stretch(1) for _ in range(6)][-1]
-    assert found.seen is not None
-    assert found.mains == gpu.feed.started == {(1, None)}
+    result = [stretch(1) for _ in range(6)][-1]
+    assert result.seen is not None
+    assert result.mains == gpu.feed.started == {(1, None)}
     assert stretch(2) == NOTHING_KNOWN
     assert stretch(2) == Outlook(mains=frozenset({(2, None)}))
 
@@ -229,8 +229,8 @@ def test_the_key_of_a_job_survives_its_restart(
     feed.mains[1] = FeederProcess(tmp_path, 1)
     keys = []
     for step, fields in enumerate((facts, {**facts, **again})):
-        known: Any = {name: frozenset(value) for name, value in fields.items()}
-        feed.facts = JobFacts(command=f"train --run {step}", **known)
+        result: Any = {name: frozenset(value) for name, value in fields.items()}
+        feed.facts = JobFacts(command=f"train --run {step}", **result)
         keys.append(_setting(feed, Observed(4.0, 0.5, {})).job)
     assert (keys[0] == keys[1]) is same
     assert all(keys)
@@ -255,8 +255,8 @@ def test_how_much_batches_vary_is_measured_of_a_lone_worker_while_the_gpu_idles(
             with open(tmp_path / f"{pid}/io", "r+", encoding="ascii") as file:
                 file.write(f"syscr: {number}\nsyscw: {number}\n")
         gpu.work(STRETCH * busy, {NETWORK: STRETCH * (1 - busy)}, did=READING)
-        found = gpu.look()
-        return found.spread if found else None
+        sample = gpu.look()
+        return sample.spread if sample else None
 
     eventually(lambda: spread() is not None)
     assert spread(busy=0.9) is None, "it is well fed"
@@ -268,14 +268,14 @@ def test_how_much_batches_vary_is_measured_of_a_lone_worker_while_the_gpu_idles(
 
 
 def test_each_gpu_has_its_own_ticks(tmp_path: Path) -> None:
-    gpu, gpus, seen = Gpu(tmp_path), Prescribers(tmp_path, tmp_path), None
+    gpu, gpus, result = Gpu(tmp_path), Prescribers(tmp_path, tmp_path), None
     for _ in range(5):
         gpu.work(0, {})
         gpu.feed.last_count_ns = gpu.at_ns
-        seen = gpus.advise("a", {"a": gpu.feed}, {}, None, None).seen
+        result = gpus.advise("a", {"a": gpu.feed}, {}, None, None).seen
         for uuid in "ab":
             gpus.note(tick(3 * SECOND, {HOST_CODE: SECOND}, uuid=uuid))
-    assert seen == Observed(16.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
+    assert result == Observed(16.0, 0.75, {HOST_CODE: 0.25}, mains=0, owners=0)
 
 
 def test_ranks_of_a_job_share_the_free_resources(tmp_path: Path) -> None:
@@ -284,25 +284,25 @@ def test_ranks_of_a_job_share_the_free_resources(tmp_path: Path) -> None:
         rank.feed.mains[pid] = FeederProcess(tmp_path, pid)
         rank.feed.facts = JobFacts(jobs=frozenset({("group", "here")}))
     for here, expected in (("ab", (2, 0.5, 4.0)), ("b", (1, None, 8.0))):
-        feeds, seen = {uuid: ranks[uuid].feed for uuid in here}, {}
+        feeds, outcome = {uuid: ranks[uuid].feed for uuid in here}, {}
         for uuid in 30 * here:
             (rank := ranks[uuid]).work(2, {NETWORK: 2}, did=READING)
             gpus.note(tick(2 * SECOND, {NETWORK: 2 * SECOND}, uuid=uuid))
             rank.feed.last_count_ns = rank.at_ns
-            found = gpus.advise(uuid, feeds, {}, None, HostSnapshot(rank.at_ns, MACHINE)).seen
-            seen[uuid] = found and (found.job_gpus, found.job_busy, found.free_cores)
-        assert seen == dict.fromkeys(here, expected)
+            result = gpus.advise(uuid, feeds, {}, None, HostSnapshot(rank.at_ns, MACHINE)).seen
+            outcome[uuid] = result and (result.job_gpus, result.job_busy, result.free_cores)
+        assert outcome == dict.fromkeys(here, expected)
         gpus.forget("a")
 
 
 def test_the_limit_of_a_gpu_that_idled_lately_is_read_now(tmp_path: Path) -> None:
     """Else it is what the metrics have; by the groups of the mains, of which there is none."""
-    gpu, known = Gpu(tmp_path), JobReading(JobLimits(cpu_cores=2.0))
+    gpu, result = Gpu(tmp_path), JobReading(JobLimits(cpu_cores=2.0))
 
-    def limit(*, idles: bool = False, job: JobReading | None = known) -> float | None:
+    def limit(*, idles: bool = False, job: JobReading | None = result) -> float | None:
         gpu.work(2, {HOST_CODE: 2}, did=READING if idles else None)
-        found = gpu.look(job=job)
-        return found.limit_cores if found else None
+        sample = gpu.look(job=job)
+        return sample.limit_cores if sample else None
 
     limit()
     assert limit() == 2.0

@@ -90,8 +90,8 @@ def totals(sampler: Sampler, index: int) -> GpuTotals:
     """Its sums; while its thread is late, nothing is told of them."""
 
     def known() -> GpuTotals | None:
-        found = snapshot(sampler, index).totals
-        return found if found.observed_ns else None
+        result = snapshot(sampler, index).totals
+        return result if result.observed_ns else None
 
     return until(known, "its sums")
 
@@ -113,10 +113,10 @@ def test_a_lost_gpu_keeps_its_name_and_its_errors_and_is_reported_once(
     assert "error event gpu=0 event=XID code=79" in logged(caplog)
     board.gpus[0].record.device_result = 0
     until(lambda: up(sampler) == [True, True], "it comes back")
-    told = [said for said in logged(caplog) if said.startswith(("GPU is", "collector "))]
-    assert len(told) == 2
-    assert "GPU_IS_LOST" in told[0], "not once more for each call that meets it"
-    assert told[1] == "GPU is back gpu=0"
+    values = [result for result in logged(caplog) if result.startswith(("GPU is", "collector "))]
+    assert len(values) == 2
+    assert "GPU_IS_LOST" in values[0], "not once more for each call that meets it"
+    assert values[1] == "GPU is back gpu=0"
 
 
 def test_a_driver_that_does_not_wait_for_events_costs_the_same(make_board: MakeBoard) -> None:
@@ -197,8 +197,8 @@ def test_mig_instances_come_and_go_and_time_is_observed_once(
             board.gpus[1].launch(5)
             until(lambda: sampler.state().gpus[1].totals.busy_ns > 10**8, "an instance's work")
             assert sampler.state().gpus[2].totals.busy_ns == 0
-    found = totals(sampler, 0)
-    assert (found.observed_ns or 0) + found.unobserved_ns <= time.monotonic_ns() - began_ns
+    sums = totals(sampler, 0)
+    assert (sums.observed_ns or 0) + sums.unobserved_ns <= time.monotonic_ns() - began_ns
     # The instances' feeders went with them.
     watch = sampler._watch
     assert watch is not None
@@ -242,15 +242,15 @@ def test_a_driver_that_gives_nothing_but_garbage_has_failed(
         lambda: 'collector_success{collector="utilization"} 0.0' in text(sampler), "it has failed"
     )
     until(lambda: sampler.state().implausible["utilization"] > 2, "more of it")
-    told = [said for said in logged(caplog) if "dropped and counted" in said]
-    assert 1 <= len(told) == len(set(told))
+    values = [result for result in logged(caplog) if "dropped and counted" in result]
+    assert 1 <= len(values) == len(set(values))
     board.gpus[0].record.stuck_utilization = 0
     until(lambda: 'collector_success{collector="utilization"} 1.0' in text(sampler), "it is well")
     until(lambda: "gpu_observed_seconds_total{" in text(sampler), "time again")
     until(lambda: "gpu_busy_seconds_total{" in text(sampler), "busy time again")
-    found = totals(sampler, 0)
-    assert found.busy_ns == 0
-    assert found.unobserved_ns > 0
+    sums = totals(sampler, 0)
+    assert sums.busy_ns == 0
+    assert sums.unobserved_ns > 0
 
 
 def test_an_unsupported_collector_is_absent_not_failed(stage: Stage) -> None:
@@ -278,12 +278,12 @@ def test_a_refusal_of_an_earlier_reading_is_a_failure(make_board: MakeBoard, ans
     reader = GpuReader(0, VirtualDriver(make_board()), [power], samplers.FAST)
     reader.open()
     expected = [("power", None), ("power", "not here")] if answers else []
-    found = []
+    values = []
     for _ in range(2):
         reader.read()
-        found += [(name, outcome.error) for name, outcome in reader.outcomes()]
+        values += [(name, outcome.error) for name, outcome in reader.outcomes()]
     reader.close()
-    assert found == expected
+    assert values == expected
 
 
 def test_memory_utilization_that_is_always_zero_is_not_reported(stage: Stage) -> None:
@@ -439,12 +439,12 @@ def test_a_scrape_shows_the_present_host(stage: Stage, monkeypatch: pytest.Monke
     patient = replace(CADENCE, refresh_timeout_seconds=PATIENCE_SECONDS)
     monkeypatch.setattr(watching, "CADENCE", patient)
     _, sampler, _ = stage()
-    known = until(lambda: sampler.state().host, "a snapshot")
-    until(lambda: time.monotonic_ns() - known.at_ns > 1_100_000_000, "it is old")
+    result = until(lambda: sampler.state().host, "a snapshot")
+    until(lambda: time.monotonic_ns() - result.at_ns > 1_100_000_000, "it is old")
     sampler.refresh()
-    found = sampler.state().host
-    assert found is not None
-    assert found.at_ns > known.at_ns
+    host = sampler.state().host
+    assert host is not None
+    assert host.at_ns > result.at_ns
 
 
 def test_a_tick_longer_than_the_interval_loses_no_samples(stage: Stage) -> None:
@@ -471,14 +471,14 @@ def test_holders_are_read_at_each_scrape(make_board: MakeBoard, libraries: Libra
 def test_constant_scrapes_do_not_cause_constant_reads(stage: Stage) -> None:
     board, sampler, _ = stage()
     until(lambda: observed(sampler, 0), "samples")
-    seen, began = set[int](), time.monotonic()
+    result, began = set[int](), time.monotonic()
     while time.monotonic() < began + 1:
         sampler.request_holders([board.gpus[0].record.uuid.decode()], now=True)
-        seen.add(snapshot(sampler, 0).at_ns)
+        result.add(snapshot(sampler, 0).at_ns)
         time.sleep(0.001)
     seconds = time.monotonic() - began
     # Its own interval, which is as short, goes on beside that.
-    assert len(seen) < 3 + 2 * seconds / MIN_SAMPLING_INTERVAL_SECONDS
+    assert len(result) < 3 + 2 * seconds / MIN_SAMPLING_INTERVAL_SECONDS
 
 
 def test_stopping_does_not_wait_for_a_hung_gpu(
@@ -503,13 +503,13 @@ def test_a_gpu_with_a_working_encoder_is_not_asleep(stage: Stage) -> None:
     until(lambda: observed(sampler, 0), "samples")
 
     def split() -> GpuTotals | None:
-        found = totals(sampler, 0)
-        return found if (found.stall_ns or {}).get("video_engine", 0) > SECOND else None
+        result = totals(sampler, 0)
+        return result if (result.stall_ns or {}).get("video_engine", 0) > SECOND else None
 
-    found = until(split, "time in which only the encoder works")
-    assert found.engine_ns["encoder"] > SECOND
-    stalls = found.stall_ns or {}
-    assert sum(stalls.values()) == (found.observed_ns or 0) - found.busy_ns
+    result = until(split, "time in which only the encoder works")
+    assert result.engine_ns["encoder"] > SECOND
+    stalls = result.stall_ns or {}
+    assert sum(stalls.values()) == (result.observed_ns or 0) - result.busy_ns
     assert 'waiting_on="video_engine"' in text(sampler)
 
 

@@ -34,9 +34,9 @@ def own_cpu() -> OwnCpu:
 @pytest.fixture
 def worker(make_board: MakeBoard, own_cpu: OwnCpu) -> GpuWorker:
     driver = VirtualDriver(make_board())
-    found = GpuWorker(0, driver, ALL, Settings(deadline_seconds=5.0), own_cpu=own_cpu)
-    own_cpu.beat(found._due_ns)
-    return found
+    result = GpuWorker(0, driver, ALL, Settings(deadline_seconds=5.0), own_cpu=own_cpu)
+    own_cpu.beat(result._due_ns)
+    return result
 
 
 def test_a_hang_is_reported_at_the_deadline_while_others_run(

@@ -62,10 +62,10 @@ def staged(tmp_path: Path, job: str) -> Iterator[int]:
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp") as disk,
         unanswering(tmp_path, LOOKUP if what == "path" else READ) as server,
-        program(FILES + code.format(what), tmp_path, disk) as one,
+        program(FILES + code.format(what), tmp_path, disk) as process,
     ):
         try:
-            yield one.pid
+            yield process.pid
         finally:
             server.tell("answer")  # until then it cannot be killed
 
@@ -78,17 +78,17 @@ def test_it_is_seen_where_the_files_are(tmp_path: Path, job: str) -> None:
         watch.hold("gpu", frozenset({pid}))
         watch.start()
 
-        seen: list[Mapping[Place, int]] = []
+        values: list[Mapping[Place, int]] = []
 
         def is_seen() -> bool:
             note_split(watch, "gpu", 0, {UNKNOWN: 1})
             now = time.monotonic_ns()
             feeders = watch.explaining("gpu", now - RECENT_NS, now)
-            seen.append(feeders.places if feeders else {})
-            return place in seen[-1]
+            values.append(feeders.places if feeders else {})
+            return place in values[-1]
 
         try:
             until(is_seen, "a wait for a file")
         finally:
             watch.stop()
-    assert seen[-1].keys() <= {place, Place.UNKNOWN}
+    assert values[-1].keys() <= {place, Place.UNKNOWN}

@@ -58,12 +58,12 @@ def read(make_board: Callable[..., Board]) -> Iterator[Read]:
 
 def of_time(ticks: Ticks) -> Tick:
     """The last of them that accounts some time."""
-    found = [tick for tick in ticks if tick.windows]
+    values = [tick for tick in ticks if tick.windows]
     assert all(
         sum(tick.stalls.values()) == sum(w.duration_ns - w.active_ns for w in tick.windows)
-        for tick in found
+        for tick in values
     )
-    return found[-1]
+    return values[-1]
 
 
 def test_a_tick_has_its_readings_and_the_split_of_its_time(read: Read) -> None:

@@ -53,16 +53,16 @@ def watched(tmp_path: Path, code: str) -> Iterator[HostSampler]:
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp") as disk,
         unanswering(tmp_path, NOTHING, LATE_SECONDS),
-        program(f"{FILES}\nready(); {code}", tmp_path, disk) as one,
+        program(f"{FILES}\nready(); {code}", tmp_path, disk) as process,
     ):
         watch = HostSampler(Settings())
-        watch.hold("a", frozenset({one.pid}))
+        watch.hold("a", frozenset({process.pid}))
         watch.start()
         try:
             yield watch
         finally:
             watch.stop()
-            one.end()
+            process.end()
 
 
 def used(watch: HostSampler, role: str) -> Counters:
@@ -84,22 +84,22 @@ def test_traffic_on_fuse_is_counted(tmp_path: Path, code: str, role: str, field:
     with watched(tmp_path, code) as watch:
 
         def counted() -> bool:
-            found = used(watch, role)
-            return (getattr(found, field) or 0) > 10 * SIZE
+            result = used(watch, role)
+            return (getattr(result, field) or 0) > 10 * SIZE
 
         until(counted, "what it moves")
-        found = used(watch, role)
-        chars = found.read_chars if field == "read_bytes" else found.write_chars
+        result = used(watch, role)
+        chars = result.read_chars if field == "read_bytes" else result.write_chars
         # Where the kernel accounts for FUSE, it does so before a write has ended.
-        assert (getattr(found, field) or 0) <= chars + SIZE
+        assert (getattr(result, field) or 0) <= chars + SIZE
 
 
 @rows("code, reads", {"a pipe": ("piped()", 40 * SIZE), "the page cache": ("cached()", 400 * SIZE)})
 def test_reads_elsewhere_are_not_counted(tmp_path: Path, code: str, reads: int) -> None:
     with watched(tmp_path, code) as watch:
         until(lambda: used(watch, Role.MAIN).read_chars > reads, "what it reads")
-        found = used(watch, Role.MAIN)
-        assert (found.read_bytes or 0) < found.read_chars / 10
+        result = used(watch, Role.MAIN)
+        assert (result.read_bytes or 0) < result.read_chars / 10
 
 
 @pytest.mark.parametrize(

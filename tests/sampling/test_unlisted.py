@@ -87,7 +87,7 @@ def test_a_worker_that_outlived_its_main_is_found_by_its_open_devices(tmp_path: 
 
 
 def test_nothing_is_searched_for_under_mig() -> None:
-    both = [gpu(replace(one, minor=1), *KEPT) for one in (MIG_PARENT, MIG_INSTANCE)]
+    both = [gpu(replace(item, minor=1), *KEPT) for item in (MIG_PARENT, MIG_INSTANCE)]
     search = UnlistedProcesses(PROC, lambda: both, NVIDIA.device_nodes)
     search._update()
     assert not search.pids

@@ -79,12 +79,12 @@ class Listener:
         alerts = f'ALERTS{{uuid=~"|{gpu}",alertname!="{_UNCOUNTED}"}}'
         now = [labels for labels, _ in query(alerts)]
         ever = [labels for labels, _ in query(f"last_over_time({alerts}[{round(seconds)}s])")]
-        wanted, fired = expected.alerts, _with_state("firing", ever)
+        target, fired = expected.alerts, _with_state("firing", ever)
         return Heard(
-            wanted=wanted,
+            wanted=target,
             besides=expected.before,
-            causes=frozenset(one.cause for one in wanted) or frozenset({""}),
-            fired=fired if wanted else fired | _with_state("pending", now),
+            causes=frozenset(item.cause for item in target) or frozenset({""}),
+            fired=fired if target else fired | _with_state("pending", now),
             firing=_with_state("firing", now),
             primary=", ".join(sorted(labels["cause"] for labels, _ in primary)),
         )

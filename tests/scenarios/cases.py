@@ -81,20 +81,20 @@ class Case:
 
 def stages(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
     """Cases that run at the same time: those with the same stage; all others run alone."""
-    found: dict[str, list[Case]] = {}
+    groups: dict[str, list[Case]] = {}
     for case in cases:
-        found.setdefault(case.stage or case.name, []).append(case)
-    return [tuple(together) for together in found.values()]
+        groups.setdefault(case.stage or case.name, []).append(case)
+    return [tuple(together) for together in groups.values()]
 
 
 def _case(name: str, loop: str, waits_for: str, alerts: str, besides: str) -> Case:
-    told = dict(word.partition(" ")[::2] for word in besides.split(", "))
-    expected = _expected(waits_for, alerts, told)
-    processes = [Process(other, gpus=0) for other in told.get("beside", "").split()]
+    fields = dict(word.partition(" ")[::2] for word in besides.split(", "))
+    expected = _expected(waits_for, alerts, fields)
+    processes = [Process(other, gpus=0) for other in fields.get("beside", "").split()]
     if loop:
-        processes.append(Process(loop, 0, len({one.gpu for one in expected}), _limits(told)))
-    data = int(told.get("data", 0)) * MEBIBYTE
-    return Case(name, tuple(processes), expected, data, told.get("stage", ""), "quick" in told)
+        processes.append(Process(loop, 0, len({item.gpu for item in expected}), _limits(fields)))
+    data = int(fields.get("data", 0)) * MEBIBYTE
+    return Case(name, tuple(processes), expected, data, fields.get("stage", ""), "quick" in fields)
 
 
 def _limits(told: Mapping[str, str]) -> Limits | None:
@@ -105,28 +105,28 @@ def _limits(told: Mapping[str, str]) -> Limits | None:
 
 
 def _expected(waits_for: str, alerts: str, told: Mapping[str, str]) -> tuple[Expected, ...]:
-    found: list[Expected] = []
+    values: list[Expected] = []
     before = _diagnoses(told.get("before", ""))
     for number, (of_one, fires) in enumerate(
         zip(waits_for.split("; "), alerts.split("; "), strict=True)
     ):
         title, _, labels = of_one.rpartition(": ")
         second = "changes" in told and number > 0
-        one = Expected(
+        expected = Expected(
             waiting_on=frozenset(labels.split(" or ")) - {"busy"},
             alerts=_diagnoses(fires),
-            before=found[0].alerts if second else before,
+            before=values[0].alerts if second else before,
             alert_seconds=float(told.get("seconds", ALERT_SECONDS)),
             gpu=0 if second else number,
             second_half=second,
             title=title,
         )
-        found.append(one)
-    return tuple(found)
+        values.append(expected)
+    return tuple(values)
 
 
 def _diagnoses(told: str) -> frozenset[Diagnosis]:
-    return frozenset(Diagnosis(*one.split()) for one in told.split(" or ") if one)
+    return frozenset(Diagnosis(*word.split()) for word in told.split(" or ") if word)
 
 
 CASES = tuple(_case(*cells) for *cells, _why in read_csv(TABLE))

@@ -72,21 +72,21 @@ def disk_of(folder: Path) -> str:
 
 def _settings(limits: Limits, folder: Path) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
     """Files to write under v1 and under v2, by controller."""
-    found: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+    fields: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
     if limits.cpu_cores is not None:
         quota = str(round(limits.cpu_cores * _PERIOD_US))
         v1 = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": quota}
-        found["cpu"] = v1, {"cpu.max": f"{quota} {_PERIOD_US}"}
+        fields["cpu"] = v1, {"cpu.max": f"{quota} {_PERIOD_US}"}
     if limits.memory_bytes is not None:
         size = str(limits.memory_bytes)
-        found["memory"] = {"memory.limit_in_bytes": size}, {"memory.max": size}
+        fields["memory"] = {"memory.limit_in_bytes": size}, {"memory.max": size}
     if limits.read_bytes_per_second is not None:
         disk, rate = disk_of(folder), limits.read_bytes_per_second
-        found["io"] = (
+        fields["io"] = (
             {"blkio.throttle.read_bps_device": f"{disk} {rate}"},
             {"io.max": f"{disk} rbps={rate}"},
         )
-    return found
+    return fields
 
 
 def _hierarchy(controller: str) -> tuple[Path, bool]:

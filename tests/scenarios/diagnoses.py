@@ -29,8 +29,8 @@ class Diagnosis:
         """Whether it is one of them, with that severity if one is given."""
         mine = self.alert, self.cause
         return any(
-            mine == (one.alert, one.cause) and one.severity in ("", self.severity)
-            for one in accepted
+            mine == (item.alert, item.cause) and item.severity in ("", self.severity)
+            for item in accepted
         )
 
 
@@ -56,12 +56,12 @@ class Heard:
     @property
     def wrong(self) -> str | None:
         """Mismatches with the expectation; None if there are none."""
-        others = sorted(one for one in self.fired if not one.is_of(self.wanted | self.besides))
-        found = [f"{one.alert} ({one.severity}) fired" for one in others]
-        if self.wanted and not any(one.is_of(self.wanted) for one in self.firing):
-            found.append(f"none of {', '.join(one.alert for one in sorted(self.wanted))} fires")
+        others = sorted(item for item in self.fired if not item.is_of(self.wanted | self.besides))
+        faults = [f"{other.alert} ({other.severity}) fired" for other in others]
+        if self.wanted and not any(item.is_of(self.wanted) for item in self.firing):
+            faults.append(f"none of {', '.join(item.alert for item in sorted(self.wanted))} fires")
         if self.causes is not None and self.primary not in self.causes:
-            found.append(f"the primary cause is {self.primary or 'none'}")
+            faults.append(f"the primary cause is {self.primary or 'none'}")
         if not self.wanted and not self.looked_at:
-            found.append("the rules did not look at it")
-        return ", ".join(found) or None
+            faults.append("the rules did not look at it")
+        return ", ".join(faults) or None

@@ -58,10 +58,10 @@ def main() -> None:
                 with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
                     results = measure(stage, Path(folder), listener)
                 for case, of_case in zip(stage, results, strict=True):
-                    rows += [row(case, found) for found in of_case]
-                    wrong = any(not (one.right and one.alerts_right) for one in of_case)
-                    told = of_case if wrong or options.verbose else ()
-                    sys.stderr.write("\n".join([*map(str, told), *rows[-len(of_case) :], ""]))
+                    rows += [row(case, result) for result in of_case]
+                    wrong = any(not (item.right and item.alerts_right) for item in of_case)
+                    printed = of_case if wrong or options.verbose else ()
+                    sys.stderr.write("\n".join([*map(str, printed), *rows[-len(of_case) :], ""]))
     except (Unavailable, pytest.skip.Exception) as reason:
         raise SystemExit(f"{reason}") from None
     table = "\n".join(rows)

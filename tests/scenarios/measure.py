@@ -100,8 +100,8 @@ class Watched:
         if not self.waiting_on and self.right:
             return "busy"
         shares = self.shares.items()
-        told = ", ".join(f"{cause} {share:.0%}" for cause, share in shares if share > _TELLING)
-        return told or "never idle"
+        text = ", ".join(f"{cause} {share:.0%}" for cause, share in shares if share > _TELLING)
+        return text or "never idle"
 
     @property
     def right(self) -> bool | None:
@@ -123,8 +123,8 @@ class Watched:
         return (right - ENOUGH * idle) / 1e9, some
 
     def __str__(self) -> str:
-        seen = self.feeding and (self.feeding.processes, self.feeding.evidence)
-        return f"busy {self.busy:.0%}; {self.told}\n    {seen}"
+        result = self.feeding and (self.feeding.processes, self.feeding.evidence)
+        return f"busy {self.busy:.0%}; {self.told}\n    {result}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,28 +163,28 @@ def measure(cases: Sequence[Case], folder: Path, listener: Listener | None) -> l
 
     Raises Unavailable if the machine cannot stage them.
     """
-    wanted = [
+    values = [
         [
-            Measured(expected=one, waiting_on=one.waiting_on, gpu=first + one.gpu)
-            for one in case.expected
+            Measured(expected=item, waiting_on=item.waiting_on, gpu=first + item.gpu)
+            for item in case.expected
         ]
         for case, first in _placed(cases)
     ]
-    found: dict[tuple[int, bool], Measured] = {}
+    fields: dict[tuple[int, bool], Measured] = {}
     with (
         _staged(cases, folder) as (board, files),
         watching(board) as sampler,
         listener.showing(sampler) if listener else nullcontext(),
     ):
-        for second in sorted({one.expected.second_half for one in chain(*wanted)}):
+        for second in sorted({item.expected.second_half for item in chain(*values)}):
             began = time.monotonic()
             if second:
                 (files / loops.SECOND_HALF).touch()
             watched(sampler, _WARM_NS)
-            of_half = [one for one in chain(*wanted) if one.expected.second_half == second]
-            for one in _heard(look(sampler, _LOOK_NS, of_half), listener, board, began):
-                found[one.gpu, second] = one
-    return [[found[one.gpu, one.expected.second_half] for one in of_case] for of_case in wanted]
+            of_half = [item for item in chain(*values) if item.expected.second_half == second]
+            for entry in _heard(look(sampler, _LOOK_NS, of_half), listener, board, began):
+                fields[entry.gpu, second] = entry
+    return [[fields[item.gpu, item.expected.second_half] for item in of_case] for of_case in values]
 
 
 def _placed(cases: Sequence[Case]) -> Iterator[tuple[Case, int]]:
@@ -199,11 +199,11 @@ def _heard(
     if listener is None:
         return results
     heard: dict[int, Heard] = {}
-    for found in sorted(results, key=lambda found: not found.expected.alerts):
-        uuid = board.gpus[found.gpu].record.uuid.decode()
-        expected = found.expected.in_a_crowd() if found.crowded else found.expected
-        heard[found.gpu] = listener.await_answer(uuid, expected, began)
-    return [replace(found, heard=heard[found.gpu]) for found in results]
+    for outcome in sorted(results, key=lambda outcome: not outcome.expected.alerts):
+        uuid = board.gpus[outcome.gpu].record.uuid.decode()
+        expected = outcome.expected.in_a_crowd() if outcome.crowded else outcome.expected
+        heard[outcome.gpu] = listener.await_answer(uuid, expected, began)
+    return [replace(result, heard=heard[result.gpu]) for result in results]
 
 
 def await_quiet(seconds: float = _QUIET_WITHIN_SECONDS) -> None:
@@ -223,10 +223,10 @@ def look(
     end = time.monotonic() + longest_seconds
     while True:
         looks.append(watched(sampler, span_ns))
-        found = [replace(one, spans=[gpus[one.gpu] for gpus in looks]) for one in wanted]
-        if all(one.right is not None for one in found) or time.monotonic() > end:
+        values = [replace(item, spans=[gpus[item.gpu] for gpus in looks]) for item in wanted]
+        if all(item.right is not None for item in values) or time.monotonic() > end:
             gpus = sampler.state().gpus
-            return [replace(one, feeding=gpus[one.gpu].feeding) for one in found]
+            return [replace(item, feeding=gpus[item.gpu].feeding) for item in values]
 
 
 def watched(sampler: Sampler, span_ns: int) -> tuple[Span, ...]:
@@ -245,10 +245,10 @@ def watched(sampler: Sampler, span_ns: int) -> tuple[Span, ...]:
 
 def judge(results: Sequence[tuple[object, bool | None]]) -> None:
     """Wrong if one is, else unknown if one is."""
-    told = "\n".join(f"{one}" for one, _ in results)
-    print(told)  # noqa: T201 - for `pytest -s`
+    text = "\n".join(f"{item}" for item, _ in results)
+    print(text)  # noqa: T201 - for `pytest -s`
     right = [right for _, right in results]
-    conclude(told, right=False if False in right else None if None in right else True)
+    conclude(text, right=False if False in right else None if None in right else True)
 
 
 def _exact(sampler: Sampler) -> tuple[GpuSnapshot, ...]:
@@ -345,7 +345,7 @@ def running(
     started = subprocess.Popen(command, cwd=files, env=environment, start_new_session=True)
     try:
         until(
-            lambda: all(started.pid in {one.pid for one in gpu.record.processes} for gpu in gpus),
+            lambda: all(started.pid in {item.pid for item in gpu.record.processes} for gpu in gpus),
             f"{process.loop} holds its GPUs",
             unless=lambda: started.poll() is not None,
         )

@@ -25,8 +25,10 @@ def test_more_workers_for_the_loader_that_waits_is_a_prescription() -> None:
             return feeding.outlook.advice if feeding else None
 
         def found() -> Prescription | None:
-            told = advice()
-            return told if isinstance(told, Prescription) and told.knob == NUM_WORKERS else None
+            result = advice()
+            return (
+                result if isinstance(result, Prescription) and result.knob == NUM_WORKERS else None
+            )
 
         prescribed = until(found, lambda: f"a prescription, not {advice()}")
     assert not prescribed.at_most

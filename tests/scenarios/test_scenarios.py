@@ -44,27 +44,27 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listener | No
 def measured_fixture(
     listener: Listener | None, tmp_path_factory: pytest.TempPathFactory
 ) -> Measure:
-    known: dict[str, list[Measured] | Unavailable] = {}
+    results: dict[str, list[Measured] | Unavailable] = {}
     stage_of = {case.name: stage for stage in stages(CASES) for case in stage}
 
     def measured(case: Case) -> list[Measured]:
-        if case.name not in known:
+        if case.name not in results:
             stage = stage_of[case.name]
             try:
                 folder = tmp_path_factory.mktemp("case")
-                known.update(_measured(stage, folder, listener))
+                results.update(_measured(stage, folder, listener))
                 # Alerts come hundreds of times as fast as in use: their order may be chance.
-                again = [one for one in stage if only_alerts_wrong(known[one.name])]
+                again = [item for item in stage if only_alerts_wrong(results[item.name])]
                 if again:
                     print("measured once more:", *names(again))  # noqa: T201 - for `pytest -s`
                     folder = tmp_path_factory.mktemp("again")
-                    known.update(_measured(again, folder, listener))
+                    results.update(_measured(again, folder, listener))
             except Unavailable as reason:
-                known.update(dict.fromkeys(names(stage), reason))
-        found = known[case.name]
-        if isinstance(found, Unavailable):
-            pytest.skip(f"{found}")
-        return found
+                results.update(dict.fromkeys(names(stage), reason))
+        result = results[case.name]
+        if isinstance(result, Unavailable):
+            pytest.skip(f"{result}")
+        return result
 
     return measured
 
@@ -76,9 +76,9 @@ def _measured(
 
 
 def only_alerts_wrong(found: list[Measured] | Unavailable) -> bool:
-    if isinstance(found, Unavailable) or any(one.right is False for one in found):
+    if isinstance(found, Unavailable) or any(item.right is False for item in found):
         return False
-    return any(one.alerts_right is False for one in found)
+    return any(item.alerts_right is False for item in found)
 
 
 def names(stage: Iterable[Case]) -> list[str]:
@@ -88,14 +88,14 @@ def names(stage: Iterable[Case]) -> list[str]:
 @_each_case
 def test_the_idle_time_is_put_down_to_its_cause(case: Case, measured: Measure) -> None:
     results = measured(case)
-    judge([(f"{row(case, found)}\n{found}", found.right) for found in results])
+    judge([(f"{row(case, result)}\n{result}", result.right) for result in results])
 
 
 @_each_case
 def test_the_alert_of_its_cause_fires_and_no_other(case: Case, measured: Measure) -> None:
     require("prometheus", "prometheus")
     results = measured(case)
-    heard = [found.heard for found in results if found.heard]
+    heard = [result.heard for result in results if result.heard]
     assert len(heard) == len(case.expected)
-    told = [f"{row(case, one)}\n{one.heard and one.heard.wrong}" for one in results]
-    judge([*zip(told, (one.alerts_right for one in results), strict=True)])
+    values = [f"{row(case, result)}\n{result.heard and result.heard.wrong}" for result in results]
+    judge([*zip(values, (result.alerts_right for result in results), strict=True)])

@@ -154,7 +154,7 @@ def cluster(folder: Path, root: Path, epilog: str) -> Iterator[Cluster]:
     _configure(folder, epilog, ports)
     with ExitStack() as stack:
         enter = stack.enter_context(_inside(folder, root))
-        found = Cluster(folder, enter)
+        result = Cluster(folder, enter)
 
         def start(name: str, *command: str) -> None:
             log = stack.enter_context((folder / f"{name}.log").open("wb"))
@@ -163,15 +163,15 @@ def cluster(folder: Path, root: Path, epilog: str) -> Iterator[Cluster]:
             stack.callback(process.wait)
             stack.callback(process.kill)
 
-        _keep_books(found, start, ports)
+        _keep_books(result, start, ports)
         start("slurmctld", "slurmctld", "-D", "-c")
         for name in NODES:
             start(name, "slurmd", "-D", "-N", name)
         idle = "\n".join(["idle"] * len(NODES))
-        until(lambda: _said(found, "sinfo", "-h", "-N", "-o", "%T") == idle, lambda: found.log)
-        yield found
-        found.run("scancel", "--full", "--partition=all")
-        eventually(lambda: not found.run("squeue", "--noheader"))
+        until(lambda: _said(result, "sinfo", "-h", "-N", "-o", "%T") == idle, lambda: result.log)
+        yield result
+        result.run("scancel", "--full", "--partition=all")
+        eventually(lambda: not result.run("squeue", "--noheader"))
 
 
 def _said(inside: Cluster, *command: str) -> str:

@@ -37,7 +37,7 @@ def main(seconds: str, folder: str) -> None:
     json.dump({"busy": busy, "lasted": lasted, "gpus": gpu_indices}, sys.stdout)
     sys.stdout.flush()
     for gpu in gpus:  # else the next process with our number holds it
-        next(one for one in gpu.record.processes if one.pid == os.getpid()).pid = 0
+        next(process for process in gpu.record.processes if process.pid == os.getpid()).pid = 0
     os._exit(0)  # Python would take a while to end, which the record does not have
 
 

@@ -54,16 +54,16 @@ def ledger(*gpus: Mapping[str, Any], number: str = "4711", running: bool = False
 
 def job(**changed: object) -> Any:  # noqa: ANN401 - of a module that is loaded by hand
     """Accounting of the job: an hour, one GPU, one node."""
-    told = {"name": "4711", "cluster": "della", "seconds": 3600.0, "gpus": 1, "nodes": "n1"}
+    fields = {"name": "4711", "cluster": "della", "seconds": 3600.0, "gpus": 1, "nodes": "n1"}
     times = {"start": START, "end": START + 3600}
-    return epilog.Job(**{**told, "comment": "", **times, **changed})
+    return epilog.Job(**{**fields, "comment": "", **times, **changed})
 
 
 def summarized(of: Any, *ledgers: Mapping[str, Any]) -> str:  # noqa: ANN401 - see `job`
     """The comment about it, from ledgers of nodes `n1` and so on."""
     nodes = {}
-    for number, one in enumerate(ledgers, 1):
-        rows = (epilog.gpu_of(row, of.seconds, one["time_seconds"]) for row in one["job"]["gpus"])
+    for number, item in enumerate(ledgers, 1):
+        rows = (epilog.gpu_of(row, of.seconds, item["time_seconds"]) for row in item["job"]["gpus"])
         nodes[f"n{number}"] = dict(rows)
     comment: str = epilog.summarized(of, {node: gpus for node, gpus in nodes.items() if gpus})
     return comment
@@ -72,5 +72,5 @@ def summarized(of: Any, *ledgers: Mapping[str, Any]) -> str:  # noqa: ANN401 - s
 def decoded(comment: str) -> dict[str, Any]:
     """The summary that a comment holds."""
     assert comment.startswith("JS1:")
-    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(comment[4:])))
-    return found
+    fields: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(comment[4:])))
+    return fields

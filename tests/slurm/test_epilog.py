@@ -36,17 +36,17 @@ BEFORE = {"nodes": {"n1": CPUS, "n2": CPUS}, "total_time": 3600, "gpus": 1}
 
 def node(*gpus: Json, **changed: object) -> Json:
     """The summary of one node."""
-    told = decoded(summarized(job(**changed), ledger(*gpus)))
-    found: Json = told["nodes"]["n1"]
-    return found
+    document = decoded(summarized(job(**changed), ledger(*gpus)))
+    result: Json = document["nodes"]["n1"]
+    return result
 
 
 def test_it_has_the_keys_of_jobstats() -> None:
-    told = decoded(summarized(job(gpus=2), ledger(gpu("0"), gpu("3"))))
+    document = decoded(summarized(job(gpus=2), ledger(gpu("0"), gpu("3"))))
     both = dict.fromkeys("03")
-    assert told["total_time"] == 3600
-    assert told["gpus"] == 2
-    assert told["nodes"] == {
+    assert document["total_time"] == 3600
+    assert document["gpus"] == 2
+    assert document["nodes"] == {
         "n1": {
             "gpu_utilization": {**both, "0": 25.0, "3": 25.0},
             "gpu_used_memory": pytest.approx({**both, "0": 20 * GIB, "3": 20 * GIB}, rel=0.001),
@@ -58,8 +58,8 @@ def test_it_has_the_keys_of_jobstats() -> None:
 def test_causes_have_a_separate_key() -> None:
     change = {"knob": "num_workers", "current_value": 2.0, "value": 6.0, "text": "\x1b[31m"}
     gpus = (gpu("0"), gpu("1", busy_seconds=0.0, recommendation=change))
-    told = decoded(summarized(job(gpus=4), ledger(*gpus)))["gpu_bottleneck"]
-    assert told == {
+    result = decoded(summarized(job(gpus=4), ledger(*gpus)))["gpu_bottleneck"]
+    assert result == {
         "busy": 0.125,
         "lost_gpu_hours": 1.75,
         "causes": {"worker_cpu": 0.5, "host_code": 0.167, "asleep": 0.067},
@@ -86,10 +86,10 @@ def test_pauses_between_processes_are_not_used_either() -> None:
         busy_seconds=2700.0,
         stall_seconds={"asleep": 900.0},
     )
-    told = decoded(summarized(job(seconds=5400.0, end=START + 5400), ledger(row)))
-    assert told["nodes"]["n1"]["gpu_utilization"] == {"0": 50.0}
-    assert told["gpu_bottleneck"]["causes"] == {"unallocated": 0.333, "asleep": 0.167}
-    assert told["gpu_bottleneck"]["lost_gpu_hours"] == 0.75
+    document = decoded(summarized(job(seconds=5400.0, end=START + 5400), ledger(row)))
+    assert document["nodes"]["n1"]["gpu_utilization"] == {"0": 50.0}
+    assert document["gpu_bottleneck"]["causes"] == {"unallocated": 0.333, "asleep": 0.167}
+    assert document["gpu_bottleneck"]["lost_gpu_hours"] == 0.75
 
 
 def test_a_gpu_that_others_held_too_is_judged_by_its_part() -> None:
@@ -127,8 +127,8 @@ def test_unknown_values_are_left_out() -> None:
 
 def test_parts_of_a_gpu_are_distinct() -> None:
     uuids = [f"MIG-{part * 8}-aaaa-1111-1111-111111111111" for part in "12"]
-    told = node(*(gpu("1", uuid=uuid, mig="1g.10gb") for uuid in uuids))
-    assert set(told["gpu_utilization"]) == {"1:MIG-11111111", "1:MIG-22222222"}
+    result = node(*(gpu("1", uuid=uuid, mig="1g.10gb") for uuid in uuids))
+    assert set(result["gpu_utilization"]) == {"1:MIG-11111111", "1:MIG-22222222"}
 
 
 NONSENSE: list[object] = [math.nan, math.inf, -1, True, "5", None, [], {}, 10**400]
@@ -185,13 +185,13 @@ def test_the_note_for_jobstats_prints_the_reason() -> None:
     ((condition, note, _),) = config.NOTES
     change = {"knob": "num_workers", "current_value": 2.0, "value": 6.0}
     comment = summarized(job(), ledger(gpu(recommendation=change)))
-    told = []
+    values = []
     for data in (comment, "JS1:None", epilog.encoded(BEFORE), None):
         names = {"c": config, "self": Namespace(js=Namespace(data=data))}
         if eval(condition, names):  # noqa: S307 - as jobstats does
-            told.append(eval(note, names))  # noqa: S307
+            values.append(eval(note, names))  # noqa: S307
     text = "Its GPUs lost 0.8 GPU-hours: worker_cpu 50%, host_code 17%, asleep 7%. "
-    assert told == [text + "First change num_workers from 2 to 6."]
+    assert values == [text + "First change num_workers from 2 to 6."]
 
 
 # --- Asking ----------------------------------------------------------------------------------
@@ -225,8 +225,8 @@ def now(**changed: object) -> Any:  # noqa: ANN401 - see `job`
 def gathered(url: str, *nodes: str, seconds: float = PATIENCE_SECONDS, **changed: object) -> Json:
     """Summary of the epilog from the answers of nodes."""
     ask = partial(epilog.asked, url, "4711", now(**changed), None)
-    found = epilog.gathered(nodes, ask, time.monotonic() + seconds)
-    return {node: gpus for node, gpus in found.items() if gpus}
+    summary = epilog.gathered(nodes, ask, time.monotonic() + seconds)
+    return {node: gpus for node, gpus in summary.items() if gpus}
 
 
 def asked(*replies: Reply, seconds: float = PATIENCE_SECONDS) -> tuple[Json, list[Request]]:
@@ -239,8 +239,8 @@ def asked(*replies: Reply, seconds: float = PATIENCE_SECONDS) -> tuple[Json, lis
 
     with answering(answer) as port:
         url = f"http://ada:p%40ss@{HOST}:{port}/{{node}}"
-        found = gathered(url, "n1", seconds=seconds)
-    return found.get("n1", {}), requests
+        summary = gathered(url, "n1", seconds=seconds)
+    return summary.get("n1", {}), requests
 
 
 @pytest.fixture
@@ -252,8 +252,8 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_node_is_asked_for_its_ledger() -> None:
-    found, (request,) = asked(GOOD)
-    assert found["0"].busy == 900
+    result, (request,) = asked(GOOD)
+    assert result["0"].busy == 900
     assert request.path == "/n1/api/v1/jobs/slurm-4711"
     assert request.headers["Authorization"] == "Basic YWRhOnBAc3M="
 
@@ -264,16 +264,16 @@ def test_it_waits_until_the_job_has_ended_there_too() -> None:
 
 
 def test_it_takes_the_present_replies_when_time_is_up() -> None:
-    found, _ = asked(RUNNING, seconds=5)
-    assert found["0"].lost["unallocated"] == 0
-    found, _ = asked(RUNNING, OTHERS["broken"])
-    assert found["0"].busy == 900
+    result, _ = asked(RUNNING, seconds=5)
+    assert result["0"].lost["unallocated"] == 0
+    result, _ = asked(RUNNING, OTHERS["broken"])
+    assert result["0"].busy == 900
 
 
 @pytest.mark.parametrize("reply", OTHERS.values(), ids=OTHERS)
 def test_other_answers_are_none(reply: Reply, logged: list[str]) -> None:
-    found, requests = asked(reply)
-    assert found == {}
+    result, requests = asked(reply)
+    assert result == {}
     assert len(requests) == 1
     (line,) = logged
     assert line.startswith("n1: ")
@@ -299,7 +299,7 @@ def test_an_answer_that_never_ends_costs_its_node(
         assert [*gathered("http://{node}", *nodes, seconds=6)] == nodes[1:]
         assert sum(line.sent_bytes for line in lines) < 2**25
         assert {line.partition(": ")[0] for line in logged} <= {nodes[0]}
-    until(lambda: not any("(work)" in one.name for one in threading.enumerate()), "their end")
+    until(lambda: not any("(work)" in thread.name for thread in threading.enumerate()), "their end")
 
 
 # --- Runs ------------------------------------------------------------------------------------
@@ -317,9 +317,9 @@ def reply(*gpus: Json, **fields: object) -> Reply:
 
 
 def test_a_gpu_of_an_earlier_run_does_not_count() -> None:
-    found, _ = asked(reply({**EARLIER, "gpu": "1"}, gpu()))
-    assert [*found] == ["0"]
-    comment = epilog.summarized(job(gpus=2), {"n1": found})
+    result, _ = asked(reply({**EARLIER, "gpu": "1"}, gpu()))
+    assert [*result] == ["0"]
+    comment = epilog.summarized(job(gpus=2), {"n1": result})
     assert decoded(comment)["nodes"]["n1"]["gpu_utilization"] == {"0": 25.0}
     assert decoded(comment)["gpu_bottleneck"]["gpus_seen"] == 1
 
@@ -360,8 +360,8 @@ def test_a_record_of_two_runs_costs_its_node(logged: list[str]) -> None:
     )
     pages = {"/n1": reply(both), "/n2": GOOD}
     with answering(lambda request: pages[request.path[:3]]) as port:
-        found = gathered(f"http://{HOST}:{port}/{{node}}", "n1", "n2")
-    assert [*found] == ["n2"]
+        summary = gathered(f"http://{HOST}:{port}/{{node}}", "n1", "n2")
+    assert [*summary] == ["n2"]
     assert [line for line in logged if line.startswith("n1: ") and "earlier run" in line]
 
 
@@ -378,11 +378,11 @@ def test_a_record_of_two_runs_costs_its_node(logged: list[str]) -> None:
 def test_lost_gpu_hours_are_bounded_by_the_allocation(
     seconds: float, rows: list[Json], hours: float
 ) -> None:
-    told = decoded(summarized(job(seconds=seconds), ledger(*rows)))
-    assert told["gpu_bottleneck"]["lost_gpu_hours"] == pytest.approx(hours, abs=0.001)
-    assert told["gpu_bottleneck"]["busy"] == 0.25
-    assert {*told["nodes"]["n1"]["gpu_utilization"].values()} == {25.0}
-    assert sum(told["gpu_bottleneck"]["causes"].values()) < 1
+    document = decoded(summarized(job(seconds=seconds), ledger(*rows)))
+    assert document["gpu_bottleneck"]["lost_gpu_hours"] == pytest.approx(hours, abs=0.001)
+    assert document["gpu_bottleneck"]["busy"] == 0.25
+    assert {*document["nodes"]["n1"]["gpu_utilization"].values()} == {25.0}
+    assert sum(document["gpu_bottleneck"]["causes"].values()) < 1
 
 
 def test_the_comment_of_an_earlier_run_is_not_kept_for_this_one() -> None:
@@ -419,8 +419,8 @@ class Slurm:
         (self.folder / name).chmod(0o755)
 
     def account(self, start: str, end: str, nodes: str, seconds: int = 3600, gpus: int = 1) -> None:
-        given = f"cpu=4,gres/gpu={gpus},node=1"
-        row = f"4711|4711|della|{seconds}|{start}|{end}|{given}|{nodes}|"
+        text = f"cpu=4,gres/gpu={gpus},node=1"
+        row = f"4711|4711|della|{seconds}|{start}|{end}|{text}|{nodes}|"
         (self.folder / "rows").write_text(f"4712|a row of another job\n\n{row}\n")
 
     def run(self, url: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -69,11 +69,11 @@ class Site:
 
     def ledgers(self) -> dict[tuple[str, str], dict[str, Any]]:
         """All jobs that the exporters have, by node and id."""
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+        fields: dict[tuple[str, str], dict[str, Any]] = {}
         for node, address in NODES.items():
             with urlopen(f"http://{address}:{self.port}/api/v1/jobs") as answer:
-                found |= {(node, job["id"]): job for job in json.load(answer)["jobs"]}
-        return found
+                fields |= {(node, job["id"]): job for job in json.load(answer)["jobs"]}
+        return fields
 
     def comment(self, job: str) -> str:
         """Comment stored by the epilog, once it is there."""
@@ -108,8 +108,8 @@ def running(folder: Path, root: Path) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     root = debian(tmp_path_factory.mktemp("debian") / "root")
-    with running(tmp_path_factory.mktemp("site"), root) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("site"), root) as result:
+        yield result
 
 
 @pytest.fixture
@@ -185,12 +185,12 @@ def measured(site: Site, seconds: Sequence[float]) -> list[Pair]:
     jobs = [site.submit(length, "--gres=gpu:1", "--ntasks=1") for length in seconds]
     for job in jobs:
         site.slurm.finish(job)
-    ledgers, found = site.ledgers(), []
+    ledgers, result = site.ledgers(), []
     for job in jobs:
         (record,) = site.records(job)
         key = site.slurm.accounted(job, "NodeList"), f"slurm-{job}"
-        found.append((record, ledgers.get(key, {"id": f"{key} is missing in {[*ledgers]}"})))
-    return found
+        result.append((record, ledgers.get(key, {"id": f"{key} is missing in {[*ledgers]}"})))
+    return result
 
 
 def off(pairs: Sequence[Pair]) -> list[str]:

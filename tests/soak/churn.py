@@ -98,9 +98,9 @@ def main(parent: int, path: Path, seed: int) -> None:
     passing: list[Passing] = []
     while not ended:
         now = time.monotonic()
-        for one in [one for one in passing if one[0] < now]:
-            one[1]()
-            passing.remove(one)
+        for entry in [item for item in passing if item[0] < now]:
+            entry[1]()
+            passing.remove(entry)
         gpu = chance.choice(board.gpus)
         few = len(passing) < MOST_AT_ONCE
         came = comes(gpu, chance.randrange(4), chance.uniform(0.1, 2.0)) if few else None

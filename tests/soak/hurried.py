@@ -41,9 +41,9 @@ _NO_WAITS = frozenset({"TICK_NS", "_STOP_SECONDS", "_PATIENCE_SECONDS"})
 
 def hurry(by: float) -> None:
     """Divide all waits."""
-    found = pkgutil.walk_packages(gpu_bottleneck_exporter.__path__, "gpu_bottleneck_exporter.")
+    result = pkgutil.walk_packages(gpu_bottleneck_exporter.__path__, "gpu_bottleneck_exporter.")
     for module in [
-        importlib.import_module(one.name) for one in found if _PARTS.fullmatch(one.name)
+        importlib.import_module(item.name) for item in result if _PARTS.fullmatch(item.name)
     ]:
         for name in [n for n in vars(module) if _TIMES.fullmatch(n) and n not in _NO_WAITS]:
             setattr(module, name, _divided(getattr(module, name), by))
@@ -51,12 +51,12 @@ def hurry(by: float) -> None:
 
 def _divided(value: Any, by: float) -> object:  # noqa: ANN401 - a number, or several
     if is_dataclass(value) and not isinstance(value, type):
-        names = [one.name for one in fields(value) if one.name.endswith(("_ns", "_seconds"))]
+        names = [field.name for field in fields(value) if field.name.endswith(("_ns", "_seconds"))]
         return replace(value, **{name: _divided(getattr(value, name), by) for name in names})
     if isinstance(value, dict):
-        return {key: _divided(one, by) for key, one in value.items()}
+        return {key: _divided(item, by) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(_divided(one, by) for one in value)
+        return tuple(_divided(item, by) for item in value)
     return type(value)(value / by)
 
 
@@ -77,8 +77,8 @@ def counted(one: Collector) -> Collector:
 def main(by: float, port: int, web_config: str, jobs_file: str) -> None:
     """Serve until SIGTERM."""
     hurry(by)
-    quick = [replace(one, every_ns=int(one.every_ns / by)) for one in ALL]
-    quick = [counted(one) if one.name == "utilization" else one for one in quick]
+    quick = [replace(item, every_ns=int(item.every_ns / by)) for item in ALL]
+    quick = [counted(item) if item.name == "utilization" else item for item in quick]
     vars(serve)["enabled"] = lambda _: (*quick,)
     bounds.MIN_SAMPLING_INTERVAL_SECONDS = 0.0
     chosen = bounds.Settings(

@@ -79,12 +79,12 @@ def grown(run: list[Figures], allowed: Mapping[str, float] = ALLOWED) -> list[st
     """Growth of more than `allowed`, in plain sentences."""
     warm = run[len(run) // 3 :]
     halves = warm[: len(warm) // 2], warm[len(warm) // 2 :]
-    said = []
+    values = []
     for name, most in allowed.items():
-        before, after = (median(getattr(one, name) for one in half) for half in halves)
+        before, after = (median(getattr(item, name) for item in half) for half in halves)
         if after > before + most:
-            said.append(f"{name} grew from {before:.1f} to {after:.1f} while it ran")
-    return said
+            values.append(f"{name} grew from {before:.1f} to {after:.1f} while it ran")
+    return values
 
 
 def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> list[Figures]:
@@ -103,9 +103,9 @@ def soak(ticks: int, tell: Callable[[Figures], object] = lambda _: None) -> list
 
         def figures() -> Figures:
             """The figures now. Raises if it has ended."""
-            said = log.read_text()
-            assert server.status() != psutil.STATUS_ZOMBIE, said[-2000:]
-            count = max(map(int, _TICKS.findall(said)), default=0)
+            result = log.read_text()
+            assert server.status() != psutil.STATUS_ZOMBIE, result[-2000:]
+            count = max(map(int, _TICKS.findall(result)), default=0)
             resident = server.memory_info().rss / 2**20
             return Figures(count, resident, server.num_fds(), server.num_threads())
 
@@ -204,8 +204,8 @@ def main(ticks: int) -> None:
             f"| {now.ticks} | {now.mebibytes:.1f} | {now.descriptors} | {now.threads} |", flush=True
         )
 
-    if said := grown(soak(ticks, tell)):
-        sys.exit("\n".join(said))
+    if result := grown(soak(ticks, tell)):
+        sys.exit("\n".join(result))
     print("nothing grew")
 
 

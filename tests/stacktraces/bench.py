@@ -77,13 +77,13 @@ def slowed(pairs: int, seconds: float) -> list[float]:
             time.sleep(seconds)
             return counted(folder) - began
 
-        found = []
+        values = []
         for _ in range(pairs):
             before = done()
             lines.request(uuid, seconds)
-            found.append(1 - done() / before)
+            values.append(1 - done() / before)
             time.sleep(1)
-    return found
+    return values
 
 
 def counted(folder: Path) -> int:
@@ -116,11 +116,13 @@ def main() -> None:
     right = 0
     for number in range(options.rounds * len(options.kinds)):
         kind = options.kinds[number % len(options.kinds)]
-        found = looked(kind, options.seconds)
-        right += is_right(kind, found)
-        mark = "right" if is_right(kind, found) else f"WRONG, not {planted.hot_line(kind)}"
-        told = [f"{percent(line.ratio)} {code(line)} {line.waiting_on}" for line in found.lines[:2]]
-        print(f"{kind:10} {mark} of {found.looks} looks: {', '.join(told)}", flush=True)
+        result = looked(kind, options.seconds)
+        right += is_right(kind, result)
+        mark = "right" if is_right(kind, result) else f"WRONG, not {planted.hot_line(kind)}"
+        values = [
+            f"{percent(line.ratio)} {code(line)} {line.waiting_on}" for line in result.lines[:2]
+        ]
+        print(f"{kind:10} {mark} of {result.looks} looks: {', '.join(values)}", flush=True)
     print(f"{right} of {options.rounds * len(options.kinds)} right")
 
 

@@ -106,8 +106,8 @@ def test_retained_bytes_of_a_process_are_bounded() -> None:
         parts[at] = parts[CODE]
         codes.frame(at, 0)
         del parts[at]
-    kept = sum(sys.getsizeof(text) for one in codes._frames.values() for text in one[:2])
-    assert 0 < kept <= 5 * MAX_CACHED_CHARACTERS
+    result = sum(sys.getsizeof(text) for frame in codes._frames.values() for text in frame[:2])
+    assert 0 < result <= 5 * MAX_CACHED_CHARACTERS
 
 
 @pytest.mark.parametrize("step", [-7, 40, MAX_LINE - 50, -MAX_LINE + 99])
@@ -169,25 +169,27 @@ def test_a_walk_through_a_table_ends_with_the_time_of_the_read() -> None:
 @pytest.mark.parametrize("groups", [7, 5000])
 def test_a_line_of_thousands_of_digits_costs_its_own_stack(groups: int) -> None:
     with (
-        program(CODE_WITH_TABLE, entry(groups).hex()) as one,
+        program(CODE_WITH_TABLE, entry(groups).hex()) as process,
         StackReader(PROC, PATIENCE_SECONDS) as it,
     ):
-        found = until(lambda: it.read([started(one.pid)], ())[one.pid] == [] or None, "no stack")
-        assert found
+        result = until(
+            lambda: it.read([started(process.pid)], ())[process.pid] == [] or None, "no stack"
+        )
+        assert result
         with program("ready()\nos.read(0, 1)") as other:
             until(lambda: it.read([started(other.pid)], ())[other.pid], "the stack of another")
 
 
 def test_a_function_may_be_in_a_file_without_a_name() -> None:
     with (
-        program('exec(compile("ready()\\nos.read(0, 1)", "", "exec"))') as one,
+        program('exec(compile("ready()\\nos.read(0, 1)", "", "exec"))') as process,
         StackReader(PROC, PATIENCE_SECONDS) as reader,
     ):
 
         def place() -> tuple[str, int] | None:
-            found = reader.read([started(one.pid)], ())[one.pid]
-            assert not isinstance(found, UnreadableReason)
-            return (found[0].frames[0].file, found[0].frames[0].line) if found else None
+            result = reader.read([started(process.pid)], ())[process.pid]
+            assert not isinstance(result, UnreadableReason)
+            return (result[0].frames[0].file, result[0].frames[0].line) if result else None
 
         assert until(lambda: (at := place()) and at[1] == 2 and at, "its second line") == ("", 2)
 
@@ -206,20 +208,20 @@ class TestOwners:
             program(SLEEPS) as roots,
             StackReader(PROC, PATIENCE_SECONDS) as reader,
         ):
-            others = [started(one.pid) for one in (roots, roots, own)]
-            found = reader.read([started(main.pid)], others)
-            assert {*found} == {main.pid, own.pid}
+            others = [started(item.pid) for item in (roots, roots, own)]
+            result = reader.read([started(main.pid)], others)
+            assert {*result} == {main.pid, own.pid}
             assert {*reader.read([started(roots.pid)], others)} == {roots.pid}
 
     def test_mains_of_several_owners_are_not_read(self) -> None:
         with (
-            program(SLEEPS, way=as_user(NOBODY)) as one,
+            program(SLEEPS, way=as_user(NOBODY)) as process,
             program(SLEEPS) as roots,
             StackReader(PROC, PATIENCE_SECONDS) as reader,
         ):
-            mains = [started(one.pid), started(roots.pid)]
-            assert reader.read(mains, mains) == {one.pid: NOT_OURS, roots.pid: NOT_OURS}
-            assert reader.read(mains[:1], ())[one.pid] != NOT_OURS
+            mains = [started(process.pid), started(roots.pid)]
+            assert reader.read(mains, mains) == {process.pid: NOT_OURS, roots.pid: NOT_OURS}
+            assert reader.read(mains[:1], ())[process.pid] != NOT_OURS
 
     def test_a_process_that_changed_its_user_for_good_belongs_to_the_new_one(self) -> None:
         """The kernel gives its `mem` to root, as the process may still hold data of root's."""
@@ -230,9 +232,9 @@ class TestOwners:
             program(SLEEPS, way=as_user(NOBODY)) as own,
             StackReader(PROC, PATIENCE_SECONDS) as reader,
         ):
-            found = reader.read([started(main.pid)], [started(roots.pid), started(own.pid)])
-            assert {*found} == {main.pid, own.pid}
-            assert not any(isinstance(one, UnreadableReason) for one in found.values())
+            result = reader.read([started(main.pid)], [started(roots.pid), started(own.pid)])
+            assert {*result} == {main.pid, own.pid}
+            assert not any(isinstance(item, UnreadableReason) for item in result.values())
 
     @pytest.mark.parametrize("ids", [(NOBODY, 0, 0), (0, NOBODY, 0), (NOBODY, NOBODY, 0)])
     def test_a_process_of_several_users_has_no_owner(self, ids: tuple[int, int, int]) -> None:
@@ -241,8 +243,8 @@ class TestOwners:
             program(SLEEPS) as roots,
             StackReader(PROC, PATIENCE_SECONDS) as reader,
         ):
-            found = reader.read([started(main.pid)], [started(roots.pid)])
-            assert found == {main.pid: NOT_OURS}
+            result = reader.read([started(main.pid)], [started(roots.pid)])
+            assert result == {main.pid: NOT_OURS}
 
     @pytest.mark.parametrize(
         ("tenant", "reads_roots"), [(("", ""), False), (("", "7"), False), (("pod", ""), True)]
@@ -258,8 +260,8 @@ class TestOwners:
         ):
             both = [started(user.pid), started(roots.pid)]
             for main in both:
-                found = reader.read([main], both)
-                assert {*found} == ({user.pid, roots.pid} if reads_roots else {main[0]})
+                result = reader.read([main], both)
+                assert {*result} == ({user.pid, roots.pid} if reads_roots else {main[0]})
 
     def test_users_within_the_namespace_of_a_user_are_that_user(self) -> None:
         """A container without root, whose program runs as www-data."""
@@ -284,26 +286,26 @@ become(33, 33, 33)
             for name in ("uid_map", "gid_map"):
                 Path(f"/proc/{main.pid}/{name}").write_text("0 1000 1\n1 100000 65536\n")
             main.ask()
-            found = reader.read([started(main.pid)], [started(own.pid)])
-            assert {*found} == {main.pid, own.pid}
-            assert not any(isinstance(one, UnreadableReason) for one in found.values())
+            result = reader.read([started(main.pid)], [started(own.pid)])
+            assert {*result} == {main.pid, own.pid}
+            assert not any(isinstance(item, UnreadableReason) for item in result.values())
 
     def test_a_pid_that_is_anothers_by_now_is_not_read(self) -> None:
-        with program(SLEEPS) as one, StackReader(PROC, PATIENCE_SECONDS) as reader:
-            pid, ticks = started(one.pid)
+        with program(SLEEPS) as process, StackReader(PROC, PATIENCE_SECONDS) as reader:
+            pid, ticks = started(process.pid)
             assert reader.read([(pid, (ticks or 0) - 1)], ()) == {pid: "it has ended"}
             assert reader.read([(pid, ticks)], ())[pid] != "it has ended"
 
     def test_one_that_hangs_in_an_execve_does_not_hold_up_the_reader(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for one in (stack_reads, proc_reads):
-            monkeypatch.setattr(one, "_timeout", 0.25)
-        found: dict[int, object] = {}
+        for item in (stack_reads, proc_reads):
+            monkeypatch.setattr(item, "_timeout", 0.25)
+        fields: dict[int, object] = {}
 
         def read(mains: Sequence[Started]) -> None:
             with StackReader(PROC, PATIENCE_SECONDS) as reader:
-                found.update(reader.read(mains, ()))
+                fields.update(reader.read(mains, ()))
 
         with unanswering(tmp_path, FLUSH) as server, program(EXECUTES, tmp_path / "file") as bad:
             mains = [started(bad.pid)]
@@ -313,6 +315,6 @@ become(33, 33, 33)
             reading.start()
             try:
                 until(lambda: not reading.is_alive(), "the end of the read")
-                assert found == {bad.pid: "its memory does not answer"}
+                assert fields == {bad.pid: "its memory does not answer"}
             finally:
                 server.tell("answer")

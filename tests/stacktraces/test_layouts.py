@@ -29,6 +29,6 @@ def test_the_headers_have_the_same_offsets(tmp_path: Path) -> None:
             include = (f"-I{headers}", f"-I{headers}/internal", f"-D{build}")
             output(cc, "-w", *include, f"{SOURCE}", "-o", f"{program}")
             fields = dict(line.split("=") for line in output(f"{program}").splitlines())
-            known = {name: int(offset) for name, offset in fields.items()}
-            assert known.pop("minor") == minor
-            assert Layout(**known) == layouts[minor]
+            values = {name: int(offset) for name, offset in fields.items()}
+            assert values.pop("minor") == minor
+            assert Layout(**values) == layouts[minor]

@@ -37,8 +37,8 @@ STACKS = {
 
 
 def look(at: float, *threads: tuple[str, Wait, str]) -> StackSample:
-    seen = [ThreadSample(role, wait, STACKS[stack]) for role, wait, stack in threads]
-    return StackSample(int(at * SECOND), seen)
+    values = [ThreadSample(role, wait, STACKS[stack]) for role, wait, stack in threads]
+    return StackSample(int(at * SECOND), values)
 
 
 def window(end: float, seconds: float, busy: float) -> Window:
@@ -65,11 +65,11 @@ def functions(lines: tuple[CodeLine, ...]) -> dict[str, float]:
 def test_a_line_is_the_jobs_own_if_it_has_one(
     frames: tuple[Frame, ...], line: int, called: str
 ) -> None:
-    found = line_of(frames)
-    assert found is not None
-    assert (found.line, found.called) == (line, called)
+    result = line_of(frames)
+    assert result is not None
+    assert (result.line, result.called) == (line, called)
     few = gist(frames)
-    assert line_of(few) == found
+    assert line_of(few) == result
     assert len(few) <= 2
 
 
@@ -132,9 +132,9 @@ def test_the_process_that_the_gpu_waited_for_is_charged_with_all_of_it(
 ) -> None:
     count = LineCount()
     count.add([window(1, 1, 0)], {cause: SECOND}, [look(0.5, *threads)])
-    found = count.result()
-    assert functions(found.lines) == {blamed: 1.0}
-    assert (found.lines[0].waiting_on, found.lines[0].ratio) == (cause, 1.0)
+    result = count.result()
+    assert functions(result.lines) == {blamed: 1.0}
+    assert (result.lines[0].waiting_on, result.lines[0].ratio) == (cause, 1.0)
 
 
 def test_each_cause_is_charged_to_its_own_lines_and_all_adds_up() -> None:
@@ -146,11 +146,11 @@ def test_each_cause_is_charged_to_its_own_lines_and_all_adds_up() -> None:
         look(4, MAIN_WAITS),
     ]
     count.add([window(8, 8, 0)], stalls, looks)
-    found = count.result()
-    assert functions(found.lines) == {"decode": 4.0, "collate": 2.0, "main": 2.0}
-    assert [line.lock_ratio for line in found.lines] == [0, 0, 1]
-    assert found.seconds == pytest.approx(8)
-    assert sum(line.ratio for line in found.waits) == pytest.approx(1)
+    result = count.result()
+    assert functions(result.lines) == {"decode": 4.0, "collate": 2.0, "main": 2.0}
+    assert [line.lock_ratio for line in result.lines] == [0, 0, 1]
+    assert result.seconds == pytest.approx(8)
+    assert sum(line.ratio for line in result.waits) == pytest.approx(1)
 
 
 def test_a_main_that_waits_for_its_working_gpu_holds_nothing_up() -> None:
@@ -170,8 +170,8 @@ def test_of_sleeps_those_count_in_which_the_gpu_idled() -> None:
     for at in range(10):
         busy, stack = (1.0, "synchronize") if at % 2 else (0.0, "decode")
         idle = {stall.ASLEEP: SECOND} if not busy else {}
-        seen = [look(at + 0.5, (Role.MAIN, Wait.TIMER, stack))]
-        count.add([window(at + 1, 1, busy)], idle, seen)
+        values = [look(at + 0.5, (Role.MAIN, Wait.TIMER, stack))]
+        count.add([window(at + 1, 1, busy)], idle, values)
     assert functions(count.result().lines) == {"decode": 5.0}
 
 
@@ -179,9 +179,9 @@ def test_without_a_sample_nothing_is_charged() -> None:
     count = LineCount()
     count.add([window(1, 1, 0)], {stall.HOST_CODE: SECOND}, [])
     count.add([window(2, 1, 0)], {stall.HOST_CODE: SECOND}, [StackSample(SECOND, [])])
-    found = count.result("no Python")
-    assert (found.seconds, found.looks, found.lines, found.waits) == (2.0, 1, (), ())
-    assert found.trouble == "no Python"
+    result = count.result("no Python")
+    assert (result.seconds, result.looks, result.lines, result.waits) == (2.0, 1, (), ())
+    assert result.trouble == "no Python"
 
 
 def test_a_line_in_a_comprehension_is_its_functions() -> None:

@@ -40,9 +40,9 @@ def codes() -> Codes:
 
 def all_code(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from all_code(one)
+    for item in code.co_consts:
+        if isinstance(item, CodeType):
+            yield from all_code(item)
 
 
 def instruction(code: CodeType, offset: int) -> int:
@@ -57,9 +57,9 @@ def test_each_instruction_has_its_line(module: ModuleType) -> None:
     reading = codes()
     for code in all_code(whole):
         for start, _, line in code.co_lines():
-            found = reading.frame(id(code), instruction(code, start))
-            assert found.line == (line or code.co_firstlineno)
-            assert found.file == "a file"
+            frame = reading.frame(id(code), instruction(code, start))
+            assert frame.line == (line or code.co_firstlineno)
+            assert frame.file == "a file"
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,11 @@ class Copied(ProcessMemory):
     """Our own, with a list of copies of some code's instructions, of which the third is at 7."""
 
     def read(self, address: int, size: int) -> bytes:
-        said = {id(_LISTED) + 1000: 1 << 40, (1 << 40) + 8 + 3 * 8: 7}
+        fields = {id(_LISTED) + 1000: 1 << 40, (1 << 40) + 8 + 3 * 8: 7}
         return (
-            said[address].to_bytes(8, "little") if address in said else super().read(address, size)
+            fields[address].to_bytes(8, "little")
+            if address in fields
+            else super().read(address, size)
         )
 
 
@@ -97,11 +99,11 @@ def test_a_free_threaded_build_has_copies_of_instructions_by_thread() -> None:
     layout = LAYOUT._replace(copies=1000)
     reading = Codes(patient(Copied), MINOR, layout, id(CodeType))
     for start, _, line in _LISTED.co_lines():
-        for found in (
+        for result in (
             reading.frame(id(_LISTED), instruction(_LISTED, start)),
             reading.frame(id(_LISTED), 7 + start, 3),
         ):
-            assert found.line == (line or _LISTED.co_firstlineno)
+            assert result.line == (line or _LISTED.co_firstlineno)
 
 
 def test_memory_without_code_is_none() -> None:

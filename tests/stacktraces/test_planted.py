@@ -15,5 +15,5 @@ QUICK = {"collate", "lock"}
     [pytest.param(k, marks=[pytest.mark.quick] if k in QUICK else []) for k in planted.KINDS],
 )
 def test_the_slow_line_is_named_first(kind: str) -> None:
-    found = bench.looked(kind, seconds=6)
-    assert bench.is_right(kind, found), found
+    result = bench.looked(kind, seconds=6)
+    assert bench.is_right(kind, result), result

@@ -54,28 +54,28 @@ def start_planted(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def reader() -> Iterator[StackReader]:
-    with StackReader(PROC, PATIENCE_SECONDS) as one:
-        yield one
+    with StackReader(PROC, PATIENCE_SECONDS) as item:
+        yield item
 
 
 def stacks(reader: StackReader, pid: int) -> Sequence[ThreadStack]:
-    found = reader.read([started(pid)], ())[pid]
-    assert not isinstance(found, UnreadableReason), found
-    return found
+    result = reader.read([started(pid)], ())[pid]
+    assert not isinstance(result, UnreadableReason), result
+    return result
 
 
 def refusal(reader: StackReader, pid: int) -> str:
-    found = reader.read([started(pid)], ())[pid]
-    assert isinstance(found, UnreadableReason), found
-    return found
+    result = reader.read([started(pid)], ())[pid]
+    assert isinstance(result, UnreadableReason), result
+    return result
 
 
 def first_of(found: Sequence[ThreadStack], pid: int) -> ThreadStack | None:
-    return next((one for one in found if one.tid == pid), None)
+    return next((item for item in found if item.tid == pid), None)
 
 
 def places(stack: ThreadStack) -> list[tuple[str, int]]:
-    return [(one.function.rpartition(".")[2], one.line) for one in stack.frames]
+    return [(frame.function.rpartition(".")[2], frame.line) for frame in stack.frames]
 
 
 def asleep(reader: StackReader, pid: int, function: str) -> ThreadStack:
@@ -85,9 +85,9 @@ def asleep(reader: StackReader, pid: int, function: str) -> ThreadStack:
         first = first_of(stacks(reader, pid), pid)
         return first if first and first.wait is Wait.PIPE else None
 
-    found = until(there, f"asleep in {function}")
-    assert found.frames[0].function.rpartition(".")[2] == function
-    return found
+    result = until(there, f"asleep in {function}")
+    assert result.frames[0].function.rpartition(".")[2] == function
+    return result
 
 
 @pytest.mark.parametrize("version", PYTHONS)
@@ -95,39 +95,41 @@ class TestEachPython:
     def test_every_call_has_its_function_file_and_line(
         self, version: str, start_planted: Start, reader: StackReader
     ) -> None:
-        one = start_planted(PYTHONS[version], 2)
-        found = asleep(reader, one.pid, "warte")
-        called = ("größe", one.line("größe"))
-        assert places(found) == [
-            ("warte", one.line("warte")),
-            ("größe", one.line("sorted")),
+        process = start_planted(PYTHONS[version], 2)
+        result = asleep(reader, process.pid, "warte")
+        called = ("größe", process.line("größe"))
+        assert places(result) == [
+            ("warte", process.line("warte")),
+            ("größe", process.line("sorted")),
             *(called, called),
-            ("werte", one.line("werte")),
-            ("<module>", one.line("list")),
+            ("werte", process.line("werte")),
+            ("<module>", process.line("list")),
         ]
-        assert {frame.file for frame in found.frames} == {f"{one.path}"}
-        assert not found.native
+        assert {frame.file for frame in result.frames} == {f"{process.path}"}
+        assert not result.native
 
     def test_helpers_wait_in_a_lock_or_run_native_code(
         self, version: str, start_planted: Start, reader: StackReader
     ) -> None:
-        one = start_planted(PYTHONS[version], 0, "locked", "native")
+        process = start_planted(PYTHONS[version], 0, "locked", "native")
 
         def helper(function: str, is_there: Callable[[ThreadStack], bool]) -> ThreadStack:
             def found() -> ThreadStack | None:
-                helpers = (stack for stack in stacks(reader, one.pid) if stack.tid != one.pid)
+                helpers = (
+                    stack for stack in stacks(reader, process.pid) if stack.tid != process.pid
+                )
                 there = (stack for stack in helpers if stack.frames[0].function == function)
                 return next(filter(is_there, there), None)
 
             return until(found, function)
 
         locked = helper("locked", lambda stack: stack.wait is Wait.LOCK)
-        assert places(locked)[0] == ("locked", one.line("locked"))
+        assert places(locked)[0] == ("locked", process.line("locked"))
         assert not locked.native
         native = helper("native", lambda stack: stack.native)
-        assert places(native)[0] == ("native", one.line("native"))
+        assert places(native)[0] == ("native", process.line("native"))
         assert native.wait is Wait.RUN
-        tasks = {int(task.name) for task in (PROC / f"{one.pid}/task").iterdir()}
+        tasks = {int(task.name) for task in (PROC / f"{process.pid}/task").iterdir()}
         assert {locked.tid, native.tid} < tasks
         assert locked.tid != native.tid
 
@@ -142,11 +144,13 @@ class TestEachPython:
                 process.stdout.readline()
 
                 def runs() -> ThreadStack | None:
-                    found = first_of(stacks(reader, process.pid), process.pid)
-                    return found if found and found.wait is Wait.RUN and not found.native else None
+                    result = first_of(stacks(reader, process.pid), process.pid)
+                    return (
+                        result if result and result.wait is Wait.RUN and not result.native else None
+                    )
 
-                found = until(runs, "a thread that runs Python")
-                assert places(found) == [("<module>", 2)]
+                result = until(runs, "a thread that runs Python")
+                assert places(result) == [("<module>", 2)]
             finally:
                 process.kill()
 
@@ -157,22 +161,22 @@ class TestEachPython:
             from pystack.engine import get_process_threads  # noqa: PLC0415 - may be missing
         except ImportError as error:
             missing(f"{error}: pip install --group test")
-        one = start_planted(PYTHONS[version], 5, "locked", plain=True)
-        asleep(reader, one.pid, "warte")
-        until(lambda: len(stacks(reader, one.pid)) > 1, "its other thread")
+        process = start_planted(PYTHONS[version], 5, "locked", plain=True)
+        asleep(reader, process.pid, "warte")
+        until(lambda: len(stacks(reader, process.pid)) > 1, "its other thread")
         theirs = {
             thread.tid: [
                 (frame.code.scope, frame.code.filename, frame.code.location.lineno)
                 for frame in thread.frames
             ][::-1]
-            for thread in get_process_threads(one.pid, stop_process=False)
+            for thread in get_process_threads(process.pid, stop_process=False)
         }
         ours = {
             stack.tid: [
                 (frame.function.rpartition(".")[2], frame.file, frame.line)
                 for frame in stack.frames
             ]
-            for stack in stacks(reader, one.pid)
+            for stack in stacks(reader, process.pid)
         }
         assert ours == theirs
 
@@ -210,8 +214,8 @@ interpreters.run_string(other, "import os; print(flush=True)\\nos.read(0, 1)")
     def test_of_a_deep_stack_the_innermost_calls(
         self, version: str, start_planted: Start, reader: StackReader
     ) -> None:
-        found = asleep(reader, start_planted(PYTHONS[version], 300).pid, "warte")
-        assert len(found.frames) == MAX_FRAMES
+        result = asleep(reader, start_planted(PYTHONS[version], 300).pid, "warte")
+        assert len(result.frames) == MAX_FRAMES
 
 
 def test_a_forked_worker_is_read_as_itself(reader: StackReader) -> None:
@@ -222,8 +226,10 @@ if not child:
 ready(child)
 os.read(0, 1)
 """
-    with program(code) as one:
-        main, child = (asleep(reader, pid, "<module>") for pid in (one.pid, int(one.words[0])))
+    with program(code) as process:
+        main, child = (
+            asleep(reader, pid, "<module>") for pid in (process.pid, int(process.words[0]))
+        )
         assert main.tid != child.tid
         assert main.frames[0].line == child.frames[0].line + 2
 
@@ -234,8 +240,8 @@ def test_threads_of_another_pid_namespace_have_our_numbers(
     way = (require("unshare", "util-linux"), "--pid", "--fork", "--kill-child")
     if subprocess.run([*way, "true"], capture_output=True, check=False).returncode:
         missing("no PID namespace may be made")
-    one = start_planted(sys.executable, 1, "locked", way=way)
-    pid = int(Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text())
+    process = start_planted(sys.executable, 1, "locked", way=way)
+    pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
     asleep(reader, pid, "warte")
     tasks = {int(task.name) for task in (PROC / f"{pid}/task").iterdir()}
     assert {stack.tid for stack in stacks(reader, pid)} == tasks
@@ -250,10 +256,10 @@ def test_the_interpreter_may_be_where_we_see_nothing(
     root = Path(sys.executable).resolve().parents[1]
     mount = f'mount --bind "{root}" "{elsewhere}" && exec "$@"'
     way = (*with_mounts_of_its_own(), "sh", "-c", mount, "sh")
-    one = start_planted(f"{elsewhere}/bin/{Path(sys.executable).resolve().name}", 1, way=way)
-    assert f"{elsewhere}/" in Path(f"/proc/{one.pid}/maps").read_text()
+    process = start_planted(f"{elsewhere}/bin/{Path(sys.executable).resolve().name}", 1, way=way)
+    assert f"{elsewhere}/" in Path(f"/proc/{process.pid}/maps").read_text()
     assert not list(elsewhere.iterdir())
-    asleep(reader, one.pid, "warte")
+    asleep(reader, process.pid, "warte")
 
 
 def test_native_threads_have_no_stack(reader: StackReader) -> None:
@@ -264,9 +270,9 @@ for _ in range(200):
 ready()
 os.read(0, 1)
 """
-    with program(code) as one:
-        asleep(reader, one.pid, "<module>")
-        assert len(stacks(reader, one.pid)) == 1
+    with program(code) as process:
+        asleep(reader, process.pid, "<module>")
+        assert len(stacks(reader, process.pid)) == 1
 
 
 def test_one_in_uninterruptible_sleep_is_read(reader: StackReader) -> None:
@@ -299,15 +305,15 @@ told()
 code = "import os; print(flush=True); os.read(0, 1)"
 os.execv(sys.executable, [sys.executable, "-c", code])
 """
-    with program(code) as one:
-        until(lambda: stacks(reader, one.pid), "the first program")
-        one.ask()
+    with program(code) as process:
+        until(lambda: stacks(reader, process.pid), "the first program")
+        process.ask()
 
         def there() -> bool:
-            found = reader.read([started(one.pid)], ())[one.pid]
-            if isinstance(found, UnreadableReason):
+            result = reader.read([started(process.pid)], ())[process.pid]
+            if isinstance(result, UnreadableReason):
                 return False
-            return any(places(stack) == [("<module>", 1)] for stack in found)
+            return any(places(stack) == [("<module>", 1)] for stack in result)
 
         until(there, "the second program")
 
@@ -328,16 +334,16 @@ class TestRefusals:
             assert refusal(reader, process.pid) == "it has ended"
 
     def test_a_process_that_ends_between_two_samples(self, reader: StackReader) -> None:
-        with program("ready()\nos.read(0, 1)") as one:
-            asleep(reader, one.pid, "<module>")
-        assert refusal(reader, one.pid) == "it has ended"
+        with program("ready()\nos.read(0, 1)") as process:
+            asleep(reader, process.pid, "<module>")
+        assert refusal(reader, process.pid) == "it has ended"
 
     def test_it_is_stopped(self, reader: StackReader) -> None:
-        with program("ready()\nos.read(0, 1)") as one:
-            one.process.send_signal(signal.SIGSTOP)
-            until(lambda: refused(reader, one.pid) == "it is stopped", "it is stopped")
-            one.process.send_signal(signal.SIGCONT)
-            asleep(reader, one.pid, "<module>")
+        with program("ready()\nos.read(0, 1)") as process:
+            process.process.send_signal(signal.SIGSTOP)
+            until(lambda: refused(reader, process.pid) == "it is stopped", "it is stopped")
+            process.process.send_signal(signal.SIGCONT)
+            asleep(reader, process.pid, "<module>")
 
     def test_it_is_of_another_user(self) -> None:
         code = """
@@ -349,7 +355,10 @@ with StackReader(Path("/proc")) as reader:
     ready(reader.read([(pid, ProcessReader(Path("/proc"), pid).started_ticks)], ())[pid])
 """
         way = as_nobody(files=[Path(layouts.__file__)])
-        with program("ready()\nos.read(0, 1)") as one, program(code, one.pid, way=way) as other:
+        with (
+            program("ready()\nos.read(0, 1)") as process,
+            program(code, process.pid, way=way) as other,
+        ):
             assert "CAP_SYS_PTRACE" in " ".join(other.words)
 
     def test_its_python_is_too_new(
@@ -366,8 +375,8 @@ with StackReader(Path("/proc")) as reader:
 
 
 def refused(reader: StackReader, pid: int) -> str:
-    found = reader.read([started(pid)], ())[pid]
-    return found if isinstance(found, UnreadableReason) else ""
+    result = reader.read([started(pid)], ())[pid]
+    return result if isinstance(result, UnreadableReason) else ""
 
 
 def test_memory_that_does_not_answer_costs_only_its_own_process(

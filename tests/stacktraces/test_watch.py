@@ -88,8 +88,8 @@ def test_a_gpu_is_sampled_on_request() -> None:
         assert watch.result("a") == IdleLines()
         watch.request("a", 60)
         until(lambda: len(reader.asked) > 1, "another look")
-        found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
-    assert (found.lines[0].line, found.lines[0].ratio, found.looking) == (7, 1.0, True)
+        result = until(lambda: result if (result := tick(watch)).lines else None, "a line")
+    assert (result.lines[0].line, result.lines[0].ratio, result.looking) == (7, 1.0, True)
     assert set(reader.asked) == {(HOLDER, HELPER)}
 
 
@@ -132,8 +132,8 @@ def test_a_reader_that_fails_is_opened_again_but_not_at_once() -> None:
 def test_an_unreadable_process_is_reported_with_the_reason() -> None:
     with watching(Recorded(refused=frozenset({WORKER}))) as watch:
         watch.request("a", 60)
-        found = until(lambda: found if (found := tick(watch)).lines else None, "a line")
-    assert found.trouble == f"process {WORKER}: it ended"
+        result = until(lambda: result if (result := tick(watch)).lines else None, "a line")
+    assert result.trouble == f"process {WORKER}: it ended"
 
 
 def test_costly_samples_are_rare() -> None:
@@ -145,30 +145,30 @@ def test_costly_samples_are_rare() -> None:
 
 
 def test_unasked_samples_cost_at_most_a_fifth() -> None:
-    asked, unasked = Recorded(cost=0.011), Recorded(cost=0.011)
-    with watching(asked) as watch:
+    result, unasked = Recorded(cost=0.011), Recorded(cost=0.011)
+    with watching(result) as watch:
         watch.request("a", 60)
-        until(lambda: len(asked.at) > 5, "looks")
+        until(lambda: len(result.at) > 5, "looks")
     with watching(unasked) as watch:
         for ago_ns in range(MIN_WAIT_NS, 0, -SECOND):
             tick(watch, 1.0, ago_ns=ago_ns)
         until(lambda: tick(watch, 1.0) and len(unasked.at) > 1, "another look")
     # They rest for 19 and for 99 times the cost, or 30 % less or more.
-    assert 2 * min(b - a for a, b in pairwise(asked.at)) < unasked.at[1] - unasked.at[0]
+    assert 2 * min(b - a for a, b in pairwise(result.at)) < unasked.at[1] - unasked.at[0]
 
 
 def test_it_rests_until_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    values: list[int] = []
     real = LineWatch._watched
 
     def watched(watch: LineWatch, now_ns: int) -> object:
-        asked.append(now_ns)
+        values.append(now_ns)
         return real(watch, now_ns)
 
     monkeypatch.setattr(LineWatch, "_watched", watched)
     with watching(Recorded()):
-        until(lambda: asked and time.monotonic_ns() - asked[0] > SECOND / 4, "a moment")
-        assert len(asked) == 1
+        until(lambda: values and time.monotonic_ns() - values[0] > SECOND / 4, "a moment")
+        assert len(values) == 1
 
 
 def holding(*mains: Started) -> Feeding:
@@ -178,7 +178,7 @@ def holding(*mains: Started) -> Feeding:
 def found_at(watch: LineWatch) -> Findings | None:
     """Lines kept after a tick that ends now."""
     watch.add_tick(ticks.tick(0, {HOST_CODE: SECOND}))
-    return next((found for _, found in watch.pop_ended()), None)
+    return next((result for _, result in watch.pop_ended()), None)
 
 
 @pytest.mark.parametrize("next_holder", [(MAIN + 7, 1), (MAIN, 7)], ids=["another", "its pid"])
@@ -191,9 +191,9 @@ def test_findings_belong_to_holders_of_that_time(
         until(lambda: tick(watch).lines, "a line")
         monkeypatch.setattr(watch, "_feeding", lambda _: holding(next_holder))
         assert watch.result("a") == IdleLines()
-        found = found_at(watch)
-        assert found is not None
-        assert (found.mains, len(found.lines.lines)) == (frozenset({HOLDER}), 1)
+        result = found_at(watch)
+        assert result is not None
+        assert (result.mains, len(result.lines.lines)) == (frozenset({HOLDER}), 1)
         assert found_at(watch) is None, "it is told once"
         until(lambda: tick(watch).lines, "a line of the next")
         monkeypatch.setattr(watch, "_feeding", lambda _: None)
@@ -209,8 +209,8 @@ def test_findings_after_the_last_sample_belong_to_no_later_process(
     with watching(Recorded()) as watch:
         watch.request("a", 0.5)
         until(lambda: tick(watch).lines, "a line")
-        found = until(lambda: found_at(watch), "the end")
-        assert found.mains == {HOLDER}
+        result = until(lambda: found_at(watch), "the end")
+        assert result.mains == {HOLDER}
         monkeypatch.setattr(watch, "_feeding", lambda _: holding((MAIN, 7)))
         assert found_at(watch) is None
         assert watch.result("a") == IdleLines()

@@ -44,10 +44,10 @@ def answer(service: Sequence[str]) -> list[Mapping[str, Any]]:
 
 def known(packages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Each vulnerability in a line."""
-    for one in packages:
-        for found in one.get("vulns", ()):
-            fixed = ", ".join(found["fix_versions"]) or "no version"
-            yield f"{one['name']} {one['version']}: {found['id']}, mended by {fixed}"
+    for package in packages:
+        for result in package.get("vulns", ()):
+            fixed = ", ".join(result["fix_versions"]) or "no version"
+            yield f"{package['name']} {package['version']}: {result['id']}, mended by {fixed}"
 
 
 def locked() -> dict[str, str]:
@@ -60,10 +60,10 @@ def main(osv_url: str | None) -> int:
     left = set(locked())
     for service in services(osv_url):
         packages = answer(service)
-        if said := list(known(packages)):
-            print(*said, sep="\n")
+        if result := list(known(packages)):
+            print(*result, sep="\n")
             return 1
-        left -= {one["name"] for one in packages if "vulns" in one}
+        left -= {package["name"] for package in packages if "vulns" in package}
         if not left:
             print(f"no known vulnerability in {len(locked())} packages")
             return 0

@@ -26,6 +26,6 @@ def test_the_bill_of_materials_lists_all_shipped_files_with_hashes(tmp_path: Pat
     bill = json.loads(made.read_text())
     assert bill["bomFormat"] == "CycloneDX"
     assert bill["metadata"]["component"]["name"] == "gpu-bottleneck-exporter"
-    assert {one["name"]: one["version"] for one in bill["components"]} == locked()
+    assert {component["name"]: component["version"] for component in bill["components"]} == locked()
     hashes = re.findall(r'"content": "([0-9a-f]{64})"', made.read_text())
     assert set(hashes) == set(re.findall(r"sha256:([0-9a-f]{64})", LOCK.read_text()))

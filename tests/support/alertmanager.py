@@ -41,4 +41,4 @@ def inhibited(port: int) -> list[tuple[dict[str, str], bool]]:
     """
     status, body = get(port, "/api/v2/alerts")
     assert status == http.client.OK, body
-    return [(one["labels"], bool(one["status"]["inhibitedBy"])) for one in json.loads(body)]
+    return [(alert["labels"], bool(alert["status"]["inhibitedBy"])) for alert in json.loads(body)]

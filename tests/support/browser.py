@@ -41,11 +41,11 @@ def opened(
     **context: Any,  # noqa: ANN401 - what new_context takes
 ) -> Iterator[tuple[Page, list[str]]]:
     """A page in a fresh context, and its console messages."""
-    said: list[str] = []
+    messages: list[str] = []
     with browser.new_context(**context) as fresh:
         fresh.set_default_timeout(PATIENCE_MILLISECONDS)
         page = fresh.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(f"{error}"))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(f"{error}"))
         page.goto(url)
-        yield page, said
+        yield page, messages

@@ -35,5 +35,5 @@ class Parent(Program):
 @contextmanager
 def parent() -> Iterator[Parent]:
     """One, with its children, until the end of the block."""
-    with program(_CODE) as one:
-        yield Parent(one.process)
+    with program(_CODE) as process:
+        yield Parent(process.process)

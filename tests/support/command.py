@@ -28,8 +28,8 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     An empty libnvidia-ml.so.1 in `folder` is found first, and cannot be loaded.
     """
     (folder / "libnvidia-ml.so.1").touch()
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("GPU_EXPORTER_")}
-    return {**kept, "LD_LIBRARY_PATH": str(folder), "PYTHONUTF8": "1", **variables}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("GPU_EXPORTER_")}
+    return {**inherited, "LD_LIBRARY_PATH": str(folder), "PYTHONUTF8": "1", **variables}
 
 
 def run(
@@ -65,12 +65,12 @@ class Server:
     def url(self) -> str:
         """Address of its metrics."""
         pattern = re.compile(r"^serving on (https?://\S+)$", re.MULTILINE)
-        found = until(
+        result = until(
             lambda: pattern.search(self.said),
             lambda: f"the address: {self.said}",
             unless=lambda: self.ended and not pattern.search(self.said),
         )
-        return found[1]
+        return result[1]
 
     @property
     def port(self) -> int:
@@ -111,9 +111,9 @@ class Server:
     def boards(self) -> set[Path]:
         """The boards that its processes use."""
         words = {word for command in self.session().values() for word in command}
-        found = {Path(word) for word in words if "/gpu-board-" in word}
-        self.known_boards.update(found)
-        return found
+        boards = {Path(word) for word in words if "/gpu-board-" in word}
+        self.known_boards.update(boards)
+        return boards
 
 
 def serving(

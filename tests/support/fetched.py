@@ -20,16 +20,16 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 def header(package: str, version: str | None) -> Path:
     """NVIDIA's nvml.h from wheel `package`, of `version` or the newest."""
-    wanted = f"{package}=={version}" if version else package
+    requirement = f"{package}=={version}" if version else package
 
     def fetch(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as wheels:
-            _pip("download", "--no-deps", "--only-binary=:all:", "-d", wheels, wanted)
+            _pip("download", "--no-deps", "--only-binary=:all:", "-d", wheels, requirement)
             with zipfile.ZipFile(next(Path(wheels).iterdir())) as wheel:
                 name = next(name for name in wheel.namelist() if name.endswith("/nvml.h"))
                 (folder / "nvml.h").write_bytes(wheel.read(name))
 
-    return _once(wanted, fetch) / "nvml.h"
+    return _once(requirement, fetch) / "nvml.h"
 
 
 def package(requirement: str) -> Path:
@@ -74,8 +74,8 @@ def _unpacked(name: str, component: str, *, depended: bool = False) -> Path:
 def _index(folder: Path, suite: str, component: str) -> None:
     """A separate package index, from the mirror that this machine uses."""
     targets = ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) ", "Created-By: Packages"]
-    known = _run(targets).splitlines()
-    mirror = next(line.split()[0] for line in known if f" {suite} " in line)
+    result = _run(targets).splitlines()
+    mirror = next(line.split()[0] for line in result if f" {suite} " in line)
     signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
     (folder / "sources.list").write_text(f"deb {signed}{mirror} {suite} {component}\n")
     for name in ("lists/partial", "cache/archives/partial"):
@@ -98,7 +98,7 @@ def _apt(index: Path, *command: str) -> None:
         "APT::Sandbox::User=root",
         "Acquire::Retries=3",
     )
-    _run(["apt-get", "-qq", *(f"--option={one}" for one in options), *command], index)
+    _run(["apt-get", "-qq", *(f"--option={option}" for option in options), *command], index)
 
 
 def _pip(*command: str) -> None:

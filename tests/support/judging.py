@@ -94,8 +94,8 @@ def settled(measure: Callable[[], Result], wrong: Callable[[Result], object]) ->
     """The result of `measure`, which took too long to repeat; not judged if wrong in a crowd."""
     others = Strangers()
     result = measure()
-    found = wrong(result)
-    conclude(found, right=(None if others.crowd else False) if found else True)
+    outcome = wrong(result)
+    conclude(outcome, right=(None if others.crowd else False) if outcome else True)
     return result
 
 

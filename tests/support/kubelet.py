@@ -47,7 +47,7 @@ def _api() -> descriptor_pool.DescriptorPool:
     file = descriptor_pb2.FileDescriptorProto(name="api.proto", package="v1", syntax="proto3")
     for message, fields in _MESSAGES.items():
         described = file.message_type.add(name=message)
-        for number, name, kind in (one.split() for one in fields.split("; ") if one):
+        for number, name, kind in (word.split() for word in fields.split("; ") if word):
             each = described.field.add(name=name.rstrip("*"), number=int(number))
             each.label = _FIELD.LABEL_REPEATED if "*" in name else _FIELD.LABEL_OPTIONAL
             if kind in _MESSAGES:
@@ -107,7 +107,7 @@ def link_log(folder: Path, pod: str, container_id: str) -> None:
 
 def reply(pods: Iterable[Pod]) -> bytes:
     """The answer to List."""
-    told = [
+    values = [
         {
             "name": pod.name,
             "namespace": pod.namespace,
@@ -116,7 +116,7 @@ def reply(pods: Iterable[Pod]) -> bytes:
         }
         for pod in pods
     ]
-    return message("ListPodResourcesResponse", pod_resources=told).SerializeToString()
+    return message("ListPodResourcesResponse", pod_resources=values).SerializeToString()
 
 
 def _container(container: Container) -> dict[str, object]:

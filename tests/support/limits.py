@@ -40,7 +40,7 @@ def all_in_use(but: int = 0) -> Iterator[Callable[[], None]]:
 
 def numbers_of_the_next(count: int) -> list[int]:
     """Descriptors that this number of files would have if they were opened now."""
-    found = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
-    for descriptor in found:
+    descriptors = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
+    for descriptor in descriptors:
         os.close(descriptor)
-    return found
+    return descriptors

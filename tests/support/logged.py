@@ -12,7 +12,7 @@ from gpu_bottleneck_exporter.log import pairs
 def logged(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[str]:
     """Lines from `level` on: the message, and its pairs as they are, unquoted."""
     return [
-        " ".join((one.getMessage(), *(f"{key}={value}" for key, value in pairs(one).items())))
-        for one in caplog.records
-        if one.levelno >= level
+        " ".join((record.getMessage(), *(f"{key}={value}" for key, value in pairs(record).items())))
+        for record in caplog.records
+        if record.levelno >= level
     ]

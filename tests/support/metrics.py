@@ -28,22 +28,22 @@ class Metrics:
     @property
     def feeders(self) -> set[str]:
         """Families about the processes that feed GPUs, and their owners."""
-        told = ("gpu_feeder_", "gpu_workload_")
-        return {name for name in self.names if name.startswith(told)}
+        prefixes = ("gpu_feeder_", "gpu_workload_")
+        return {name for name in self.names if name.startswith(prefixes)}
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
         """Values of `name` with `labels`, by `label`."""
-        found = self.samples_of(name, **labels)
-        return {sample.labels[label]: sample.value for sample in found}
+        samples = self.samples_of(name, **labels)
+        return {sample.labels[label]: sample.value for sample in samples}
 
     def samples_of(self, name: str, **labels: str) -> list[Sample]:
-        named = (sample for sample in self.samples if sample.name == name)
-        return [sample for sample in named if labels.items() <= sample.labels.items()]
+        values = (sample for sample in self.samples if sample.name == name)
+        return [sample for sample in values if labels.items() <= sample.labels.items()]
 
     def total(self, name: str, **labels: str) -> float | None:
         """The sum over the series `name` with `labels`; None if there are none."""
-        found = self.samples_of(name, **labels)
-        return sum(sample.value for sample in found) if found else None
+        result = self.samples_of(name, **labels)
+        return sum(sample.value for sample in result) if result else None
 
     def of(self, gpu: str, name: str) -> float:
         return self.by("gpu", name, gpu=gpu)[gpu]
@@ -58,4 +58,4 @@ class Metrics:
 
     @property
     def missing(self) -> set[str]:
-        return {signal for signal, given in self.signals.items() if not given}
+        return {signal for signal, result in self.signals.items() if not result}

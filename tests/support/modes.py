@@ -97,8 +97,8 @@ def _lent(source: Path, target: Path) -> Iterator[str]:
 def _read_only(path: Path, *, recursive: bool) -> str:
     """Mounts read-only as Kubernetes does with readOnly, or also with recursiveReadOnly."""
     listed = f"findmnt --list --noheadings --output=TARGET --submounts '{path}'"
-    found = listed if recursive else f"echo '{path}'"
-    return f'{found} | while read -r at; do mount -o remount,bind,ro "$at"; done'
+    result = listed if recursive else f"echo '{path}'"
+    return f'{result} | while read -r at; do mount -o remount,bind,ro "$at"; done'
 
 
 def _opened(folder: Path) -> Iterator[str]:
@@ -109,11 +109,11 @@ def _opened(folder: Path) -> Iterator[str]:
     ours = Path(gpu_bottleneck_exporter.__file__).parents[1]
     paths = (Path(sys.base_prefix), Path(sys.prefix), ours)
     closed = sorted((at, path) for path in paths if (at := _closed(path)))
-    for at, found in groupby(closed, key=lambda each: each[0]):
-        kept = {path: folder / f"kept{path}" for _, path in found}
-        yield from _all_bound((path, copy) for path, copy in kept.items())
+    for at, result in groupby(closed, key=lambda each: each[0]):
+        fields = {path: folder / f"kept{path}" for _, path in result}
+        yield from _all_bound((path, copy) for path, copy in fields.items())
         yield f"mount -t tmpfs -o mode=755 tmpfs {at}"
-        yield from _all_bound((copy, path) for path, copy in kept.items())
+        yield from _all_bound((copy, path) for path, copy in fields.items())
 
 
 def _closed(path: Path) -> Path | None:

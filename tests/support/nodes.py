@@ -48,7 +48,7 @@ def _watched(now: SamplerState) -> CounterHistory:
 
 def _scaled(moment: Moment, factor: float) -> Moment:
     """The moment with this share of its GPUs' counters."""
-    return moment._replace(gpus={key: _part(one, factor) for key, one in moment.gpus.items()})
+    return moment._replace(gpus={key: _part(value, factor) for key, value in moment.gpus.items()})
 
 
 def _part(now: GpuTime, factor: float) -> GpuTime:

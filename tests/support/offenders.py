@@ -18,7 +18,7 @@ def each(
 
     def of_all(test: Callable[[Item], None]) -> Callable[[], None]:
         def judge() -> None:
-            wrong = [f"{name(one)}: {fault}" for one in every if (fault := _fault(test, one))]
+            wrong = [f"{name(item)}: {fault}" for item in every if (fault := _fault(test, item))]
             assert not wrong, "\n".join(wrong)
 
         judge.__doc__ = test.__doc__

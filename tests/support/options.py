@@ -10,6 +10,6 @@ from gpu_bottleneck_exporter.cli import commands
 def options_of(name: str) -> list[click.Option]:
     """Options of command `name`, without --help and --help-all."""
     command = commands.commands[name]
-    found = command.get_params(click.Context(command))
-    options = [one for one in found if isinstance(one, click.Option)]
-    return [one for one in options if not one.opts[-1].startswith("--help")]
+    result = command.get_params(click.Context(command))
+    options = [item for item in result if isinstance(item, click.Option)]
+    return [option for option in options if not option.opts[-1].startswith("--help")]

@@ -28,8 +28,8 @@ _EVENTS = {
 
 def mark(items: Iterable[pytest.Item]) -> None:
     """Mark those that start something."""
-    known: dict[object, bool] = {}
-    judged = cache(lambda one: starts(one, known))
+    fields: dict[object, bool] = {}
+    judged = cache(lambda one: starts(one, fields))
     for item in items:
         if isinstance(item, pytest.Function):
             fixtures = item._fixtureinfo.name2fixturedefs.values()
@@ -40,9 +40,9 @@ def mark(items: Iterable[pytest.Item]) -> None:
 
 def refuse() -> list[str]:
     """Names of events that start processes, recorded from now on."""
-    found: list[str] = []
-    sys.addaudithook(lambda event, _: found.append(event) if event in _EVENTS else None)
-    return found
+    values: list[str] = []
+    sys.addaudithook(lambda event, _: values.append(event) if event in _EVENTS else None)
+    return values
 
 
 def starts(thing: object, known: dict[object, bool]) -> bool:
@@ -58,14 +58,14 @@ def starts(thing: object, known: dict[object, bool]) -> bool:
         return False
     if thing not in known:
         known[thing] = False  # of those that name each other
-        known[thing] = any(starts(one, known) for one in _named_by(thing))
+        known[thing] = any(starts(item, known) for item in _named_by(thing))
     return known[thing]
 
 
 def _named_by(thing: object) -> Iterator[object]:
     """Names used by a function or by the methods of a class."""
     if isinstance(thing, type):
-        yield from (getattr(one, "fget", one) for one in vars(thing).values())
+        yield from (getattr(item, "fget", item) for item in vars(thing).values())
     if isinstance(thing, FunctionType):
         names = {*_names(thing.__code__)}
         for module in [thing.__globals__, *map(vars, _modules(thing, names))]:
@@ -73,8 +73,8 @@ def _named_by(thing: object) -> Iterator[object]:
 
 
 def _modules(function: FunctionType, names: set[str]) -> list[ModuleType]:
-    found = [function.__globals__.get(name) for name in names]
-    return [one for one in found if isinstance(one, ModuleType)]
+    values = [function.__globals__.get(name) for name in names]
+    return [item for item in values if isinstance(item, ModuleType)]
 
 
 def _names(code: CodeType) -> Iterator[str]:

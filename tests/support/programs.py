@@ -95,18 +95,18 @@ def program(code: str, *arguments: object, way: Way = AS_WE_ARE) -> Iterator[Pro
     command = (*way, sys.executable, "-c", PRELUDE + code, *map(str, arguments))
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
-    found = Program(process)
+    result = Program(process)
     try:
-        found.words = found.hear()
-        yield found
+        result.words = result.hear()
+        yield result
     finally:
-        found.end()
+        result.end()
 
 
 def words(code: str, *arguments: object, way: Way = AS_WE_ARE) -> list[str]:
     """Words of `code` when it is ready."""
-    with program(code, *arguments, way=way) as one:
-        return one.words
+    with program(code, *arguments, way=way) as process:
+        return process.words
 
 
 def started(pid: int) -> Started:
@@ -116,8 +116,8 @@ def started(pid: int) -> Started:
 
 def ended() -> int:
     """The pid of a process that is gone."""
-    with program("") as one:
-        return one.pid
+    with program("") as process:
+        return process.pid
 
 
 @contextmanager
@@ -135,8 +135,8 @@ def shell(environment: Mapping[str, str], user: int | None = None) -> Iterator[i
 
 def descriptors() -> set[tuple[str, str]]:
     """Our own open descriptors: number and target."""
-    found = set()
+    values = set()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.add((link.name, str(link.readlink()).removesuffix(" (deleted)")))
-    return {(name, target) for name, target in found if not target.endswith("/fd")}
+            values.add((link.name, str(link.readlink()).removesuffix(" (deleted)")))
+    return {(name, target) for name, target in values if not target.endswith("/fd")}

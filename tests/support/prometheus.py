@@ -43,15 +43,15 @@ class Prometheus:
 
     def query(self, promql: str, at: float | None = None) -> list[tuple[Labels, float]]:
         """The instant vector of `promql` at Unix time `at`, by default now."""
-        found = self._ask("query", query=promql, **_time(at))
-        return [(entry["metric"], float(entry["value"][1])) for entry in found]
+        result = self._ask("query", query=promql, **_time(at))
+        return [(entry["metric"], float(entry["value"][1])) for entry in result]
 
     def value(self, promql: str, at: float | None = None) -> float:
         """The only value of `promql`."""
-        found = self.query(promql, at)
-        if len(found) != 1:
-            raise QueryError(f"{promql} has {len(found)} values")
-        return found[0][1]
+        result = self.query(promql, at)
+        if len(result) != 1:
+            raise QueryError(f"{promql} has {len(result)} values")
+        return result[0][1]
 
     def matrix(self, selector: str) -> list[tuple[Labels, Samples]]:
         """Each scrape in the last hour, by series."""
@@ -61,7 +61,7 @@ class Prometheus:
         """The share of evaluations of rule groups that it left out, as others took too long."""
         own = Metrics(get(self.port, "/metrics")[1].decode())
         names = (f"prometheus_rule_group_iterations{what}_total" for what in ("_missed", ""))
-        missed, every = (sum(one.value for one in own.samples_of(name)) for name in names)
+        missed, every = (sum(item.value for item in own.samples_of(name)) for name in names)
         return missed / every
 
     def query_range(
@@ -80,8 +80,8 @@ class Prometheus:
         status, body = get(self.port, f"/api/v1/{call}?{urlencode(parameters)}")
         if status != http.client.OK:
             raise QueryError(f"{call} {parameters}: {status} {body.decode()}")
-        found: list[dict[str, Any]] = json.loads(body)["data"]["result"]
-        return found
+        values: list[dict[str, Any]] = json.loads(body)["data"]["result"]
+        return values
 
 
 @contextmanager

@@ -16,10 +16,10 @@ def _python(version: str) -> str | None:
     if version == OURS:
         return sys.executable
     name = f"python{version}"
-    named = [Path(folder, name) for folder in os.environ.get("PYTHONS", "").split(":") if folder]
+    items = [Path(folder, name) for folder in os.environ.get("PYTHONS", "").split(":") if folder]
     pyenv = sorted(Path.home().glob(f".pyenv/versions/3.*/bin/{name}"))
-    known = (path for path in (*named, *pyenv, Path("/usr/bin", name)) if path.exists())
-    return next(map(str, known), None)
+    values = (path for path in (*items, *pyenv, Path("/usr/bin", name)) if path.exists())
+    return next(map(str, values), None)
 
 
 _free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()

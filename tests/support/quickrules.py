@@ -45,5 +45,5 @@ def quick_rules(folder: Path, day: str = "1d") -> Iterator[list[Path]]:
 
 def await_rules(server: Prometheus, targets: int = 1) -> None:
     """Wait: Prometheus takes some seconds to find its targets and to start its groups."""
-    wanted = (f"count(up == 1) == {targets}", *_WANTED)
-    until(lambda: all(server.query(query) for query in wanted), "the rules' first values")
+    values = (f"count(up == 1) == {targets}", *_WANTED)
+    until(lambda: all(server.query(query) for query in values), "the rules' first values")

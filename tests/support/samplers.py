@@ -25,11 +25,11 @@ def sampling(
     fatal: list[str] | None = None,
 ) -> Iterator[Sampler]:
     """A started sampler; fatal errors go to `fatal`, or fail the test if that is None."""
-    said: list[str] = [] if fatal is None else fatal
-    sampler = Sampler(open_driver, collectors, settings, said.append)
+    values: list[str] = [] if fatal is None else fatal
+    sampler = Sampler(open_driver, collectors, settings, values.append)
     sampler.start()
     try:
         yield sampler
     finally:
         sampler.stop()
-    assert fatal is not None or said == []
+    assert fatal is not None or values == []

@@ -92,12 +92,12 @@ def scraped_when(server: Server, condition: Callable[[Metrics], bool], what: str
 
 def assert_told(report: tuple[int, str], missing: Mapping[str, tuple[str, ...]]) -> None:
     """`check` reports `works, with gaps`, and the cost and remedy of each gap."""
-    status, said = report
-    assert status == (1 if missing else 0), said
-    gaps = dict(re.findall(r"^gap +(\w+): .*\n  remedy +(.*)$", said, re.MULTILINE))
-    assert gaps.keys() == missing.keys(), said
+    status, result = report
+    assert status == (1 if missing else 0), result
+    gaps = dict(re.findall(r"^gap +(\w+): .*\n  remedy +(.*)$", result, re.MULTILINE))
+    assert gaps.keys() == missing.keys(), result
     unsaid = {s: word for s, words in missing.items() for word in words if word not in gaps[s]}
-    assert not unsaid, said
+    assert not unsaid, result
 
 
 @contextmanager

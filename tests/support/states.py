@@ -358,8 +358,8 @@ def mixed_state() -> SamplerState:
     """A Hopper, a Hopper in MIG mode with one instance, an Ampere with unlisted processes, and a
     lost GPU.
     """
-    kept = replace(ampere(), unlisted_pids=(4714, 4715))
-    return state(hopper(), mig_parent(), mig_instance(), kept, lost())
+    result = replace(ampere(), unlisted_pids=(4714, 4715))
+    return state(hopper(), mig_parent(), mig_instance(), result, lost())
 
 
 NO_DRIVER = SamplerState(

@@ -80,9 +80,9 @@ def talking(
             ended.set()
             server.shutdown(socket.SHUT_RDWR)
             accepting.join()
-            for one in plain:
+            for item in plain:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    item.shutdown(socket.SHUT_RDWR)
             for thread in threads:
                 thread.join()
 

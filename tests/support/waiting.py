@@ -24,12 +24,12 @@ def until(
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause, longest = _PAUSES_SECONDS
-    while not (found := condition()):
+    while not (result := condition()):
         assert not unless(), f"cannot come: {what() if callable(what) else what}"
         assert time.monotonic() < deadline, f"never came: {what() if callable(what) else what}"
         time.sleep(pause)
         pause = min(1.2 * pause, longest)
-    return found
+    return result
 
 
 def eventually(condition: Callable[[], Found | None]) -> Found:

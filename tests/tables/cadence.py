@@ -9,7 +9,7 @@ from gpu_bottleneck_exporter.settings import Settings
 
 def table() -> str:
     """Readings with their usual interval, and the one while a GPU's waits are steady."""
-    gauges = max(one.every_ns for one in OTHERS if one.on_demand) / 1e9
+    gauges = max(other.every_ns for other in OTHERS if other.on_demand) / 1e9
     passes, counters = CADENCE.pass_seconds, CADENCE.counter_seconds
     many = CADENCE.sparse_factor * passes
     slow, rare = CADENCE.slow_ns / 1e9, CADENCE.rare_ns / 1e9

@@ -18,7 +18,7 @@ def table() -> str:
 
 def flags() -> str:
     """The options of `serve` as a Markdown list, without those that switch a collector."""
-    return "\n".join(map(_line, (one for one in options_of("serve") if not one.secondary_opts)))
+    return "\n".join(map(_line, (item for item in options_of("serve") if not item.secondary_opts)))
 
 
 def _line(option: click.Option) -> str:

@@ -12,11 +12,11 @@ from gpu_bottleneck_exporter.sampling.collector import Family
 
 def families() -> list[Family]:
     """All metric families in the order of the exposition, each with all of its labels."""
-    found: list[Family] = []
+    values: list[Family] = []
     for collector in (own.UP, *ALL):
         families = collector.families
-        found += families if collector.of_machine else map(_of_gpu, families)
-    return [*found, *own.EXPORTER]
+        values += families if collector.of_machine else map(_of_gpu, families)
+    return [*values, *own.EXPORTER]
 
 
 def _of_gpu(family: Family) -> Family:

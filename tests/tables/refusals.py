@@ -7,4 +7,4 @@ from gpu_bottleneck_exporter.prescription.model import REFUSALS
 
 def table() -> str:
     """The table in Markdown."""
-    return "\n".join(f"- `{reason}`: {said}" for reason, said in REFUSALS.items())
+    return "\n".join(f"- `{reason}`: {result}" for reason, result in REFUSALS.items())

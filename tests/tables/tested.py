@@ -33,9 +33,9 @@ def _lines(folders: dict[str, list[str]], by: dict[str, Counter[str]]) -> Iterat
         counts = sum((by[module] for module in modules), Counter[str]())
         testing = sorted(counts, key=lambda test: (-counts[test], test))[:_MOST]
         alone = [module.rpartition("/")[2] for module in modules if not by[module]]
-        told, others = (", ".join(f"`{one}`" for one in many) for many in (testing, alone))
+        result, others = (", ".join(f"`{item}`" for item in many) for many in (testing, alone))
         others = others and f"; only through others: {others}"
-        yield f"- `{folder}/`: {told}{others}".replace("`./`", "top level")
+        yield f"- `{folder}/`: {result}{others}".replace("`./`", "top level")
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -44,6 +44,6 @@ def imported(path: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module:
             package, _, module = node.module.partition(".")
             if package == _PACKAGE.name:
-                found = module.replace(".", "/")
-                yield found
-                yield from (f"{found}/{name.name}".lstrip("/") for name in node.names)
+                result = module.replace(".", "/")
+                yield result
+                yield from (f"{result}/{name.name}".lstrip("/") for name in node.names)

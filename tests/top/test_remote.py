@@ -45,8 +45,8 @@ def answers(request: Request) -> Reply:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with answering(answers) as found:
-        yield found
+    with answering(answers) as result:
+        yield result
 
 
 @pytest.mark.parametrize(

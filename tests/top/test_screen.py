@@ -185,8 +185,8 @@ def test_the_details_of_a_server_name_its_clients() -> None:
     serving = Serving((8000,), 2, 0, 1, 4.2, complete=True)
     shown = with_gpu(node(state(hopper())), serving=serving)
     lines = screen(latest(shown), size=(100, 40))
-    said = "port 8000: 2 clients, 1 request in flight, the longest for 4.2 s"
-    assert f"  {'serves':13}{said}" in [line.rstrip() for line in lines]
+    text = "port 8000: 2 clients, 1 request in flight, the longest for 4.2 s"
+    assert f"  {'serves':13}{text}" in [line.rstrip() for line in lines]
 
 
 def test_unknown_values_sort_last() -> None:
@@ -229,9 +229,9 @@ def test_rows_beyond_the_screen_are_counted() -> None:
 def test_the_help_names_all_keys_and_colours_in_24_lines() -> None:
     lines = screen(latest(crowded(1)), Choice(help=True))
     assert "1 GPU" in lines[0]
-    told = [line.lstrip(" █") for line in lines[1:-1]]
+    values = [line.lstrip(" █") for line in lines[1:-1]]
     for name in [*dict(HELP), "busy: ", *(f"{name}: " for name in MEANINGS)]:
-        assert any(line.startswith(name) for line in told), name
+        assert any(line.startswith(name) for line in values), name
 
 
 def test_the_reference_names_all_keys() -> None:
@@ -269,7 +269,7 @@ def test_an_error_is_shown_with_its_start() -> None:
 
 def test_hostile_names_cannot_steer_the_terminal() -> None:
     evil = "\x1b[2J\r\n\u202eevil\x07"
-    found = with_gpu(
+    result = with_gpu(
         node(state(hopper())),
         **dict.fromkeys(("uuid", "name", "verdict", "cause"), evil),
         **dict.fromkeys(("meaning", "remedy", "runbook"), evil),
@@ -282,7 +282,7 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
         prescription=replace(PRESCRIBED, knob=evil, then=evil),
         last_change=replace(SCORED, knob=evil),
     )
-    shown = latest(replace(found, driver_status=evil), evil)
+    shown = latest(replace(result, driver_status=evil), evil)
     for line in screen(shown, size=(200, 40)):
         assert line.isprintable()
 

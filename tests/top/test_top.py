@@ -43,8 +43,8 @@ def local(libraries: Libraries) -> Iterator[dict[str, str]]:
 def many() -> Iterator[str]:
     """An exporter with thirty GPUs."""
     gpus = [{"gpu": f"{index}", "uuid": f"u{index}", "up": True} for index in range(30)]
-    found = {"time_seconds": 0, "window_seconds": 60, "version": "9", "gpus": gpus}
-    body = json.dumps(found).encode()
+    fields = {"time_seconds": 0, "window_seconds": 60, "version": "9", "gpus": gpus}
+    body = json.dumps(fields).encode()
     with answering(lambda _: Reply(body)) as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -68,7 +68,7 @@ def falling(numbers: list[int]) -> bool:
 
 
 def watts(lines: list[str]) -> list[int]:
-    return [int(found[1]) for row in rows(lines) if (found := re.search(r"(\d+)/700", row))]
+    return [int(result[1]) for row in rows(lines) if (result := re.search(r"(\d+)/700", row))]
 
 
 def assert_restored(screen: Terminal) -> None:
@@ -134,7 +134,7 @@ def test_this_machine_is_measured_before_it_is_judged(local: dict[str, str]) -> 
 
     with terminal([*COMMAND, "top", "--interval", "0.5"], 80, 24, **local) as screen:
         screen.wait_for(judged, "a verdict")
-        assert next(found for found in causes if found) == {MEASURING}
+        assert next(cause for cause in causes if cause) == {MEASURING}
         screen.press("q")
         assert screen.end() == 0
 
@@ -203,9 +203,9 @@ def test_once_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
 
 def test_odd_answers_are_a_line_and_it_goes_on(tmp_path: Path) -> None:
     odd = (CHUNKED + b"zz\r\n", b"\x16\x03", OK + b"\r\n{", OK + b"\r\n" + b"[" * 100_000)
-    found = {"time_seconds": 0, "window_seconds": 60, "version": "9"}
+    fields = {"time_seconds": 0, "window_seconds": 60, "version": "9"}
     gpus = [{"gpu": "0", "uuid": "u0", "up": True, "name": "H100"}]
-    good = OK + b"\r\n" + json.dumps({**found, "gpus": gpus}).encode()
+    good = OK + b"\r\n" + json.dumps({**fields, "gpus": gpus}).encode()
 
     def talk(line: Line) -> None:
         saying(next(answers, good))(line)

@@ -79,10 +79,16 @@ def test_an_answer_that_took_long_has_its_moment_too(serve: Serve, page: Page) -
     page.body = bytes(2**26)  # more than the kernel takes of it
     running = serve(**PATIENT)
     running.connect(GET)
-    eventually(lambda: [one for one in running.server.connections if one.phase is Phase.SENDING])
-    (one,) = running.server.connections
-    assert not one.is_evictable(one.ready - 0.001)
-    assert one.is_evictable(one.ready)
+    eventually(
+        lambda: [
+            connection
+            for connection in running.server.connections
+            if connection.phase is Phase.SENDING
+        ]
+    )
+    (item,) = running.server.connections
+    assert not item.is_evictable(item.ready - 0.001)
+    assert item.is_evictable(item.ready)
 
 
 def test_clients_that_ask_all_the_time_make_way_all_the_same(serve: Serve) -> None:
@@ -109,8 +115,8 @@ def test_a_crowd_does_not_take_all_files(tmp_path: Path) -> None:
         there = ("127.0.0.1", port)
         crowd = [socket.create_connection(there, PATIENCE_SECONDS) for _ in range(120)]
         statuses = [get(port, "/metrics")[0] for _ in range(10)]
-        for one in crowd:
-            one.close()
+        for item in crowd:
+            item.close()
         assert statuses == [200] * 10
         assert "Traceback" not in server.said
         assert "Cannot accept" not in server.said

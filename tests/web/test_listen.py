@@ -76,8 +76,8 @@ def test_a_socket_takes_connections_at_once(address: str) -> None:
     with bind(address) as listening:
         assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "bodies would wait"
         port = listening.getsockname()[1]
-        found = {host for host in (IPV4, IPV6) if reachable(host, port)}
-    assert found == REACHED[address] - (set() if has_ipv6() else {IPV6})
+        values = {host for host in (IPV4, IPV6) if reachable(host, port)}
+    assert values == REACHED[address] - (set() if has_ipv6() else {IPV6})
 
 
 def test_the_kernel_buffers_little_for_a_client_that_does_not_read() -> None:
@@ -123,7 +123,7 @@ def test_an_unusable_address_is_reported_in_one_line(address: str) -> None:
 
 def test_of_a_name_that_has_both_it_takes_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET6, (IPV6, 0, 0, 0)), (socket.AF_INET, (IPV4, 0))]
-    found = [(family, socket.SOCK_STREAM, 6, "", place) for family, place in both]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    values = [(family, socket.SOCK_STREAM, 6, "", place) for family, place in both]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: values)
     with bind("a-name:0") as sock:
         assert sock.family is socket.AF_INET

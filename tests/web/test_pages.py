@@ -50,8 +50,8 @@ GZIP = {"gzip": True, "*": True, "br, gzip;q=0.3": True, "gzip;q=0": False, "br"
 def test_type_and_encoding_of_metrics_are_negotiated(
     serve: Serve, page: Page, headers: dict[str, str], content_type: str, *, packed: bool
 ) -> None:
-    asked = {"X-Prometheus-Scrape-Timeout-Seconds": "10", **headers}
-    reply = serve().get("/metrics", headers=asked)
+    fields = {"X-Prometheus-Scrape-Timeout-Seconds": "10", **headers}
+    reply = serve().get("/metrics", headers=fields)
     assert page.accepted == [headers.get("Accept", "")]
     assert reply.headers["content-type"] == content_type
     assert reply.headers.get("content-encoding") == ("gzip" if packed else None)
@@ -73,9 +73,9 @@ def test_repeated_accept_headers_count_as_one_list(serve: Serve, page: Page) -> 
 def test_health(serve: Serve, page: Page, *, good: bool, status: int) -> None:
     page.alive, page.fit = (good, "It lives."), (good, "It has data.")
     running = serve()
-    for path, said in zip(HEALTH, (b"It lives.\n", b"It has data.\n"), strict=True):
+    for path, result in zip(HEALTH, (b"It lives.\n", b"It has data.\n"), strict=True):
         reply = running.get(path)
-        assert (reply.status, reply.body) == (status, said)
+        assert (reply.status, reply.body) == (status, result)
         assert reply.headers["content-type"] == PLAIN
 
 

@@ -135,10 +135,10 @@ def full(tmp_path: Path) -> Iterator[int]:
 
 
 def test_a_hundred_clients_that_do_not_read_hold_little(full: int) -> None:
-    asked = b"GET /api/v1/jobs?since=%d HTTP/1.1\r\nHost: x\r\n\r\n"
+    result = b"GET /api/v1/jobs?since=%d HTTP/1.1\r\nHost: x\r\n\r\n"
     process = psutil.Process()
     before = process.memory_info().rss
-    clients = [silent(full, asked % number) for number in range(100)]
+    clients = [silent(full, result % number) for number in range(100)]
     began = [client.recv(12) for client in clients]
     grown = process.memory_info().rss - before
     for client in clients:

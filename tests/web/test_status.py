@@ -66,9 +66,9 @@ class Outline(HTMLParser):
 
 
 def page(shown: Node | SamplerState) -> str:
-    found = node(shown) if isinstance(shown, SamplerState) else shown
+    result = node(shown) if isinstance(shown, SamplerState) else shown
     books = "https://example.org/books/"
-    return status_page(found, telemetry_path="/metrics", runbooks=books)
+    return status_page(result, telemetry_path="/metrics", runbooks=books)
 
 
 def outline(shown: Node | SamplerState) -> Outline:
@@ -83,55 +83,58 @@ def test_a_card_for_each_gpu_that_waits_worst_first_then_a_line_for_each_other()
         "3": waiting({"asleep": 39 * 10**9}, busy_ns=10**9),
     }
     identities = (replace(gpu.identity, index=int(n), uuid=n) for n, gpu in gpus.items())
-    known = [replace(gpu, identity=who) for gpu, who in zip(gpus.values(), identities, strict=True)]
-    found = outline(state(*known, lost(replace(LOST, index=4))))
-    assert [title.split()[1] for title in found.of["h3"]] == ["4", "3", "2", "0", "1"]
-    assert len(found.of["article"]) == 3
+    values = [
+        replace(gpu, identity=who) for gpu, who in zip(gpus.values(), identities, strict=True)
+    ]
+    document = outline(state(*values, lost(replace(LOST, index=4))))
+    assert [title.split()[1] for title in document.of["h3"]] == ["4", "3", "2", "0", "1"]
+    assert len(document.of["article"]) == 3
     assert (
-        found.of["p"][0] == "2 of 5 GPUs starved, 1.2 GPUs of capacity lost (1 unallocated, 1 down)"
+        document.of["p"][0]
+        == "2 of 5 GPUs starved, 1.2 GPUs of capacity lost (1 unallocated, 1 down)"
     )
-    assert "Kept busy for 4 min" in found.text
-    assert "Waiting for a job (unallocated) for 4 min" in found.text
+    assert "Kept busy for 4 min" in document.text
+    assert "Waiting for a job (unallocated) for 4 min" in document.text
 
 
 def test_the_figures_of_a_gpu() -> None:
-    found = outline(state(hopper()))
-    facts = [" ".join(fact) for fact in zip(found.of["dt"], found.of["dd"], strict=True)]
+    document = outline(state(hopper()))
+    facts = [" ".join(fact) for fact in zip(document.of["dt"], document.of["dd"], strict=True)]
     assert {*("Power 412 of 700 W", "Temperature 61 of 87 °C", "Memory 52 of 80 GiB")} <= {*facts}
     assert {*("SMs active 50 %", "SM clock 1755 of 1980 MHz", "Workers 8")} <= {*facts}
     shown = with_gpu(node(state(hopper())), process_list=(ProcessEntry(7, "main", "train.py"),))
     owner = "research/train-7f9c/trainer, Slurm job 123456, user alice"
     assert f"Held by {owner}: train.py (pid 7)" in outline(shown).text
-    assert "clocks held down: power_cap" in found.of["li"]
-    assert found.labels() == ["Its last minutes"]
-    assert found.of["li"][1:4] == ["busy 62 %", "unknown 7 %", "asleep 6 % a sleeping job"]
-    assert [attributes["class"] for tag, attributes in found.elements if tag == "path"].count(
+    assert "clocks held down: power_cap" in document.of["li"]
+    assert document.labels() == ["Its last minutes"]
+    assert document.of["li"][1:4] == ["busy 62 %", "unknown 7 %", "asleep 6 % a sleeping job"]
+    assert [attributes["class"] for tag, attributes in document.elements if tag == "path"].count(
         "c-unknown"
     ) == 0, "what is unknown is left blank"
 
 
 def test_the_cause_has_its_recommendation_and_its_runbook() -> None:
-    found = outline(state(waiting({"worker_cpu": 60 * 10**9}, busy_ns=40 * 10**9)))
-    assert "Waiting for loader workers (worker_cpu) for 4 min: they take too long" in found.text
+    document = outline(state(waiting({"worker_cpu": 60 * 10**9}, busy_ns=40 * 10**9)))
+    assert "Waiting for loader workers (worker_cpu) for 4 min: they take too long" in document.text
     job = "If only this rank changes, the job's 2 GPUs go from 40 % busy to 62 %."
     uses = (
         "This takes 4 of 7 free cores and 2.1 of 40 GiB of memory. Then the limit is Python code."
     )
     workers = "Try: Use 6 loader workers (now 2): the GPU would be 93 % busy (88–95 %)."  # noqa: RUF001
-    assert f"{workers} {job} {uses} " in found.text
-    assert "Last change: Loader workers changed from 1 to 2. " in found.text
-    links = [attributes["href"] for tag, attributes in found.elements if tag == "a"]
+    assert f"{workers} {job} {uses} " in document.text
+    assert "Last change: Loader workers changed from 1 to 2. " in document.text
+    links = [attributes["href"] for tag, attributes in document.elements if tag == "a"]
     assert "https://example.org/books/GpuStarved-cpu_preprocessing_bound.md" in links
 
 
 def test_an_unknown_value_is_a_dash_and_no_zero() -> None:
     gpu = GpuStatus(gpu="0", uuid="", up=True)
-    found = outline(Node(time_seconds=0, window_seconds=60, version="9", gpus=(gpu,)))
-    assert "Measuring" in found.text
-    assert "– busy" in found.text  # noqa: RUF001 - the dash
+    document = outline(Node(time_seconds=0, window_seconds=60, version="9", gpus=(gpu,)))
+    assert "Measuring" in document.text
+    assert "– busy" in document.text  # noqa: RUF001 - the dash
     idle = replace(gpu, busy_ratio=0.2, cause="storage")
-    found = outline(Node(time_seconds=0, window_seconds=60, version="9", gpus=(idle,)))
-    assert set(found.of["dd"]) == {"–"}  # noqa: RUF001 - the dash
+    document = outline(Node(time_seconds=0, window_seconds=60, version="9", gpus=(idle,)))
+    assert set(document.of["dd"]) == {"–"}  # noqa: RUF001 - the dash
 
 
 HELD, DOWN, MIXED = node(state(hopper())), node(state(lost())), node(mixed_state())
@@ -179,11 +182,11 @@ def test_sentences_of_the_page(shown: Node, said: str, unsaid: str) -> None:
 
 
 def test_missing_signals_name_their_cost() -> None:
-    found = outline(MIXED)
-    told = dict(zip(found.of["dt"], found.of["dd"], strict=True))
-    assert "jobs have pressure only under cgroup v2" in told["psi_cgroup"]
-    assert any("GPM needs Hopper" in text for text in told.values()), "as its driver has it"
-    assert "schedstat" not in told
+    document = outline(MIXED)
+    fields = dict(zip(document.of["dt"], document.of["dd"], strict=True))
+    assert "jobs have pressure only under cgroup v2" in fields["psi_cgroup"]
+    assert any("GPM needs Hopper" in text for text in fields.values()), "as its driver has it"
+    assert "schedstat" not in fields
 
 
 def shape(page: Outline) -> list[tuple[str, set[str]]]:
@@ -219,16 +222,16 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
     assert f"down: {text}" in hostile.text
     assert f"Try: Set {text} to 6 (now 2): the GPU would be" in hostile.text
     assert f"Last change: {text} changed from 1 to 2" in hostile.text
-    assert any(one.startswith(text) for one in hostile.of["li"])
+    assert any(item.startswith(text) for item in hostile.of["li"])
 
 
 def test_the_policy_lets_only_our_style_and_script_run() -> None:
-    found = outline(mixed_state())
+    document = outline(mixed_state())
     for tag in ("style", "script"):
-        digest = base64.b64encode(hashlib.sha256(found.of[tag][0].encode()).digest()).decode()
+        digest = base64.b64encode(hashlib.sha256(document.of[tag][0].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}';" in CONTENT_SECURITY_POLICY
     assert "unsafe" not in CONTENT_SECURITY_POLICY
-    names = {name for _, attributes in found.elements for name in attributes}
+    names = {name for _, attributes in document.elements for name in attributes}
     assert not [name for name in names if name == "style" or name.startswith("on")]
 
 

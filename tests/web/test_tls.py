@@ -112,8 +112,8 @@ def test_accepted_and_refused_offers_of_a_client(
 ) -> None:
     port = serve(web_config=site.configure(**settings)).port
     offered = {offer: offering(site, settings, offer) for offer in (*taken, *not_taken)}
-    found = [offer for offer, context in offered.items() if not refused(port, context)]
-    assert found == [*taken]
+    values = [offer for offer, context in offered.items() if not refused(port, context)]
+    assert values == [*taken]
 
 
 def offering(site: Site, settings: Settings, offer: str | ssl.TLSVersion) -> ssl.SSLContext:
@@ -198,7 +198,7 @@ def test_nonsense_leaves_no_log(serve: Serve, site: Site, caplog: Log) -> None:
         running.connect(b"\x16\x03\x01").close()
     assert refused(running.port, site.client())
     assert ask(running.port, site.client(site.authority.issue("client", "x"))) == 200
-    assert not any(b"HTTP" in drain(one) for one in talking)
+    assert not any(b"HTTP" in drain(item) for item in talking)
     assert warned(caplog) == []
 
 
@@ -214,7 +214,7 @@ def der(path: Path) -> bytes:
 
 def test_a_certificate_may_come_later(serve: Serve, site: Site, caplog: Log) -> None:
     running = serve(web_config=site.configure())
-    kept = running.shake(site.client())
+    result = running.shake(site.client())
     old = seen_certificate(running)
     assert old == der(site.folder / "server.pem")
     site.configure(cert_file="later.pem", key_file="later.key")
@@ -222,7 +222,7 @@ def test_a_certificate_may_come_later(serve: Serve, site: Site, caplog: Log) -> 
     new = der(site.authority.issue("later").cert)
     assert new != old
     until(lambda: seen_certificate(running) == new, "the new certificate")
-    assert answers(kept)
+    assert answers(result)
 
 
 def test_a_secret_that_kubernetes_swaps_is_used(serve: Serve, site: Site, tmp_path: Path) -> None:
@@ -271,9 +271,9 @@ def test_a_broken_change_is_not_in_force(serve: Serve, site: Site, caplog: Log, 
     BREAKS[what](site)
     until(lambda: warned(caplog), "the reason")
     assert [ask(running.port, trusting) for _ in range(3)] == [200] * 3
-    (said,) = warned(caplog)
-    assert f"configuration stays in force err=--web.config.file {site.file}: " in said
-    assert "\n" not in said
+    (result,) = warned(caplog)
+    assert f"configuration stays in force err=--web.config.file {site.file}: " in result
+    assert "\n" not in result
     caplog.set_level(logging.INFO)
     site.authority.issue("server")
     site.configure(max_version="TLS12")

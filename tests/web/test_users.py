@@ -54,16 +54,16 @@ class Checks(Gate):
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
-    found, real = Checks(), bcrypt.checkpw
+    result, real = Checks(), bcrypt.checkpw
 
     def check(password: bytes, hashed_password: bytes) -> bool:
-        found.costs.append(int(hashed_password[4:6]))
-        found.passwords.append(password)
-        found.enter()
+        result.costs.append(int(hashed_password[4:6]))
+        result.passwords.append(password)
+        result.enter()
         return real(password, hashed_password)
 
     monkeypatch.setattr(bcrypt, "checkpw", check)
-    return found
+    return result
 
 
 def assert_challenged(reply: Reply) -> None:
@@ -110,9 +110,9 @@ def everybody(tmp_path: Path, serve: Serve) -> Running:
 
 def test_the_right_user_and_password_come_in(everybody: Running) -> None:
     """The first 72 bytes of a long password count, as with htpasswd."""
-    right = [basic(*one) for one in (*RIGHT, ("long", "x" * 100))]
+    right = [basic(*item) for item in (*RIGHT, ("long", "x" * 100))]
     right += [encoded(b"alice:right", scheme) for scheme in ("basic", "BASIC", "Basic ")]
-    assert [one for one in right if everybody.get("/metrics", headers=one).status != 200] == []
+    assert [item for item in right if everybody.get("/metrics", headers=item).status != 200] == []
 
 
 def test_all_else_is_refused(everybody: Running, page: Page, caplog: Log) -> None:
@@ -121,9 +121,9 @@ def test_all_else_is_refused(everybody: Running, page: Page, caplog: Log) -> Non
     wrong += [basic("long", "x" * 71), basic("Alice", "right"), basic("bob", "right")]
     wrong += [basic("", ""), basic(b"\xff", b"\xff"), encoded(b"alice")]
     wrong += [encoded(b"alice:right", "Bearer")]
-    wrong += [{"Authorization": said} for said in ("", "Basic", "Basic !!!", "Basic \xfc")]
-    for one in wrong:
-        assert_challenged(everybody.get("/metrics", headers=one))
+    wrong += [{"Authorization": result} for result in ("", "Basic", "Basic !!!", "Basic \xfc")]
+    for item in wrong:
+        assert_challenged(everybody.get("/metrics", headers=item))
     assert page.accepted == []
     assert warned(caplog) == []
 
@@ -183,7 +183,7 @@ def test_all_in_line_wait_except_evicted_clients(serve: Serve, file: Path, check
     first = [running.connect(request("alice", "wrong 0"))]
     assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
     first += [running.connect(request("alice", f"wrong {number}")) for number in range(1, 5)]
-    eventually(lambda: [one.deadline for one in [*running.server.connections]] == [math.inf] * 5)
+    eventually(lambda: [item.deadline for item in [*running.server.connections]] == [math.inf] * 5)
     last = [running.connect(request("alice", "right")) for _ in range(5)]
     assert [drain(client) for client in first] == [b""] * 5
     checks.gate.set()
@@ -193,13 +193,13 @@ def test_all_in_line_wait_except_evicted_clients(serve: Serve, file: Path, check
 
 def test_a_client_that_waits_long_for_a_check_gets_it(checks: Checks) -> None:
     users, authenticator = {b"alice": hashed("right").encode()}, Authenticator()
-    said = basic("alice", "right")["Authorization"]
+    result = basic("alice", "right")["Authorization"]
     checks.gate.clear()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        first = pool.submit(authenticator.check, users, said, lambda: True)
+        first = pool.submit(authenticator.check, users, result, lambda: True)
         assert checks.entered.acquire(timeout=PATIENCE_SECONDS)
-        assert not authenticator.check(users, said, lambda: False), "who has gone"
-        assert authenticator.check(users, said, lambda: checks.gate.set() is None)  # type: ignore[func-returns-value]
+        assert not authenticator.check(users, result, lambda: False), "who has gone"
+        assert authenticator.check(users, result, lambda: checks.gate.set() is None)  # type: ignore[func-returns-value]
         assert first.result(PATIENCE_SECONDS)
 
 
@@ -251,10 +251,10 @@ def test_headers_are_added_to_every_response(serve: Serve, tmp_path: Path) -> No
     }
     users = {"a": hashed("right")}
     file = write(tmp_path / "web.yml", users, **headers, **{"X-XSS-Protection": ""})
-    running, asked = serve(web_config=file), basic("a", "right")
+    running, result = serve(web_config=file), basic("a", "right")
     expected = {name.lower(): value for name, value in headers.items()}
     expected["x-content-type-options"] = "nosniff"
-    for path, login in (("/", {}), ("/", asked), ("/no", asked)):
+    for path, login in (("/", {}), ("/", result), ("/no", result)):
         reply = running.get(path, headers=login)
         assert expected.items() <= reply.headers.items()
         assert "x-xss-protection" not in reply.headers

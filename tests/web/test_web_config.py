@@ -114,13 +114,13 @@ def test_bad_files(site: Path, content: str | bytes, reason: str) -> None:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(SettingsError) as raised:
         WebConfigFile(path)
-    said = str(raised.value)
+    result = str(raised.value)
     assert raised.value.status == 2
-    assert said.startswith(f"--web.config.file {path}: ")
-    assert reason in said
-    assert said.isprintable()
-    assert len(said) < 1000
-    assert "secret" not in said
+    assert result.startswith(f"--web.config.file {path}: ")
+    assert reason in result
+    assert result.isprintable()
+    assert len(result) < 1000
+    assert "secret" not in result
 
 
 FILE = ("--web.config.file", "web.yml")
@@ -232,5 +232,5 @@ def test_the_documented_example_works(tmp_path: Path) -> None:
         assert ask(port, context, headers=basic(user, password)) == 200
         assert server.terminate() == 0
         assert "Traceback" not in server.said
-    named = {Path(name).name for name in job["tls_config"].values()}
-    assert {"ca.pem", "prometheus.pem", "prometheus.key"} <= named
+    values = {Path(name).name for name in job["tls_config"].values()}
+    assert {"ca.pem", "prometheus.pem", "prometheus.key"} <= values

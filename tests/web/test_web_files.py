@@ -31,8 +31,8 @@ def with_part(site: Site, part: str, name: str) -> Path:
 
 
 def listen(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as item:
+        item.bind(str(path))
 
 
 def make_endless(path: Path) -> None:
@@ -50,10 +50,10 @@ KINDS: Mapping[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_path_without_a_file_is_refused_at_the_start(site: Site, kind: str) -> None:
-    make, said = KINDS[kind]
+    make, result = KINDS[kind]
     make(site.folder / "odd")
     for part in PARTS:
-        with pytest.raises(SettingsError, match=said) as raised:
+        with pytest.raises(SettingsError, match=result) as raised:
             WebConfigFile(with_part(site, part, "odd"))
         assert str(raised.value).isprintable()
 
@@ -83,9 +83,9 @@ def test_hanging_mounts_do_not_stop_the_server(
         (site.folder / "link").replace(site.folder / part)
         until(lambda: statuses() == [200, 401] and warned(caplog), "an error")
         assert [statuses() for _ in range(5)] == [[200, 401]] * 5
-        (said,) = warned(caplog)
-        assert said.startswith("the last good web configuration stays in force err=")
-        assert "file system hang" in said
+        (result,) = warned(caplog)
+        assert result.startswith("the last good web configuration stays in force err=")
+        assert "file system hang" in result
         end()
         until(lambda: any("cannot be read" in error for error in warned(caplog)[1:]), "an error")
         assert statuses() == [200, 401]
@@ -106,13 +106,13 @@ def test_sighup_rereads_the_web_configuration(tmp_path: Path) -> None:
     (tmp_path / "web.yml").write_text("")
     with serving(tmp_path, "serve", *ANY_PORT, "--web.config.file", "web.yml") as server:
         assert server.get()[0] == 200
-        for text, said in (
+        for text, result in (
             ("", 'msg="reloaded the web configuration" now="no TLS, no users"'),
             ("a: x", 'stays in force" err="--web.config.file web.yml: '),
         ):
             (tmp_path / "web.yml").write_text(text)
             server.process.send_signal(signal.SIGHUP)
-            until(lambda: said in server.said, said)  # noqa: B023
+            until(lambda: result in server.said, result)  # noqa: B023
         assert server.get()[0] == 200
         assert server.terminate() == 0
 

@@ -19,9 +19,9 @@ def left(proc: Path, *, draws_only: bool, group: str | None) -> bool:
     if group is not None:
         lay(proc, {"7/cgroup": f"0::{group}\n"})
     reading = Processes((Process(7, 2**30, draws_only),), others_hidden=True)
-    found = without_bystanders(reading, proc, ())
-    assert found.others_hidden
-    return bool(found.processes)
+    result = without_bystanders(reading, proc, ())
+    assert result.others_hidden
+    return bool(result.processes)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_roots_daemons_of_the_driver_hold_nothing(
     for pid, above, (name, user) in ((6, 1, parent), (7, 6, server)):
         status = f"Name:\t{name[:15]}\nState:\tS\nPPid:\t{above}\nUid:\t{user}\t7\t7\t7\n"
         lay(tmp_path, {f"{pid}/status": status})
-    found = without_bystanders(Processes((Process(7),)), tmp_path, NVIDIA.daemons)
-    assert len(found.processes) == kept
+    result = without_bystanders(Processes((Process(7),)), tmp_path, NVIDIA.daemons)
+    assert len(result.processes) == kept
 
 
 USUAL, PRIVILEGED = "00000000a80425fb", "000001ffffffffff"
@@ -96,5 +96,5 @@ def test_the_root_of_a_container_makes_a_daemon_only_if_it_is_privileged(
         if users:  # another namespace stands for those of other users
             (tmp_path / f"{pid}/ns/user").symlink_to(f"/proc/self/ns/{users}")
     for pid in (6, 7):
-        found = without_bystanders(Processes((Process(pid),)), tmp_path, NVIDIA.daemons)
-        assert len(found.processes) == kept
+        result = without_bystanders(Processes((Process(pid),)), tmp_path, NVIDIA.daemons)
+        assert len(result.processes) == kept

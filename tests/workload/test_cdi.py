@@ -34,8 +34,8 @@ gpu1/gi10/ci0/access 229
 
 
 def described(*nodes: str, name: str = DEVICE) -> dict[str, object]:
-    found = [{"path": path, "type": "c", "major": 237, "fileMode": 438} for path in nodes]
-    return {"name": f"{CLAIM}-{name}", "containerEdits": {"deviceNodes": found}}
+    values = [{"path": path, "type": "c", "major": 237, "fileMode": 438} for path in nodes]
+    return {"name": f"{CLAIM}-{name}", "containerEdits": {"deviceNodes": values}}
 
 
 SPEC = {
@@ -99,8 +99,10 @@ def test_instances_of_one_profile_are_distinguished_by_their_nodes(
         for at in range(2)
         for number in (9, 10)
     ]
-    given = Allocation(ContainerName("research", "train-0", "main"), "gpu.nvidia.com", DEVICE, NAME)
+    allocation = Allocation(
+        ContainerName("research", "train-0", "main"), "gpu.nvidia.com", DEVICE, NAME
+    )
     both = (*NODES, "/dev/nvidia-caps/nvidia-cap228")
-    for nodes, found in (((), []), (NODES, ["MIG-1-9"]), (both, [])):
-        held = holders([given._replace(nodes=nodes)], gpus, gpus_of_device)
-        assert held == dict.fromkeys(found, (given.container,))
+    for nodes, result in (((), []), (NODES, ["MIG-1-9"]), (both, [])):
+        held = holders([allocation._replace(nodes=nodes)], gpus, gpus_of_device)
+        assert held == dict.fromkeys(result, (allocation.container,))

@@ -19,8 +19,8 @@ def link(folder: Path, name: str) -> None:
 def test_names_by_id(tmp_path: Path) -> None:
     link(tmp_path, f"train-7f9c.v2-0_team-a_side-car-{ID}.log")
     link(tmp_path, f"other_team-b_main-{OTHER}.log")
-    found = container_names(tmp_path, {ID})
-    assert found == {ID: ContainerName("team-a", "train-7f9c.v2-0", "side-car")}
+    result = container_names(tmp_path, {ID})
+    assert result == {ID: ContainerName("team-a", "train-7f9c.v2-0", "side-car")}
 
 
 def test_other_files_name_nothing(tmp_path: Path) -> None:

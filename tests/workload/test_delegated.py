@@ -79,12 +79,12 @@ def test_the_owner_is_never_named_by_a_folder_below_the_first_that_is_not_roots(
     },
 )
 def test_a_users_real_groups_name_no_owner(mount: Path, below: Sequence[bytes]) -> None:
-    user, named = f"{mark()}.service", container(7)
-    names = [user.encode(), b"kubepods", named.encode(), *below]
-    with group(usable(mount), *names) as folder, program("ready(); told()") as one:
-        move(one.pid, folder)
-        assert named in (read(PROC / f"{one.pid}/cgroup") or ""), "it does say so"
-        assert Groups(PROC, SYSFS).owner(one.pid) == Owner()
+    user, result = f"{mark()}.service", container(7)
+    names = [user.encode(), b"kubepods", result.encode(), *below]
+    with group(usable(mount), *names) as folder, program("ready(); told()") as process:
+        move(process.pid, folder)
+        assert result in (read(PROC / f"{process.pid}/cgroup") or ""), "it does say so"
+        assert Groups(PROC, SYSFS).owner(process.pid) == Owner()
 
 
 @pytest.mark.processes
@@ -103,12 +103,12 @@ def test_a_job_is_that_of_a_group_that_root_made(
     top = f"{mark()}-{secrets.token_hex(4)}.slice"
     with (
         group(usable(mount), top.encode(), *names) as folder,
-        program("ready(); told()") as one,
+        program("ready(); told()") as process,
     ):
-        move(one.pid, folder)
-        assert Groups(PROC, SYSFS).owner(one.pid) == Owner(), "a user's own"
+        move(process.pid, folder)
+        assert Groups(PROC, SYSFS).owner(process.pid) == Owner(), "a user's own"
         os.chown(mount / top, 0, 0)
-        assert Groups(PROC, SYSFS).owner(one.pid) == Owner(job=job, source="cgroup")
+        assert Groups(PROC, SYSFS).owner(process.pid) == Owner(job=job, source="cgroup")
 
 
 @pytest.mark.processes
@@ -120,10 +120,12 @@ def test_names_of_groups_inside_a_container_do_not_change_its_owner(
     identity = f"{mark()}{secrets.token_hex(16)}"
     with (
         group(usable(mount), f"docker-{identity}.scope".encode(), below) as folder,
-        program("ready(); told()") as one,
+        program("ready(); told()") as process,
     ):
-        move(one.pid, folder)
-        assert Groups(PROC, SYSFS).owner(one.pid) == Owner(container_id=identity, source="cgroup")
+        move(process.pid, folder)
+        assert Groups(PROC, SYSFS).owner(process.pid) == Owner(
+            container_id=identity, source="cgroup"
+        )
 
 
 CONTAINERS = """
@@ -141,21 +143,21 @@ for pid in sys.argv[1:]:
 def test_from_a_namespace_of_our_own_others_are_found_where_they_are() -> None:
     """A user makes folders like a container's path as it is seen from ours, nearer to the root."""
     mount, tag = usable(MOUNTS["pids"]), secrets.token_hex(16)
-    named, pod = f"docker-{mark()}{tag}.scope".encode(), f"pod{tag}".encode()
+    result, pod = f"docker-{mark()}{tag}.scope".encode(), f"pod{tag}".encode()
     top, user = f"{mark()}-{tag}.slice".encode(), f"{mark()}-{tag}.user".encode()
     with (
-        group(mount, user, pod, named, b"\xff") as decoy,
-        group(mount, top, b"inner", pod, named) as there,
+        group(mount, user, pod, result, b"\xff") as decoy,
+        group(mount, top, b"inner", pod, result) as there,
         group(mount / os.fsdecode(top) / "inner", f"ours-{tag}".encode()),
         program("ready(); told()") as intruder,
-        program("ready(); told()") as one,
+        program("ready(); told()") as process,
     ):
         os.chown(mount / os.fsdecode(top), 0, 0)
         move(intruder.pid, decoy)
-        move(one.pid, there)
+        move(process.pid, there)
         ours = mount / os.fsdecode(top) / "inner" / f"ours-{tag}"
         way = with_cgroups_of_its_own([ours], mounted=False)
-        command = [*way, sys.executable, "-c", CONTAINERS, f"{one.pid}", f"{intruder.pid}"]
+        command = [*way, sys.executable, "-c", CONTAINERS, f"{process.pid}", f"{intruder.pid}"]
         done = subprocess.run(command, capture_output=True, check=True, env=os.environ, text=True)
     assert done.stdout.split() == ["True", f"{mark()}{tag}", "True", "None"]
 
@@ -163,9 +165,9 @@ def test_from_a_namespace_of_our_own_others_are_found_where_they_are() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
 def test_where_user_numbers_are_not_mapped_no_group_is_known_to_be_roots(mount: Path) -> None:
-    user, named = f"{mark()}.service".encode(), container(7).encode()
-    with group(usable(mount), user, named) as folder, program("ready(); told()") as one:
-        move(one.pid, folder)
-        command = [*with_users_of_its_own(), sys.executable, "-c", CONTAINERS, f"{one.pid}"]
+    user, result = f"{mark()}.service".encode(), container(7).encode()
+    with group(usable(mount), user, result) as folder, program("ready(); told()") as process:
+        move(process.pid, folder)
+        command = [*with_users_of_its_own(), sys.executable, "-c", CONTAINERS, f"{process.pid}"]
         done = subprocess.run(command, capture_output=True, check=True, env=os.environ, text=True)
     assert done.stdout.split() == ["False", "None"]

@@ -114,14 +114,14 @@ def test_devices_of_others_are_no_gpu(source: str) -> None:
 def test_a_number_is_the_device_nodes(device: tuple[str, str]) -> None:
     by_number = Allocation(HOLDER, *device)
     assert found(by_number, gpus=[gpu(0, A, 1), gpu(1, B, 0)]) == {B: (HOLDER,)}
-    assert found(by_number, gpus=[replace(one, minor=None) for one in GPUS]) == {}
+    assert found(by_number, gpus=[replace(item, minor=None) for item in GPUS]) == {}
 
 
 def test_each_process_that_shares_a_gpu_is_listed_once() -> None:
     second = ContainerName("research", "train-1", "main")
     replicas = ((second, 2), (HOLDER, 0), (HOLDER, 1))
-    given = (Allocation(holder, PLUGIN, f"{A}::{number}") for holder, number in replicas)
-    assert found(*given) == {A: (HOLDER, second)}
+    values = (Allocation(holder, PLUGIN, f"{A}::{number}") for holder, number in replicas)
+    assert found(*values) == {A: (HOLDER, second)}
 
 
 def test_holders_are_not_without_end() -> None:

@@ -102,5 +102,5 @@ def test_an_environment_is_believed_where_slurm_has_no_groups(
     host = Host(tmp_path, v2, slurm or "user.slice")
     lay(host.proc, {"2/environ": "SLURM_JOB_ID=4\0", "2/cgroup": "0::/user.slice\n"})
     groups = Groups(host.proc, host.sysfs)
-    found = read_owner(host.proc, 2, UserNames(host.proc), groups).slurm_job_id
-    assert found == (None if slurm else "4")
+    result = read_owner(host.proc, 2, UserNames(host.proc), groups).slurm_job_id
+    assert result == (None if slurm else "4")

@@ -118,8 +118,8 @@ PLACES: dict[Place, dict[str, str]] = {
 @rows("place, path", {n: (place, path) for place in PLACES for n, path in PLACES[place].items()})
 def test_pods_and_containers(text: Text, path: str, place: Place) -> None:
     pod_uid, container_id = place
-    found = Owner(pod_uid=pod_uid, container_id=container_id, source=CGROUP if any(place) else None)
-    assert owner_in_cgroup(text(path)) == found
+    owner = Owner(pod_uid=pod_uid, container_id=container_id, source=CGROUP if any(place) else None)
+    assert owner_in_cgroup(text(path)) == owner
 
 
 JOBS: dict[str, tuple[str, str | None]] = {
@@ -192,22 +192,22 @@ def test_jobs_of_other_schedulers_and_machines(text: Text, path: str, job: str |
 
 
 def test_every_scheme_has_a_test() -> None:
-    for one in SCHEMES:
-        assert any(re.search(one.pattern, path) and job for path, job in OTHERS.values())
+    for scheme in SCHEMES:
+        assert any(re.search(scheme.pattern, path) and job for path, job in OTHERS.values())
 
 
 def test_a_container_in_a_machine_is_an_owner_itself_but_one_in_a_job_is_of_the_job() -> None:
-    found = owner_in_cgroup(v2(f"/lxc/101/ns/kubepods/burstable/pod{UID}/{ID}"))
-    assert found == Owner(pod_uid=UID, container_id=ID, source=CGROUP)
-    found = owner_in_cgroup(v2(f"/lxc.payload.a/docker/{ID}"))
-    assert found == Owner(container_id=ID, source=CGROUP)
-    found = owner_in_cgroup(v2(f"/pbs_jobs.service/jobs/7.s/{ID}"))
-    assert found == Owner(container_id=ID, job="pbs-7.s", source=CGROUP)
+    owner = owner_in_cgroup(v2(f"/lxc/101/ns/kubepods/burstable/pod{UID}/{ID}"))
+    assert owner == Owner(pod_uid=UID, container_id=ID, source=CGROUP)
+    owner = owner_in_cgroup(v2(f"/lxc.payload.a/docker/{ID}"))
+    assert owner == Owner(container_id=ID, source=CGROUP)
+    owner = owner_in_cgroup(v2(f"/pbs_jobs.service/jobs/7.s/{ID}"))
+    assert owner == Owner(container_id=ID, job="pbs-7.s", source=CGROUP)
 
 
 def test_a_container_in_a_job_is_both() -> None:
-    found = owner_in_cgroup(v2(f"/{JOB}/step_0/user/task_0/libpod-{ID}"))
-    assert found == Owner(container_id=ID, slurm_job_id="1392969", source=CGROUP)
+    owner = owner_in_cgroup(v2(f"/{JOB}/step_0/user/task_0/libpod-{ID}"))
+    assert owner == Owner(container_id=ID, slurm_job_id="1392969", source=CGROUP)
 
 
 def test_hierarchies_that_lie_elsewhere_take_nothing_away() -> None:
@@ -234,11 +234,11 @@ FILES = st.lists(PATHS.map(v2) | PATHS | st.text()).map("".join)
 
 @given(FILES)
 def test_ids_are_ids_for_any_content_of_a_file(text: str) -> None:
-    found = owner_in_cgroup(text)
-    assert re.fullmatch("[0-9a-f-]{32,36}", found.pod_uid or UID)
-    assert re.fullmatch("[0-9a-f]{64}", found.container_id or ID)
-    assert re.fullmatch("[0-9]{1,10}", found.slurm_job_id or "1")
-    assert (found.namespace, found.pod, found.container, found.user) == (None,) * 4
+    owner = owner_in_cgroup(text)
+    assert re.fullmatch("[0-9a-f-]{32,36}", owner.pod_uid or UID)
+    assert re.fullmatch("[0-9a-f]{64}", owner.container_id or ID)
+    assert re.fullmatch("[0-9]{1,10}", owner.slurm_job_id or "1")
+    assert (owner.namespace, owner.pod, owner.container, owner.user) == (None,) * 4
 
 
 OUTSIDE = st.sampled_from(["kubelet", "training.slice", "system.slice", "..", "k3s.service", "x"])
@@ -247,9 +247,9 @@ OUTSIDE = st.sampled_from(["kubelet", "training.slice", "system.slice", "..", "k
 @given(st.lists(OUTSIDE).map("/".join), NAMES)
 def test_groups_below_a_container_do_not_change_its_owner(before: str, after: str) -> None:
     path = f"/{before}/kubepods/burstable/pod{OTHER_UID}/{INNER}"
-    found = owner_in_cgroup(v2(path))
-    assert found == Owner(pod_uid=OTHER_UID, container_id=INNER, source=CGROUP)
-    assert owner_in_cgroup(v2(f"{path}/{after}")) == found
+    owner = owner_in_cgroup(v2(path))
+    assert owner == Owner(pod_uid=OTHER_UID, container_id=INNER, source=CGROUP)
+    assert owner_in_cgroup(v2(f"{path}/{after}")) == owner
 
 
 @given(NAMES)

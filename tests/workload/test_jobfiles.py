@@ -48,10 +48,10 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    found = Site(tmp_path / "gpustat")
-    found.files.start()
-    yield found
-    found.files.stop(PATIENCE_SECONDS)
+    result = Site(tmp_path / "gpustat")
+    result.files.start()
+    yield result
+    result.files.stop(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_a_missing_folder_is_reported_once(
     site = Site(tmp_path / "gpustat")
     site.files.start()
     folder = f"folder={site.folder} err=No such file or directory"
-    said = f"cannot read a prolog's jobs {folder}"
-    until(lambda: said in logged(caplog), "that it is logged")
+    text = f"cannot read a prolog's jobs {folder}"
+    until(lambda: text in logged(caplog), "that it is logged")
     site.prolog("0", "7 1000\n")
     site.shows(OF_SEVEN)
     site.files.stop(PATIENCE_SECONDS)

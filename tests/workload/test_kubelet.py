@@ -99,14 +99,14 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    found = Node(tmp_path)
+    result = Node(tmp_path)
     try:
-        yield found
+        yield result
     finally:
-        if found.watch is not None:
-            found.kubelet.answers.set()
-            found.watch.stop(PATIENCE_SECONDS)
-        found.kubelet.stop()
+        if result.watch is not None:
+            result.kubelet.answers.set()
+            result.watch.stop(PATIENCE_SECONDS)
+        result.kubelet.stop()
 
 
 @pytest.fixture
@@ -141,17 +141,17 @@ def test_a_pod_has_no_name_until_there_is_a_link(running: Node) -> None:
     running.on_the_gpu(owner)
     running.look()
     running.shows(TRAIN)
-    asked = running.kubelet.asked
-    until(lambda: running.kubelet.asked > asked + 1, "answers that name it no better")
+    result = running.kubelet.asked
+    until(lambda: running.kubelet.asked > result + 1, "answers that name it no better")
     assert running.told() == {owner}
     link_log(running.logs, "intruder", ID)
-    named = Owner("research", "intruder", "main", UID, ID)
-    running.tells(named, Owner(*TRAIN, source="kubelet"))
+    outcome = Owner("research", "intruder", "main", UID, ID)
+    running.tells(outcome, Owner(*TRAIN, source="kubelet"))
     (link,) = running.logs.iterdir()
     link.unlink()
-    asked = running.kubelet.asked
-    until(lambda: running.kubelet.asked > asked + 1, "answers, after which an id has its name")
-    assert running.told() == {named, Owner(*TRAIN, source="kubelet")}
+    result = running.kubelet.asked
+    until(lambda: running.kubelet.asked > result + 1, "answers, after which an id has its name")
+    assert running.told() == {outcome, Owner(*TRAIN, source="kubelet")}
 
 
 def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node) -> None:
@@ -226,8 +226,8 @@ def test_a_folder_of_links_that_is_not_mounted(
     watch = running.look()
     running.works()
     assert f"{running.logs}: No such file or directory" in f"{watch.condition.trouble}"
-    said = "signal is available in part signal=kubelet err=pods have uids only"
-    until(lambda: said in "".join(logged(caplog)), "that it is logged")
+    text = "signal is available in part signal=kubelet err=pods have uids only"
+    until(lambda: text in "".join(logged(caplog)), "that it is logged")
     assert running.holders() == (TRAIN,)
     running.logs.mkdir()
     until(lambda: watch.condition.trouble is None, "the folder")
@@ -295,17 +295,17 @@ def test_a_response_of_a_starting_kubelet_is_not_believed(running: Node, early: 
     running.kubelet.stop()
     running.fails("there is no socket")
     running.kubelet.early = early
-    asked = running.kubelet.asked
+    result = running.kubelet.asked
 
     def both_hold() -> None:
         assert (running.holders(), running.holders(MIG)) == ((TRAIN,), (SERVE,))
 
     with repeated(both_hold, 0.001):
         running.kubelet.start()
-        until(lambda: running.kubelet.asked > asked + 1, "the second question")
+        until(lambda: running.kubelet.asked > result + 1, "the second question")
         running.works()
         running.on_the_gpu(Owner(pod_uid=UID))
-        until(lambda: running.kubelet.asked > asked + 2, "what comes after it")
+        until(lambda: running.kubelet.asked > result + 2, "what comes after it")
 
 
 def test_the_second_answer_of_a_kubelet_that_started_counts(running: Node) -> None:
@@ -314,24 +314,24 @@ def test_the_second_answer_of_a_kubelet_that_started_counts(running: Node) -> No
     running.kubelet.stop()
     running.fails("there is no socket")
     running.kubelet.pods = []
-    asked = running.kubelet.asked
+    result = running.kubelet.asked
     running.kubelet.start()
     running.shows()
-    assert running.kubelet.asked >= asked + 2
+    assert running.kubelet.asked >= result + 2
 
 
 def test_an_early_response_is_not_used_for_new_pods(running: Node) -> None:
     """Lest the second answer is as early as the first."""
     running.look(replace(SLOW, first_retry=3600.0))
     running.shows(TRAIN)
-    asked = running.kubelet.asked + 1
+    result = running.kubelet.asked + 1
     running.kubelet.pods = []
     running.kubelet.stop()
     running.kubelet.start()
-    until(lambda: running.kubelet.asked == asked, "the empty answer")
+    until(lambda: running.kubelet.asked == result, "the empty answer")
     running.on_the_gpu(Owner(pod_uid=UID))
     time.sleep(10 * QUICK.check)
-    assert running.kubelet.asked == asked
+    assert running.kubelet.asked == result
     assert running.holders() == (TRAIN,)
 
 

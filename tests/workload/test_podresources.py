@@ -78,10 +78,10 @@ def test_fields_of_later_versions_are_passed_over() -> None:
 @example(st.binary() | st.binary(max_size=40).map(lambda tail: WHOLE[:60] + tail))
 def test_no_bytes_are_too_strange(data: bytes) -> None:
     try:
-        found = list(allocations(data))
+        values = list(allocations(data))
     except ValueError:
         return
-    assert all(all(each.container) for each in found)
+    assert all(all(each.container) for each in values)
 
 
 TEXT = st.text(min_size=1, max_size=20)

@@ -151,15 +151,17 @@ def test_ranks_of_any_launcher_have_one_name_that_no_other_job_has(
 
 def test_every_launcher_has_a_test() -> None:
     tested = [{*JOB}, *(set(job) for job, _ in RANKS.values())]
-    untested = [one for one in LAUNCHERS if not any(set(one.place) <= job for job in tested)]
-    assert [one.place for one in untested] == [("OMPI_MCA_ess_base_jobid",)]
+    untested = [
+        launcher for launcher in LAUNCHERS if not any(set(launcher.place) <= job for job in tested)
+    ]
+    assert [item.place for item in untested] == [("OMPI_MCA_ess_base_jobid",)]
 
 
 @pytest.mark.parametrize("job", [job for job, _ in RANKS.values()], ids=RANKS)
 def test_a_single_process_has_no_rendezvous_for_any_launcher(
     job: Mapping[str, str], tmp_path: Path
 ) -> None:
-    sizes = {size for one in LAUNCHERS for size in one.size} & job.keys()
+    sizes = {size for launcher in LAUNCHERS for size in launcher.size} & job.keys()
     for size in sizes:
         assert name(tmp_path, {**job, size: "1"}) is None
 
@@ -217,7 +219,7 @@ def test_processes_of_several_jobs_have_no_rendezvous() -> None:
     others = {**HERE, "MASTER_PORT": "29501"}
     with shell(HERE) as first, shell(others) as second, shell({}) as helper:
         reader = OwnerReader(PROC)
-        (one,) = reader.of([(first, 1), (helper, 1)], 0)
+        (item,) = reader.of([(first, 1), (helper, 1)], 0)
         (several,) = reader.of([(first, 1), (second, 1)], 0)
-    assert one.rendezvous is not None
+    assert item.rendezvous is not None
     assert several.rendezvous is None

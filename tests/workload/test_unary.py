@@ -82,8 +82,8 @@ def test_answers(kubelet: Kubelet) -> None:
 
 def test_a_slow_answer(kubelet: Kubelet) -> None:
     kubelet.answers.clear()
-    found = refused(kubelet.path, SHORT_SECONDS)
-    assert found.sentence == f"{kubelet.path} has not answered within 0.3 s"
+    result = refused(kubelet.path, SHORT_SECONDS)
+    assert result.sentence == f"{kubelet.path} has not answered within 0.3 s"
 
 
 @rows(
@@ -96,16 +96,16 @@ def test_a_slow_answer(kubelet: Kubelet) -> None:
 )
 def test_a_refusal(kubelet: Kubelet, code: grpc.StatusCode, number: int, remedy: str) -> None:
     kubelet.refusal = code
-    found = refused(kubelet.path)
-    assert found.sentence == f"{kubelet.path} refuses (gRPC status {number}: not%0Anow)"
-    assert found.remedy == remedy
+    result = refused(kubelet.path)
+    assert result.sentence == f"{kubelet.path} refuses (gRPC status {number}: not%0Anow)"
+    assert result.remedy == remedy
 
 
 def test_another_service(path: Path) -> None:
     with Kubelet(path, service="v1alpha1.PodResourcesLister"):
-        found = refused(path)
-    assert "gRPC status 12" in found.sentence
-    assert found.remedy == podresources.UPGRADE
+        result = refused(path)
+    assert "gRPC status 12" in result.sentence
+    assert result.remedy == podresources.UPGRADE
 
 
 def test_a_socket_without_a_server(path: Path, tmp_path: Path) -> None:
@@ -158,8 +158,8 @@ CLOSED = "it closed the connection"
 )
 def test_servers_that_are_no_grpc_server(path: Path, answer: bytes, said: str) -> None:
     with server(path, saying(answer)):
-        found = refused(path)
-    assert re.search(said, found.sentence), found
+        result = refused(path)
+    assert re.search(said, result.sentence), result
 
 
 FRAMES = st.builds(
@@ -187,5 +187,5 @@ def test_without_the_extra_it_explains_how_to_install_it(
     kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "h2.exceptions", None)  # as if it were not there
-    found = refused(kubelet.path)
-    assert "pip install 'gpu-bottleneck-exporter[kubernetes]'" in found.remedy
+    result = refused(kubelet.path)
+    assert "pip install 'gpu-bottleneck-exporter[kubernetes]'" in result.remedy

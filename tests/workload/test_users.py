@@ -32,16 +32,16 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
         files = {"self/mountinfo": ours} | ({} if first is None else {"1/mountinfo": first})
         # Recorded files cannot have the inode that tells.
         monkeypatch.setattr(users, "in_hosts_pid_namespace", lambda _: hosts)
-        found = UserNames(lay(tmp_path, files), PATIENCE_SECONDS)
-        found._look_up = lambda uid: f"user{uid}"
-        return found
+        result = UserNames(lay(tmp_path, files), PATIENCE_SECONDS)
+        result._look_up = lambda uid: f"user{uid}"
+        return result
 
     return make
 
 
 def test_names_known_here_are_the_hosts_where_the_root_is_the_hosts(where: Where) -> None:
-    found = where(REST + ROOT, ROOT.replace("27 1 ", "527 500 ") + REST)
-    assert (found.of(0), found.of(1000)) == ("root", "user1000")
+    result = where(REST + ROOT, ROOT.replace("27 1 ", "527 500 ") + REST)
+    assert (result.of(0), result.of(1000)) == ("root", "user1000")
 
 
 @rows(
@@ -64,8 +64,8 @@ def test_names_of_a_container_are_not_believed(
     ours: str,
     hosts: bool | None,  # noqa: FBT001
 ) -> None:
-    found = where(first, ours, hosts)
-    assert (found.of(0), found.of(1000)) == ("root", "1000")
+    result = where(first, ours, hosts)
+    assert (result.of(0), result.of(1000)) == ("root", "1000")
 
 
 class Directory:
@@ -90,9 +90,9 @@ def directory() -> Directory:
 
 @pytest.fixture
 def names(where: Where, directory: Directory) -> UserNames:
-    found = where()
-    found._look_up = directory.look_up
-    return found
+    result = where()
+    result._look_up = directory.look_up
+    return result
 
 
 def test_each_user_is_looked_up_once(names: UserNames, directory: Directory) -> None:

@@ -102,11 +102,11 @@ def test_the_quota_of_the_group_above_is_found(tmp_path: Path) -> None:
             assert ours.cpu_limit() == (group, QUOTA)
             until(lambda: of_kernel(group / "cpu.stat")["nr_throttled"] > 10, "throttling")
             held = [of_kernel(level / "cpu.stat")["throttled_usec"] for level in (child, group)]
-            found = ours.read_counters()
+            result = ours.read_counters()
     # The kernel counts only at the level that has the quota.
     assert held[0] == 0
-    assert (found.throttled_ns or 0) >= held[1] * 1000 > 0
-    assert (found.throttled_periods or 0) > 10
+    assert (result.throttled_ns or 0) >= held[1] * 1000 > 0
+    assert (result.throttled_periods or 0) > 10
 
 
 def test_data_larger_than_the_limit_is_read_again(tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_limit_is_found(name: str, tmp_path: Path) -> None:
     case: Case = LIMITED[name]
-    ((found,),) = measure.measure([case], tmp_path, None)
-    print(found)  # noqa: T201 - the figures, for the log
-    known = {cause: share for cause, share in found.shares.items() if cause != stall.UNKNOWN}
-    total = sum(known.values())
-    assert total > 0, f"{found}"
-    assert known.get(CAUSES[name], 0.0) / total >= RIGHT, f"{found}"
-    assert max(known, key=lambda cause: known[cause]) == CAUSES[name]
+    ((result,),) = measure.measure([case], tmp_path, None)
+    print(result)  # noqa: T201 - the figures, for the log
+    fields = {cause: share for cause, share in result.shares.items() if cause != stall.UNKNOWN}
+    total = sum(fields.values())
+    assert total > 0, f"{result}"
+    assert fields.get(CAUSES[name], 0.0) / total >= RIGHT, f"{result}"
+    assert max(fields, key=lambda cause: fields[cause]) == CAUSES[name]
