@@ -199,7 +199,7 @@ def test_others_work_while_the_first_sleeps(
         assert not result.serves
 
 
-def test_a_process_whose_client_does_not_read_waits_for_it(watch: Watch) -> None:
+def test_a_process_with_a_client_that_does_not_read_waits_for_it(watch: Watch) -> None:
     code = f"{SERVER}c, _ = server.accept(); c.sendall(bytes(10**8))"
     with program(code) as child, program(f"{TAKE}ready(); told()", *child.words):
         watch(child).stays(lambda seen: seen.first is NETWORK)

@@ -138,7 +138,7 @@ def test_a_job_is_known_by_the_best_name_of_its_owner(owner: Owner, name: str | 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_each_user_who_claims_a_slurm_number_has_a_separate_job(tmp_path: Path) -> None:
+def test_each_user_that_claims_a_slurm_number_has_a_separate_job(tmp_path: Path) -> None:
     number, file = {"SLURM_JOB_ID": "7"}, f"{tmp_path / 'jobs'}"
     with (
         keeping(jobs_state_file=file) as ledger,
@@ -448,7 +448,7 @@ def test_users_without_names_share_the_room_of_their_range(tmp_path: Path) -> No
     assert sorted(accounts.values()) == [1, 3]
 
 
-def test_a_container_whose_root_is_many_users_has_the_room_of_one(tmp_path: Path) -> None:
+def test_a_container_with_many_users_as_its_root_has_the_room_of_one(tmp_path: Path) -> None:
     """Its root may take any uid below 65 536, and claim a Slurm job with each."""
     ledger, now = Ledger(Settings(jobs_state_file=f"{tmp_path / 'jobs'}")), time.time_ns()
     for uid in range(3):

@@ -167,7 +167,7 @@ def test_a_pod_that_took_its_predecessors_gpu_never_gets_its_name(running: Node)
     running.tells(Owner(*SERVE, OTHER, OTHER_ID))
 
 
-def test_a_pod_whose_init_container_has_the_gpu_is_one_tenant(node: Node) -> None:
+def test_a_pod_with_the_gpu_in_its_init_container_is_one_tenant(node: Node) -> None:
     slice_of = {"nvidia.com/gpu.shared": (f"{GPU}::0",)}
     two = [Container(name, slice_of) for name in ("prepare", "main")]
     node.kubelet.pods = [Pod("train-0", containers=two), with_gpus("serve-0", GPU)]
