@@ -91,8 +91,8 @@ SENT = re.compile(r'regex: "(gpu:.*?)"$', re.MULTILINE | re.DOTALL)
 
 def of_agents() -> str:
     """The names that an agent sends: all."""
-    (pattern,) = re.findall(r'^ *regex: "(gpu\[.*)"$', README, re.MULTILINE)
-    return str(pattern)
+    (pattern,) = re.findall(r'^ *regex: "(gpu\[.*?)"$', README, re.MULTILINE | re.DOTALL)
+    return re.sub(r"\\\n *", "", pattern)
 
 
 def test_the_centre_receives_the_promised_series(

@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ from report.documents import document, gpu, job, nodes
 from support.command import run
 from support.prometheus import Prometheus, on_data, write_past
 
-NOW = int(time.time()) // 60 * 60
 HOURS = 2
 CHAT = "pod llm/chat-7c9d8f6b5-x2x90"
 SHARES = {CHAT: 0.75, "pod llm/embed-0": 0.0, "pod llm/triton-0": 0.5}
@@ -32,10 +32,16 @@ REPLICAS = {"chat": (6, 2), "embed": (1, 1)}
 """Replicas, and those that the week needed."""
 
 
+@cache
+def now() -> int:
+    """The minute at which the first test of this module begins."""
+    return int(time.time()) // 60 * 60
+
+
 def series(name: str, labels: dict[str, str], value: float, every: int) -> Iterator[str]:
-    """A constant series up to now."""
+    """A constant series up to the present."""
     of = ",".join(f"{label}={json.dumps(text)}" for label, text in labels.items())
-    for at in range(NOW - HOURS * 3600 + every, NOW + 1, every):
+    for at in range(now() - HOURS * 3600 + every, now() + 1, every):
         yield f"{name}{{{of}}} {value} {at}\n"
 
 
