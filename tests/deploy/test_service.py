@@ -13,6 +13,7 @@ from gpu_bottleneck_exporter.demo.board.create import H100, create
 from support.daemon import HOST, free_port, get
 from support.drivers import Libraries
 from support.metrics import Metrics
+from support.waiting import until
 
 PORT = free_port()
 DROP_INS = f"/etc/systemd/system/{NAME}.service.d"
@@ -85,7 +86,9 @@ def scraped() -> Metrics:
 
 
 def private() -> list[float | None]:
-    return [scraped().signals.get(name) for name in PRIVATE]
+    """Health of the private signals, once it is known."""
+    signals = until(lambda: s if (s := scraped().signals).keys() >= {*PRIVATE} else None, "signals")
+    return [signals.get(name) for name in PRIVATE]
 
 
 def test_systemd_finds_nothing_wrong_with_the_unit(machine: Machine) -> None:
