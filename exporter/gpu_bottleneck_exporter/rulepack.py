@@ -17,7 +17,7 @@ import yaml
 
 from gpu_bottleneck_exporter.errors import SettingsError
 
-NAMES = ("thresholds.yml", "recording.yml", "serving.yml", "alerts.yml")
+NAMES = ("thresholds.yml", "recording.yml", "serving.yml", "alerts.yml", "reclaim.yml")
 DIALECTS = ("exporter", "dcgm", "both")
 DCGM = "dcgm.yml"
 """Rules that record `INPUTS` metrics from those of dcgm-exporter."""
@@ -28,7 +28,7 @@ OWNERS = "owners.yml"
 BUDGETS = "budgets.yml"
 """Rules that compare the losses of owners with their budgets."""
 OBJECTS = {
-    **dict.fromkeys(("alerts.yml", BUDGETS), "alerts"),
+    **dict.fromkeys(("alerts.yml", "reclaim.yml", BUDGETS), "alerts"),
     **dict.fromkeys(("serving.yml", DCGM, JOBSTATS, OWNERS), "inputs"),
 }
 """Suffix of a file's object, as objects are limited in size; other files are in the first."""

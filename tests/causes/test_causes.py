@@ -24,10 +24,12 @@ _STAGED_ELSEWHERE = {
     "GpuBudgetBurn",
     "GpuMemoryNotReleased",
     "GpuRequestsQueued",
+    *("GpuReclaimable", "GpuReclaimableSoon"),
 }
 """Alerts staged in tests/rules: without thresholds or targets, all others are silent; three
 jobs that wait for one disk need a slow disk; a budget and a worn board take days; nothing here has
-a device node or a memory limit; and virtual boards lose no link. No engine is scraped."""
+a device node or a memory limit; and virtual boards lose no link. No engine is scraped, and no job
+is forgotten for hours."""
 
 
 MOST_MISSED = 0.02

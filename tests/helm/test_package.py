@@ -37,7 +37,7 @@ def test_links_lead_to_the_sources() -> None:
 
 def test_it_has_rules_and_dashboards_as_files_and_nothing_else(package: Path) -> None:
     names = (
-        *("thresholds.yml", "recording.yml", "serving.yml", "alerts.yml"),
+        *("thresholds.yml", "recording.yml", "serving.yml", "alerts.yml", "reclaim.yml"),
         *("owners.yml", "budgets.yml"),
     )
     expected = {f"rules/{n}": (chart.ROOT / "rules" / n).read_bytes() for n in names}

@@ -15,7 +15,7 @@ from helm import chart
 from helm.chart import Object, each_case, rendered
 from support.applied import MOST_APPLIED_BYTES, applied_bytes
 
-RULES = ("thresholds.yml", "recording.yml", "alerts.yml", "serving.yml")
+RULES = ("thresholds.yml", "recording.yml", "alerts.yml", "reclaim.yml", "serving.yml")
 """Files in the order of their objects."""
 DASHBOARDS = sorted((chart.ROOT / "grafana").glob("*.json"))
 CHANGED = chart.case("rules")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,11 +47,13 @@ LAST = [
 
 def test_every_alert_of_the_pack_has_its_receiver() -> None:
     by_severity = {"critical": "platform-page", "info": "shown-only"}
+    by_name = {"GpuReclaimable": "reclaim", "GpuReclaimableSoon": "job-ticket"}
     for rule in pack().values():
         labels = {"alertname": rule.name, **rule.labels}
         pairs = [f"{name}={value}" for name, value in labels.items()]
         told = amtool("config", "routes", "test", f"--config.file={EXAMPLE}", *pairs)
         expected = by_severity.get(labels["severity"], f"{labels['responder']}-ticket")
+        expected = by_name.get(rule.name, expected)
         assert told.strip() == expected, f"{rule}"
 
 
@@ -75,6 +78,38 @@ def test_who_is_told(tmp_path: Path) -> None:
         untold = {seen(one) for to, is_shown, of in every for one in of if not (to or is_shown)}
         wanted = untold | {seen(LAST[-1])}
         until(lambda: server.muted() == wanted, lambda: f"only in one: {server.muted() ^ wanted}")
+
+
+def test_a_job_that_can_be_given_back_is_exactly_one_webhook(tmp_path: Path) -> None:
+    """However often Prometheus sends its alerts, and none at its end."""
+    given = [
+        labels
+        for n in range(2)
+        for pod in range(3)
+        for labels in alerts(
+            "GpuReclaimable/info",
+            "",
+            workload_namespace="nlp",
+            workload_pod=f"job-{n}-{pod}",
+            workload_group=f"nlp/job-{n}",
+            reason="allocated_idle",
+        )
+    ]
+    with alertmanager_running(tmp_path) as server:
+        for _ in range(4):
+            server.post(given)
+            time.sleep(1)
+        until(lambda: len(server.notes) == 2, lambda: f"{server.notes}")
+        server.post(given, resolved=True)
+        assert_end_is_told(server)
+        bodies = [body for path, body in server.notes if path == "/reclaim"]
+    told = sorted([seen_job(one["labels"]) for one in body["alerts"]] for body in bodies)
+    assert told == [[seen_job(one) for one in given[:3]], [seen_job(one) for one in given[3:]]]
+
+
+def seen_job(labels: Labels) -> list[str]:
+    names = ("workload_namespace", "workload_pod", "workload_group", "reason")
+    return [labels[name] for name in names]
 
 
 def assert_end_is_told(server: Alertmanager) -> None:

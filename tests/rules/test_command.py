@@ -67,7 +67,7 @@ def test_it_prints_a_prometheusrule(tmp_path: Path) -> None:
     given = {"release": "prometheus", "example.org/team": ""}
     recording = groups(PACK["thresholds.yml"]) + groups(PACK["recording.yml"])
     expected = {"gpu": recording, "gpu-inputs": groups(PACK["serving.yml"])}
-    expected["gpu-alerts"] = groups(PACK["alerts.yml"])
+    expected["gpu-alerts"] = groups(PACK["alerts.yml"]) + groups(PACK["reclaim.yml"])
     texts = [
         rulepack.as_prometheusrule(found, name, "monitoring", given)
         for name, found in expected.items()

@@ -187,7 +187,8 @@ def test_no_rule_lists_causes() -> None:
 
 @each(ALERTS)
 def test_an_alert_tells_people_what_to_do(rule: Rule) -> None:
-    assert set(rule.annotations) == {"summary", "description", "runbook_url", "dashboard_path"}
+    texts = {"summary", "description", "runbook_url", "dashboard_path"}
+    assert set(rule.annotations) == texts | {*["hours"] * (rule.name == "GpuReclaimable")}
     assert rule.annotations["description"].endswith((".", "?", "{{ end }}", "{{- end }}"))
     pages = {f"{RUNBOOKS}/{name}.md" for name in (rule.name, rule.name + "-{{ $labels.cause }}")}
     assert rule.annotations["runbook_url"] in pages

@@ -28,6 +28,7 @@ GLOBAL = {
     "GpuCountedTwice",
     "GpuFleetBottleneck",
     "GpuBudgetBurn",
+    *("GpuReclaimable", "GpuReclaimableSoon"),
 }
 """Alerts that are about no node and no GPU."""
 FIRST_SCREEN = 12

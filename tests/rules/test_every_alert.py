@@ -45,6 +45,8 @@ ELSEWHERE = {
     "GpuFleetBottleneck/warning": "a fleet: test_fleets",
     "GpuNodeBottleneck/warning": "several jobs: test_fleets",
     "GpuBudgetBurn/warning": "a month: test_budgets",
+    "GpuReclaimable/info": "hours: test_reclaimable",
+    "GpuReclaimableSoon/info": "hours: test_reclaimable",
 }
 
 

@@ -59,8 +59,11 @@ PER_SERVER = (
         "GpuBudgetBurn",
     ),
 )
+PER_JOB = ("GpuReclaimable", "GpuReclaimableSoon")
 BROKEN = ("<error", "{{", "}}", "%!", "<no value>", "NaN")
 VALUE, PERCENT = "0.6382", "64%"
+ROUNDED = {"GpuReclaimable": " 0.6 hours", "GpuReclaimableSoon": " 1970-01-01 00:00:00.638 "}
+"""The value where it is told in another way."""
 SHARE = '{{ printf "%.2f" $value | humanizePercentage }}'
 
 OF_CAUSES = [(rule, cause) for rule in ALERTS for cause in causes_table.causes_of(rule) or ["c"]]
@@ -203,7 +206,8 @@ def faults(
     summary, said, gpu = texts["summary"], texts["description"], labels["gpu"]
     query = parse_qs(urlsplit(texts["dashboard_path"]).query)
     asked = {key.removeprefix("var-"): value for key, (value,) in query.items()}
-    of_node, of_gpu = rule.name not in PER_SERVER, rule.name not in (*PER_NODE, *PER_SERVER)
+    of_node = rule.name not in PER_SERVER
+    of_gpu = rule.name not in (*PER_NODE, *PER_SERVER, *PER_JOB)
     template = rule.annotations["description"]
     space = labels.get("workload_namespace", "ops") if "namespace" in rule.labels else "ops"
     end = looked_up_of(rule, labels)
@@ -220,7 +224,8 @@ def faults(
         "names a GPU in the summary": of_gpu and any(one in summary for one in (gpu, "GPU-")),
         "names not the GPU and its owner first": of_gpu and not said.startswith(whose),
         "no whole percent": SHARE in template and (PERCENT not in said or VALUE in said),
-        "no value": "$value" in template.replace(SHARE, "") and VALUE not in said,
+        "no value": "$value" in template.replace(SHARE, "")
+        and ROUNDED.get(rule.name, VALUE) not in said,
         "in another namespace": labels["namespace"] != space,
         "looked up wrongly": not f"{summary}{said}".endswith(end)
         or "times as busy" in said.removesuffix(end),

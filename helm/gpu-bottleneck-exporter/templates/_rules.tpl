@@ -6,7 +6,7 @@
 {{- $untold := include "exporter.untold" . | fromYaml }}
 {{- /* All are read, as an alert may be disabled that budgets would add. */}}
 {{- $asked := dict "owners.yml" $wanted.ownerLabel "budgets.yml" $wanted.budgets }}
-{{- range $file := list "thresholds.yml" "recording.yml" "serving.yml" "alerts.yml" "owners.yml" "budgets.yml" }}
+{{- range $file := list "thresholds.yml" "recording.yml" "serving.yml" "alerts.yml" "reclaim.yml" "owners.yml" "budgets.yml" }}
 {{- range $group := ($.Files.Get (printf "rules/%s" $file) | replace "label_team" (default "" $wanted.ownerLabel) | fromYaml).groups }}
 {{- $rules := list }}
 {{- range $rule := $group.rules }}
@@ -23,7 +23,7 @@
 {{- end }}
 {{- end }}
 {{- if or (not (hasKey $asked $file)) (get $asked $file) }}
-{{- $object := get (dict "alerts.yml" "alerts" "budgets.yml" "alerts" "serving.yml" "inputs" "owners.yml" "inputs") $file }}
+{{- $object := get (dict "alerts.yml" "alerts" "reclaim.yml" "alerts" "budgets.yml" "alerts" "serving.yml" "inputs" "owners.yml" "inputs") $file }}
 {{- $_ := set $groups $object (append (get $groups $object) (set $group "rules" $rules)) }}
 {{- end }}
 {{- end }}
