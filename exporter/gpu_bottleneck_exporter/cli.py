@@ -345,6 +345,12 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
     "prometheus URL",
     help="Read what the rules recorded in the Prometheus at this URL, in place of ledgers.",
 )
+@flag(
+    "reclaimable",
+    is_flag=True,
+    help="Report the jobs that could have been given back, and how many of them went on to work; "
+    "with --prometheus.",
+)
 @flag("verbose", "-v", is_flag=True, help="Print the queries to Prometheus on stderr.")
 @_ca_file
 @flag(
@@ -409,6 +415,8 @@ def report(
     explicit = nodes or ctx.get_parameter_source("urls") is ParameterSource.COMMANDLINE
     if prometheus and explicit:
         raise SettingsError("--prometheus reads no ledgers: omit --url and --nodes")
+    if query.pop("reclaimable"):
+        sys.exit(reporting.reclaimable(ReportQuery(**query), prometheus))
     addresses, errors = _addresses(nodes) if nodes else ([], [])
     sys.exit(reporting.report(ReportQuery(**query), [*urls, *addresses], prometheus, errors))
 

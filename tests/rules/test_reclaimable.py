@@ -19,6 +19,10 @@ GROUPS = group_names(*FILES)
 NOT_ASKED = ("gpu-prescription", "gpu-bill", "gpu-coverage")
 REASON = 'count by (reason) (gpu:reclaimable:info{{instance=~"{}-[0-9]+"}})'
 ALERTS = 'ALERTS{alertstate="firing",alertname=~"GpuReclaimable.*",slurm_job_id="forgotten"}'
+TAKEN = (
+    "sum by (workload_owner, reason) (round(workload:reclaimed:{}"
+    '{{slurm_job_id="it-works-when-it-would-have-been-ended"}}, 0.01))'
+)
 TOLD = {40: "", 72: "GpuReclaimableSoon", 110: "GpuReclaimableSoon", 132: "GpuReclaimable"}
 """The alerts about a job by minute."""
 OF_FORGOTTEN = (
@@ -51,4 +55,8 @@ def test_who_can_be_given_back_after_how_many_hours(tmp_path: Path) -> None:
     for minute, alert in TOLD.items():
         told = f'ALERTS{{alertname="{alert}",alertstate="firing",{OF_FORGOTTEN}}}'
         fleet.expect(minute, ALERTS, {told: 1.0} if alert else {})
+    for minute, busy in ((116, None), (126, None), (212, 0.5), (298, 0.5)):
+        known = '{reason="allocated_idle",workload_owner="ada"}'
+        fleet.expect(minute, TAKEN.format("gpus"), {known: 1.0} if minute > 116 else {})
+        fleet.expect(minute, TAKEN.format("busy_gpus"), {known: busy} if busy else {})
     fleet.check(tmp_path)

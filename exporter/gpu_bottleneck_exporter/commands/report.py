@@ -9,6 +9,7 @@ import click
 
 from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printable
 from gpu_bottleneck_exporter.flags import nearest
+from gpu_bottleneck_exporter.report import reclaimed
 from gpu_bottleneck_exporter.report.bill import JobReport, ReportQuery
 from gpu_bottleneck_exporter.report.html import html
 from gpu_bottleneck_exporter.report.ledgers import ledgers
@@ -36,6 +37,18 @@ def report(
     select(result)
     click.echo(RENDERERS[query.layout](result))
     return 1 if result.missing else 0
+
+
+def reclaimable(query: ReportQuery, prometheus: str | None) -> int:
+    """Print false reclaims. Raises SettingsError for other options."""
+    layouts = {"text": reclaimed.text, "json": reclaimed.json}
+    selected = query.job or query.pod or query.gpu or query.owner or query.hourly_cost is not None
+    if not prometheus or selected or query.layout not in layouts:
+        raise SettingsError(
+            "--reclaimable needs --prometheus, and takes --since, --limit and --format text or json"
+        )
+    click.echo(layouts[query.layout](reclaimed.reclaims(prometheus, query)))
+    return 0
 
 
 def select(result: JobReport) -> None:
