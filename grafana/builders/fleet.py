@@ -326,6 +326,32 @@ def _alerts() -> list[Panel]:
     ]
 
 
+def _reclaimable() -> Panel:
+    by, of = "workload_owner, instance, reason", f"{{{TARGETS}, {SPACE}}}"
+    return table(
+        "Could be free now",
+        "GPUs of jobs that have used none of them for the hours of their reason, while nothing "
+        "that is seen explains it, by owner and node; and the GPU-hours since their last use.",
+        [
+            Query(f"sum by ({by}) (owner:reclaimable:gpus{of})", table=True),
+            Query(f"sum by ({by}) (owner:reclaimable:gpu_hours{of})", table=True),
+        ],
+        "none",
+        sort="GPU-hours",
+        width=24,
+        height=6,
+        transformations=merged(("workload_owner", "instance", "reason", "Value #A", "Value #B")),
+        overrides=[
+            override("workload_owner", displayName="Owner", custom_minWidth=160),
+            override("instance", displayName="Node", custom_minWidth=160),
+            override("reason", displayName="Reason", custom_minWidth=160),
+            override("Value #A", displayName="GPUs", **narrow(90)),
+            override("Value #B", displayName="GPU-hours", **narrow(110), decimals=1),
+        ],
+        no_value=or_no_data("No rows: none"),
+    )
+
+
 # Of the group gpu-bill, which records every ten minutes: older than what an instant selector finds.
 _LATEST = "[15m]"
 _BY_OWNER = "sum by (workload_owner)"
@@ -522,7 +548,10 @@ def dashboard() -> Dashboard:
         ],
         since="24h",
         rows=[
-            Row("Underused GPUs and firing alerts", [_counts(), *_alerts(), _owners()]),
+            Row(
+                "Underused GPUs and firing alerts",
+                [_counts(), *_alerts(), _owners(), _reclaimable()],
+            ),
             Row("GPU by GPU", [verdicts("Verdicts", TARGETS, height=13)]),
             Row("Recommendations", prescriptions.of_fleet()),
             Row("Accuracy of predictions", prescriptions.track_record()),

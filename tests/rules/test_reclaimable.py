@@ -55,6 +55,11 @@ def test_who_can_be_given_back_after_how_many_hours(tmp_path: Path) -> None:
     for minute, alert in TOLD.items():
         told = f'ALERTS{{alertname="{alert}",alertstate="firing",{OF_FORGOTTEN}}}'
         fleet.expect(minute, ALERTS, {told: 1.0} if alert else {})
+    of_node = '{{instance="forgotten-{}",workload_owner="ada"}}'
+    for name, value in (("gpus", 1.0), ("gpu_hours", 4.93)):
+        series = f'owner:reclaimable:{name}{{instance=~"forgotten-.*"}}'
+        query = f"sum by (instance, workload_owner) ({series})"
+        fleet.expect(296, f"round({query}, 0.01)", {of_node.format(n): value for n in range(2)})
     for minute, busy in ((116, None), (126, None), (212, 0.5), (298, 0.5)):
         known = '{reason="allocated_idle",workload_owner="ada"}'
         fleet.expect(minute, TAKEN.format("gpus"), {known: 1.0} if minute > 116 else {})
