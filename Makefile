@@ -191,6 +191,7 @@ programs:
 	@command -v promtool >/dev/null || $(call apt,prometheus)
 	@command -v amtool >/dev/null || $(call apt,prometheus-alertmanager)
 	@command -v vmalert >/dev/null || $(call apt,victoria-metrics)
+	@command -v jq >/dev/null || $(call apt,jq)
 	@command -v cc >/dev/null || $(call apt,gcc libc6-dev)
 	@command -v systemd-analyze >/dev/null || $(call apt,systemd)
 	@command -v chromium >/dev/null || $(call apt,chromium)

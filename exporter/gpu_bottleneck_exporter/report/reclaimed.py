@@ -28,7 +28,7 @@ class Reclaimed:
     owner: str
     reason: str
     gpu_hours: float = 0.0
-    """From then to its end."""
+    """GPU-hours from then to its end."""
     worked_gpu_hours: float = 0.0
     """Busy ones; a false reclaim has some."""
 
