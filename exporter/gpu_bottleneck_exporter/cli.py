@@ -128,7 +128,7 @@ def check(
 ) -> None:
     """Report available and missing signals, with remedies.
 
-    Use the options and variables of the exporter to check.
+    Use the same options and variables as the exporter.
 
     \b
     Check drivers, GPUs, signals and permissions:
@@ -314,7 +314,7 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
 
 
 @commands.command
-@flag("job ID", help="Report this job: its Slurm number, or in ledgers its id.")
+@flag("job ID", help="Report the job with this Slurm number or, in ledgers, id.")
 @flag("pod NAMESPACE/NAME", help="Report the jobs of this pod.")
 @flag("gpu NAME", help="Report the jobs on this GPU: node7/3, its index or its uuid.")
 @flag(

@@ -33,7 +33,7 @@ MEANINGS: dict[str, str] = {
     stall.NETWORK: "data that the job asked for has not arrived yet",
     stall.REQUESTS: "the server has no request in flight",
     stall.PEER: "another GPU of the same job is still at work",
-    stall.VIDEO_ENGINE: "the encoder, decoder, JPEG or OFA engine works, and no kernel does",
+    stall.VIDEO_ENGINE: "the encoder, decoder, JPEG or OFA engine works, and no kernel runs",
     stall.ASLEEP: "nothing runs: a notebook left open, a pause between phases, or a deadlock",
     stall.UNKNOWN: "the signals could not be read, or the GPU's driver holds the job up",
 }
@@ -128,7 +128,7 @@ SIGNAL_REMEDIES: dict[str, str] = {
     "late and misses values: give it more CPU (resources.requests.cpu in the chart, CPUWeight= in "
     "a unit), remove its CPU limit, or leave the machine a core",
     "all_sockets": "a process has more sockets than the exporter checks (64 at a time, in turn): "
-    "it may miss requests that are answered soon",
+    "it may miss requests that are answered quickly",
     "all_processes": "a GPU has more workers than the exporter reads every two seconds (512 a "
     "second over all GPUs): their counters are late, and beyond 8192 workers absent; see "
     "gpu_exporter_feeder_processes",

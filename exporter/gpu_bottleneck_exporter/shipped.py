@@ -105,7 +105,7 @@ def rules(folder: Path | None, *, force: bool, **options: Any) -> None:
       $ gpu-bottleneck-exporter rules --prometheusrule --namespace monitoring | kubectl apply -f -
     Try alerts out in seconds instead of minutes:
       $ gpu-bottleneck-exporter rules --for-scale 60
-    With budgets of two teams, which a label of their pods or namespaces names:
+    With budgets for two teams, named by a label of their pods or namespaces:
       $ gpu-bottleneck-exporter rules --owner-label label_team --budget vision=400 --budget nlp=150
 
     \b

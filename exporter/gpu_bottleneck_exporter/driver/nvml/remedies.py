@@ -13,7 +13,7 @@ OF_ERRORS: dict[str, str] = {
     "no_library": "install NVIDIA's driver; in a container, use the NVIDIA runtime with the "
     "capability 'utility'. To try the exporter without a GPU: gpu-bottleneck-exporter demo",
     "library_broken": "the file is damaged, or not the driver's: reinstall the driver's libraries, "
-    "and point LD_LIBRARY_PATH at no other file of this name; recreate a container, so that the "
+    "and keep other files of this name out of LD_LIBRARY_PATH; recreate a container, so that the "
     "NVIDIA runtime mounts the host's library, and keep the file out of its image",
     "library_forbidden": "let the exporter's user read the library and the folders above it "
     "(chmod a+rX), or run it as root; in a container, also check the mount, SELinux and AppArmor",
