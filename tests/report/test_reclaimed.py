@@ -60,7 +60,7 @@ def report(folder: Path, server: Prometheus, *more: str) -> subprocess.Completed
     return run(folder, "report", "--prometheus", url, "--reclaimable", *more)
 
 
-def test_what_would_have_been_taken_and_went_on_to_work(tmp_path: Path, server: Prometheus) -> None:
+def test_false_reclaims_are_jobs_that_went_on_to_work(tmp_path: Path, server: Prometheus) -> None:
     done = report(tmp_path, server, "--since", "7d", "--format", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
