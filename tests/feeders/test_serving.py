@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, TcpTracker
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS
+from gpu_bottleneck_exporter.host.sockets import Connection, Sockets
 from gpu_bottleneck_exporter.schedule import CADENCE
 from support.programs import Program, descriptors, program
 from support.ticks import tick
@@ -222,6 +223,72 @@ def test_a_socket_that_processes_share_counts_once(start: Start) -> None:
     server.feed.family.adopt_kin({*child})
     server.shows(clients=1, requests=1)
     client.close()
+
+
+KIN = f"""{LISTENER}
+def fork():
+    child = os.fork()
+    if not child:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+        client = s.accept()
+        locked()
+    return child
+ready(port, *[fork() for _ in range(NUMBER)]); locked()
+"""
+
+
+def with_kin(start: Start, number: int) -> Server:
+    """A server with as many processes, each with a request, beside its main."""
+    server = start(KIN.replace("NUMBER", f"{number}"))
+    server.feed.family.adopt_kin({*map(int, server.main.words[1:])})
+    for _ in range(number):
+        server.connect(b"slow")
+    return server
+
+
+def test_many_processes_take_turns_in_samples(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, inspections, query = with_kin(start, 10), list[int](), Sockets.query
+
+    def count(sockets: Sockets, required: Collection[int] = ()) -> list[Connection]:
+        inspections.append(id(sockets))
+        return query(sockets, required)
+
+    monkeypatch.setattr(Sockets, "query", count)
+    server.feed.serving(0)
+    assert len(inspections) <= 4
+    found = [server.feed.serving(number) for number in (1, 2)][-1]
+    assert len({*inspections}) == 1 + 10
+    assert found
+    assert not found.complete
+
+    def clients() -> tuple[int, int] | None:
+        found = server.feed.serving(3)
+        return (found.clients, found.waiting_clients) if found else None
+
+    until(lambda: clients() == (10, 0), "all clients, of processes sampled before, too")
+
+
+def test_an_unreadable_process_does_not_hide_the_others(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, query = with_kin(start, 2), Sockets.query
+
+    def figures() -> tuple[int, bool] | None:
+        found = server.feed.serving(0)
+        return (found.clients - found.waiting_clients, found.complete) if found else None
+
+    until(lambda: figures() == (2, True), "both clients")
+    refused = f"{PROC}/{server.main.words[1]}/"
+
+    def refuse(sockets: Sockets, required: Collection[int] = ()) -> list[Connection]:
+        if vars(sockets)["_folder"].startswith(refused):
+            raise PermissionError
+        return query(sockets, required)
+
+    monkeypatch.setattr(Sockets, "query", refuse)
+    assert figures() == (1, False)
 
 
 def children(server: Server) -> list[int]:

@@ -411,7 +411,8 @@ class FeederGroup:
         """The clients of its server, or None; too costly for every tick."""
         if self._timeouts is None or not self.states.is_server(asked=True):
             return None
-        processes = {pid: self.family.related[pid] for pid in self.family.kin} | self.mains
+        kin = self.family.kin - self.mains.keys()
+        processes = {**self.mains, **{pid: self.family.related[pid] for pid in kin}}
         probes = {pid: process.deep for pid, process in processes.items()}
         serving = self._servers.sample(now_ns, probes, self.states.job_ends)
         if serving and self.states.is_server(asked=serving.requests_in_flight > 0):

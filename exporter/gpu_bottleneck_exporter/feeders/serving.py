@@ -15,6 +15,9 @@ from gpu_bottleneck_exporter.host.files import FileLimitError
 from gpu_bottleneck_exporter.host.sockets import Ends, TcpState
 from gpu_bottleneck_exporter.schedule import CADENCE
 
+_MAX_INSPECTED = 4
+"""Processes inspected per sample, as each may have thousands of sockets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Serving:
@@ -31,7 +34,7 @@ class Serving:
     longest_request_seconds: float | None
     """Time since the oldest of these requests arrived."""
     complete: bool
-    """Whether all sockets were sampled."""
+    """Whether all sockets of all processes were just sampled."""
 
 
 class ServerSampler:
@@ -50,8 +53,8 @@ class ServerSampler:
     ) -> Serving | None:
         """The clients of processes; None if unknown, or if none of these listens.
 
-        `probes` by pid, whose recent inspections are reused. `ours`: connection ends of the job's
-        other processes.
+        `probes` by pid, whose recent inspections are reused; older ones, too, where many processes
+        take turns. `ours`: connection ends of the job's other processes.
         """
         if self._pids != {*probes}:
             self._pids, self._due_ns = {*probes}, now_ns
@@ -60,10 +63,10 @@ class ServerSampler:
         if now_ns < self._due_ns:
             return None
         try:
-            trackers = [self._inspected(now_ns, pid, deep) for pid, deep in probes.items()]
+            trackers, complete = self._inspect(now_ns, probes)
         except FileLimitError:
             return None
-        if any(tracker.refused for tracker in trackers):
+        if not trackers:
             return None
         connections = [conn for tracker in trackers for conn in tracker.connections.values()]
         listeners = {conn.cookie: conn for conn in connections if conn.listens}.values()
@@ -78,7 +81,6 @@ class ServerSampler:
         per_port = Counter(conn.local.port for conn in clients)
         # Between the front end and its engines.
         ports -= {conn.local.port for conn in accepted} - per_port.keys()
-        complete = all(tracker.sockets.complete for tracker in trackers)
         if not ports:
             # Of many sockets, the listening one may be sampled next.
             self._due_ns = now_ns + CADENCE.slow_ns * complete
@@ -105,15 +107,34 @@ class ServerSampler:
         for tracker in self._trackers.values():
             tracker.arrivals.close()
 
-    def _inspected(self, now_ns: int, pid: int, deep: DeepProbe | None) -> TcpTracker:
-        if deep and deep.tcp:
-            if time.monotonic_ns() - deep.tcp.inspected_ns > CADENCE.gauge_ns:
+    def _inspect(
+        self, now_ns: int, probes: Mapping[int, DeepProbe | None]
+    ) -> tuple[list[TcpTracker], bool]:
+        """Readable trackers, the newest last, and whether these just sampled all sockets."""
+        trackers = {pid: self._tracker(pid, deep) for pid, deep in probes.items()}
+        recent_ns = time.monotonic_ns() - CADENCE.gauge_ns
+        due = [
+            pid
+            for pid, tracker in trackers.items()
+            if tracker is self._trackers.get(pid) or tracker.inspected_ns < recent_ns
+        ]
+        due.sort(key=lambda pid: trackers[pid].inspected_ns)
+        for pid in due[:_MAX_INSPECTED]:
+            deep = probes[pid]
+            if deep and deep.tcp:
                 deep.inspect_connections(now_ns, now=True)
+            else:
+                trackers[pid].sockets.recheck()  # numbers of closed files become clients
+                trackers[pid].inspect((), whole=True, others_run=False)
+        readable = [tracker for tracker in trackers.values() if tracker.refused is None]
+        complete = len(due) <= _MAX_INSPECTED and len(readable) == len(trackers)
+        readable.sort(key=lambda tracker: tracker.inspected_ns)
+        return readable, complete and all(tracker.sockets.complete for tracker in readable)
+
+    def _tracker(self, pid: int, deep: DeepProbe | None) -> TcpTracker:
+        if deep and deep.tcp:
             return deep.tcp
         if pid not in self._trackers:
             timeouts = AnswerTimeouts(JUDGED.min_response_timeout_ms)
             self._trackers[pid] = TcpTracker(self._proc, pid, timeouts)
-        tracker = self._trackers[pid]
-        tracker.sockets.recheck()  # numbers of closed files become clients
-        tracker.inspect((), whole=True, others_run=False)
-        return tracker
+        return self._trackers[pid]

@@ -549,7 +549,8 @@ class TcpTracker:
         self._cookies: dict[int, int] = {}
         """SO_COOKIE of the connection by descriptor."""
         self.connections: Mapping[int, Connection] = {}
-        """Connections, and `verdicts`, by descriptor as of monotonic `inspected_ns`."""
+        """Connections, and `verdicts`, by descriptor as of monotonic `inspected_ns`, unless
+        `refused`."""
         self.verdicts: Mapping[int, Verdict] = {}
         self.inspected_ns = 0
         self._streamed_ns: int | None = None
@@ -569,6 +570,8 @@ class TcpTracker:
         `main_fds`: awaited by the GPU's own thread. `others_run`: threads other than the first were
         recently scheduled and may have taken datagrams.
         """
+        if whole:
+            self.inspected_ns = time.monotonic_ns()
         has_request = [fd for fd, verdict in self.verdicts.items() if verdict.has_request]
         try:
             connections = (
@@ -596,7 +599,6 @@ class TcpTracker:
         }
         if whole:
             self.connections, self.verdicts = {conn.fd: conn for conn in connections}, verdicts
-            self.inspected_ns = time.monotonic_ns()
         self.awaits_local_process = any(
             verdicts[conn.fd] is Verdict.ANSWER and conn.local.address == conn.remote.address
             for conn in connections
