@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.serving import Serving
-from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, TcpTracker
+from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, TcpTracker, Verdict
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS
@@ -434,3 +434,39 @@ def test_a_stream_that_its_client_does_not_read_waits_for_the_network(start: Sta
     client = server.connect(b"flood")
     assert client.recv(1)
     until(lambda: Activity.NETWORK in server.activities(samples=1), "a window that stays full")
+
+
+POLLS = f"""{LISTENER}
+poll, clients = select.epoll(), {{}}
+poll.register(s, select.EPOLLIN)
+ready(port)
+while True:
+    for fd, events in poll.poll():
+        if fd == s.fileno():
+            a, _ = s.accept()
+            a.setblocking(False)
+            clients[a.fileno()] = a
+            poll.register(a, select.EPOLLIN)
+            continue
+        if events & select.EPOLLIN and clients[fd].recv(100) == b"quick":
+            clients[fd].send(b"done")
+            continue
+        poll.modify(fd, select.EPOLLIN | select.EPOLLOUT)
+        try:
+            while True: clients[fd].send(bytes(100_000))
+        except BlockingIOError: pass
+"""
+
+
+def test_an_event_loop_does_not_wait_for_one_client_that_does_not_read(start: Start) -> None:
+    server = start(POLLS)
+    server.connect(b"quick")
+    assert server.activities(samples=4) == {Activity.REQUESTS}
+    server.connect(b"flood")
+    until(lambda: server.activities(samples=1) and unread(server), "a window that stays full")
+    assert server.activities(samples=4) == {Activity.REQUESTS}
+
+
+def unread(server: Server) -> bool:
+    """Whether a client of its main does not read."""
+    return Verdict.UNREAD in server.tcp.verdicts.values()

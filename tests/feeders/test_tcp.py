@@ -578,7 +578,7 @@ def test_a_new_request_on_another_connection_means_a_response_or_a_poll(talk: Ta
             replace(ANSWERED, local=SERVICE, sent_ms=0, unsent_bytes=60),
         ),
         "a server's, whose client does not read": (
-            Verdict.STUCK,
+            Verdict.UNREAD,
             replace(ANSWERED, local=SERVICE, unsent_bytes=60, backoff=3),
         ),
         "a dead peer": (IDLE, replace(ANSWERED, unsent_bytes=1, acknowledged_ms=30_001)),

@@ -415,6 +415,8 @@ def _is_due(on: Descriptors, verdicts: Verdicts, *, datagrams: bool) -> bool:
     `datagrams`: include them, as the process awaits nothing else.
     """
     if on is not None:
+        if len(on) == 1 and verdicts.get(on[0]) is Verdict.UNREAD:
+            return True
         awaited = filter(None, map(verdicts.get, on))
         return any(
             verdict.due or (datagrams and verdict.blocks_if_sole_wait) for verdict in awaited

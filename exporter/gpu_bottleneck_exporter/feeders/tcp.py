@@ -280,6 +280,8 @@ class Verdict(Enum):
     """Server side, request still arriving."""
     STUCK = "stuck"
     """Sent data not taken by the peer."""
+    UNREAD = "unread"
+    """The same of a client: a wait only for the thread that sends to it."""
 
     def __init__(self, name: str) -> None:
         self.due = name in {"answer", "stuck", "upload"}
@@ -287,7 +289,7 @@ class Verdict(Enum):
         self.blocks_if_sole_wait = name in {"datagrams", "datagram_steps"}
         """Whether it does so if it waits for nothing else."""
         self.has_request = name in {"request", "upload"}
-        self.is_server_side = self.has_request or name == "served"
+        self.is_server_side = self.has_request or name in {"served", "unread"}
 
     __hash__ = object.__hash__
 
@@ -637,7 +639,7 @@ class TcpTracker:
         if verdict in (Verdict.SERVED, Verdict.REQUEST):
             verdict = self._judge_server(history, verdict, ours=ours)
         if self._is_stuck(now) and not ours:
-            verdict = Verdict.STUCK
+            verdict = Verdict.UNREAD if now.local.port in self.ports else Verdict.STUCK
         if verdict in (Verdict.IDLE, Verdict.ANSWER):
             verdict = self._judge_client(history, verdict, timeout_ms, ours=ours)
         if verdict is Verdict.ANSWER and now.state != TcpState.SYN_SENT:  # no ages yet
