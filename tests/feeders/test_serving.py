@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,14 @@ from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
 from gpu_bottleneck_exporter.feeders.serving import Serving
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts, TcpTracker, Verdict
+from gpu_bottleneck_exporter.feeders.thresholds import JUDGED
 from gpu_bottleneck_exporter.feeders.tree import ProcessTree
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import MAX_QUERIED_SOCKETS
 from gpu_bottleneck_exporter.host.sockets import Connection, Sockets
 from gpu_bottleneck_exporter.schedule import CADENCE
 from support.programs import Program, descriptors, program
+from support.rows import rows
 from support.ticks import tick
 from support.waiting import until
 
@@ -470,3 +473,57 @@ def test_an_event_loop_does_not_wait_for_one_client_that_does_not_read(start: St
 def unread(server: Server) -> bool:
     """Whether a client of its main does not read."""
     return Verdict.UNREAD in server.tcp.verdicts.values()
+
+
+THINKS = f"""{LISTENER}
+def think():
+    while True:
+        a, _ = s.accept()
+        named("client", lambda a=a: (a.recv(1000), a.send(b"switching"), a.recv(100), locked()))
+named("accept", think); ready(port); locked()
+"""
+
+
+@rows("parts", {"small": [b"generate"], "in two segments": [19 * b"h", 16 * b"d"]})
+def test_a_small_request_after_a_response_is_open(start: Start, parts: list[bytes]) -> None:
+    server = start(THINKS)
+    client = server.connect(300 * b"x")
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    assert client.recv(100)
+    time.sleep(0.3)
+    server.shows(clients=1, requests=0)
+    for part in parts:
+        client.sendall(part)
+    time.sleep(0.3)
+    found = [server.serving() for _ in range(3)]
+    assert [serving.requests_in_flight for serving in found if serving] == [1, 1, 1]
+
+
+def test_a_client_that_closes_its_side_awaits_its_response(start: Start) -> None:
+    server = start(f"{LISTENER}ready(port); a, _ = s.accept(); locked()")
+    server.connect(300 * b"x").shutdown(socket.SHUT_WR)
+    server.shows(clients=1, requests=1)
+
+
+@rows(
+    "word, limits, requests",
+    {
+        "a byte": (b"G", {"max_ping_ms": 300}, 0),
+        "a request": (300 * b"x", {"max_ping_ms": 300}, 1),
+        "a request without end": (300 * b"x", {"max_request_ms": 300}, 0),
+    },
+)
+def test_a_client_that_stays_is_no_request_forever(
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    word: bytes,
+    limits: dict[str, int],
+    requests: int,
+) -> None:
+    limited = replace(JUDGED, **limits)
+    monkeypatch.setattr("gpu_bottleneck_exporter.feeders.tcp.JUDGED", limited)
+    server = start(SERVES)
+    server.connect(word)
+    server.shows(clients=1, requests=1)
+    time.sleep(0.5)
+    server.shows(clients=1, requests=requests)

@@ -507,6 +507,21 @@ def test_small_messages_after_a_response_are_no_request(service: Talk) -> None:
     assert service.look().has_request, "pending before"
 
 
+def test_a_later_request_is_open_for_longer_than_a_ping(service: Talk) -> None:
+    service.look()
+    service.hears(200)
+    service.waits(100)
+    service.sends()
+    assert service.look() is SERVED
+    service.waits(100)
+    service.hears(200)
+    assert service.look() is REQUEST
+    service.waits(JUDGED.max_request_ms)
+    assert service.look() is REQUEST
+    service.waits(1)
+    assert service.look() is SERVED
+
+
 def test_probes_of_an_idle_connection_are_no_request(service: Talk) -> None:
     service.look()
     for _ in range(2):

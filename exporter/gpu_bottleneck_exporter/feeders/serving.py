@@ -72,10 +72,20 @@ class ServerSampler:
         listeners = {conn.cookie: conn for conn in connections if conn.listens}.values()
         ends = {(conn.local, conn.remote) for conn in connections}.union(ours)
         ports = {conn.local.port for conn in listeners}
+        open_cookies = {
+            tracker.connections[fd].cookie
+            for tracker in trackers
+            for fd, verdict in tracker.verdicts.items()
+            if verdict.has_request
+        }
         accepted = {
             conn.cookie: conn
             for conn in connections
-            if conn.state == TcpState.ESTABLISHED and conn.local.port in ports
+            if conn.local.port in ports
+            and (
+                conn.state == TcpState.ESTABLISHED
+                or (conn.state == TcpState.CLOSE_WAIT and conn.cookie in open_cookies)
+            )
         }.values()
         clients = [conn for conn in accepted if (conn.remote, conn.local) not in ends]
         per_port = Counter(conn.local.port for conn in clients)
@@ -86,12 +96,6 @@ class ServerSampler:
             self._due_ns = now_ns + CADENCE.slow_ns * complete
             return None
         waiting = sum(conn.unacknowledged for conn in listeners if conn.local.port in ports)
-        open_cookies = {
-            tracker.connections[fd].cookie
-            for tracker in trackers
-            for fd, verdict in tracker.verdicts.items()
-            if verdict.has_request
-        }
         requests_ms = [conn.received_ms for conn in clients if conn.cookie in open_cookies]
         return Serving(
             ports=tuple(sorted(ports, key=lambda port: (-per_port[port], port))[:3]),

@@ -294,16 +294,18 @@ class Verdict(Enum):
     __hash__ = object.__hash__
 
 
-def judge(now: Connection, ports: Collection[int], *, due: bool, ours: bool) -> Verdict:
+def judge(
+    now: Connection, ports: Collection[int], *, due: bool, ours: bool, request_bytes: int = 0
+) -> Verdict:
     """The verdict on a connection in state `now`.
 
     `ports`: listening ports. `due`: a response is pending or arriving. `ours`: the peer is part of
-    the job.
+    the job. `request_bytes`: size of the newest request, 0 if unknown.
     """
     if now.listens:
         return Verdict.REQUEST if now.unacknowledged else Verdict.LISTENS
     if now.local.port in ports:
-        return Verdict.REQUEST if _is_unanswered(now) else Verdict.SERVED
+        return Verdict.REQUEST if _is_unanswered(now, request_bytes) else Verdict.SERVED
     if not due:
         return Verdict.IDLE
     return Verdict.OURS if ours else Verdict.ANSWER
@@ -330,11 +332,26 @@ def awaits_response(now: Connection, timeout_ms: int, latency_ms: int | None) ->
     return is_recent if latency_ms is None else latency_ms > JUDGED.kernel_tick_ms
 
 
-def _is_unanswered(now: Connection) -> bool:
-    if now.state not in _OPEN_STATES or not now.received_segments:
+def _is_ping(received: int, segments: int) -> bool:
+    """Whether bytes are frames without payload, of MQTT, WebSocket or HTTP/2."""
+    if received in {size * segments for size in (2, 4, 6, 10)}:
+        return True
+    # HTTP/2 acknowledges settings in 9, updates a window in 13 and pings in 17 bytes.
+    is_frames = any(received - 9 * n in range(0, 8 * n + 1, 4) for n in (segments, 2 * segments))
+    return is_frames and received < segments * JUDGED.min_request_bytes
+
+
+def _is_unanswered(now: Connection, request_bytes: int) -> bool:
+    # A client that closes its side after a first request may await the response.
+    is_half_closed = now.state == TcpState.CLOSE_WAIT and not now.sent_segments
+    if not (is_half_closed or now.state in _OPEN_STATES) or not now.received_segments:
         return False
-    # Older messages expect no response: a ping, the end of a stream.
-    if now.received_ms > min(now.sent_ms, 30_000):
+    size = request_bytes if now.sent_segments else now.received_bytes
+    is_request = size >= JUDGED.min_request_bytes
+    # Older messages expect no response: a ping, the end of a stream, a port scan.
+    if now.received_ms > (JUDGED.max_request_ms if is_request else JUDGED.max_ping_ms):
+        return False
+    if now.received_ms > now.sent_ms:
         return not now.sent_segments
     if now.received_ms < now.sent_ms or not now.sent_segments:
         return True
@@ -392,6 +409,8 @@ class ConnectionHistory:
         self.responds = self.streams = False
         """Whether a response was just sent, and another part before."""
         self.arriving = False
+        self.request_bytes = 0
+        """Bytes received since something was sent, 0 if unknown."""
         self.was_served = self.pinged = False
         """Whether requests were answered, and only pings came since."""
         self._is_guess = now.sent_ms == now.received_ms
@@ -467,7 +486,8 @@ class ConnectionHistory:
         streams = received >= JUDGED.min_stream_bytes
         if received or sent:
             requests = now.received_segments - self.last.received_segments
-            is_ping = 0 < received < requests * JUDGED.min_request_bytes
+            is_ping = received > 0 and _is_ping(received, requests)
+            self.request_bytes = received + (0 if sent else self.request_bytes)
             is_clear = requests == 1 or is_ping
             usual = (
                 self.last.received_bytes > self.last.received_segments * JUDGED.min_request_bytes
@@ -635,7 +655,8 @@ class TcpTracker:
         # A connection of the process to itself is no network wait.
         ours = any(ends in others or ends in self.ends for ends in _peer_ends(now))
         due = awaits_response(now, timeout_ms, history.latency_ms) or history.arriving
-        verdict = judge(now, self.ports, due=due, ours=ours)
+        size = history.request_bytes
+        verdict = judge(now, self.ports, due=due, ours=ours, request_bytes=size)
         if verdict in (Verdict.SERVED, Verdict.REQUEST):
             verdict = self._judge_server(history, verdict, ours=ours)
         if self._is_stuck(now) and not ours:

@@ -83,6 +83,7 @@ class TcpState:
     FIN_WAIT1 = 4
     FIN_WAIT2 = 5
     CLOSE = 7
+    CLOSE_WAIT = 8
     LISTEN = 10
 
 
