@@ -16,7 +16,7 @@ from gpu_bottleneck_exporter.host.sockets import Ends, TcpState
 from gpu_bottleneck_exporter.schedule import CADENCE
 
 _MAX_INSPECTED = 4
-"""Processes inspected per sample, as each may have thousands of sockets."""
+"""Processes inspected per sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Serving:
     longest_request_seconds: float | None
     """Time since the oldest of these requests arrived."""
     complete: bool
-    """Whether all sockets of all processes were just sampled."""
+    """Whether all sockets were just sampled."""
 
 
 class ServerSampler:
@@ -53,8 +53,8 @@ class ServerSampler:
     ) -> Serving | None:
         """The clients of processes; None if unknown, or if none of these listens.
 
-        `probes` by pid, whose recent inspections are reused; older ones, too, where many processes
-        take turns. `ours`: connection ends of the job's other processes.
+        `probes` by pid, whose recent inspections are reused. `ours`: connection ends of the job's
+        other processes.
         """
         if self._pids != {*probes}:
             self._pids, self._due_ns = {*probes}, now_ns
@@ -114,7 +114,7 @@ class ServerSampler:
     def _inspect(
         self, now_ns: int, probes: Mapping[int, DeepProbe | None]
     ) -> tuple[list[TcpTracker], bool]:
-        """Readable trackers, the newest last, and whether these just sampled all sockets."""
+        """Readable trackers, newest last, and whether all sockets were sampled."""
         trackers = {pid: self._tracker(pid, deep) for pid, deep in probes.items()}
         recent_ns = time.monotonic_ns() - CADENCE.gauge_ns
         due = [
@@ -128,7 +128,7 @@ class ServerSampler:
             if deep and deep.tcp:
                 deep.inspect_connections(now_ns, now=True)
             else:
-                trackers[pid].sockets.recheck()  # numbers of closed files become clients
+                trackers[pid].sockets.recheck()
                 trackers[pid].inspect((), whole=True, others_run=False)
         readable = [tracker for tracker in trackers.values() if tracker.refused is None]
         complete = len(due) <= _MAX_INSPECTED and len(readable) == len(trackers)

@@ -281,7 +281,7 @@ class Verdict(Enum):
     STUCK = "stuck"
     """Sent data not taken by the peer."""
     UNREAD = "unread"
-    """The same of a client: a wait only for the thread that sends to it."""
+    """Server side: a wait of the sending thread only."""
 
     def __init__(self, name: str) -> None:
         self.due = name in {"answer", "stuck", "upload"}
@@ -333,22 +333,22 @@ def awaits_response(now: Connection, timeout_ms: int, latency_ms: int | None) ->
 
 
 def _is_ping(received: int, segments: int) -> bool:
-    """Whether bytes are frames without payload, of MQTT, WebSocket or HTTP/2."""
-    if received in {size * segments for size in (2, 4, 6, 10)}:
+    """Whether bytes are frames without payload."""
+    if received in {size * segments for size in (2, 4, 6, 10)}:  # MQTT, WebSocket
         return True
-    # HTTP/2 acknowledges settings in 9, updates a window in 13 and pings in 17 bytes.
+    # HTTP/2 acknowledges in 9, updates in 13, pings in 17 bytes.
     is_frames = any(received - 9 * n in range(0, 8 * n + 1, 4) for n in (segments, 2 * segments))
     return is_frames and received < segments * JUDGED.min_request_bytes
 
 
 def _is_unanswered(now: Connection, request_bytes: int) -> bool:
-    # A client that closes its side after a first request may await the response.
+    # The client may await a response.
     is_half_closed = now.state == TcpState.CLOSE_WAIT and not now.sent_segments
     if not (is_half_closed or now.state in _OPEN_STATES) or not now.received_segments:
         return False
     size = request_bytes if now.sent_segments else now.received_bytes
     is_request = size >= JUDGED.min_request_bytes
-    # Older messages expect no response: a ping, the end of a stream, a port scan.
+    # Older messages expect no response: a ping, the end of a stream.
     if now.received_ms > (JUDGED.max_request_ms if is_request else JUDGED.max_ping_ms):
         return False
     if now.received_ms > now.sent_ms:
@@ -410,7 +410,7 @@ class ConnectionHistory:
         """Whether a response was just sent, and another part before."""
         self.arriving = False
         self.request_bytes = 0
-        """Bytes received since something was sent, 0 if unknown."""
+        """Bytes received since the last response."""
         self.was_served = self.pinged = False
         """Whether requests were answered, and only pings came since."""
         self._is_guess = now.sent_ms == now.received_ms
@@ -571,8 +571,7 @@ class TcpTracker:
         self._cookies: dict[int, int] = {}
         """SO_COOKIE of the connection by descriptor."""
         self.connections: Mapping[int, Connection] = {}
-        """Connections, and `verdicts`, by descriptor as of monotonic `inspected_ns`, unless
-        `refused`."""
+        """Connections, and `verdicts`, by descriptor as of monotonic `inspected_ns`."""
         self.verdicts: Mapping[int, Verdict] = {}
         self.inspected_ns = 0
         self._streamed_ns: int | None = None

@@ -39,9 +39,9 @@ class WaitThresholds:
     min_request_bytes: int = 24
     """Minimum size of a request; pings and acknowledgements have 4 (MQTT) to 17 (HTTP/2)."""
     max_ping_ms: int = 30_000
-    """Judged: maximum age of a smaller message that is a request."""
+    """Judged: maximum age of a smaller request."""
     max_request_ms: int = 600_000
-    """Judged: maximum age of a request, as a client may stay after it has given up."""
+    """Judged: maximum age of a request."""
 
 
 JUDGED = WaitThresholds()
