@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +159,38 @@ def test_two_ports_of_a_pod_are_one_engine(tmp_path: Path) -> None:
     of_pod = "sum by (pod) (serving:requests_running:count)"
     fleet.expect(END_MINUTE, of_pod, {'{pod="twice"}': 4.0})
     fleet.expect(END_MINUTE, RUNNING, {'{gpu="0",instance="node"}': 1.0})
+    fleet.check(tmp_path)
+
+
+def test_ranks_of_data_parallelism_add_up(tmp_path: Path) -> None:
+    """Of SGLang, which numbers them by tp_rank, too, and of which the first may be without a request."""
+    fleet = staged()
+    add_gpu(fleet, "node", Gpu(owner=pod("dp")))
+    for rank, running in enumerate((0, 9, 9, 9)):
+        ranks = {"tp_rank": f"{rank}", "dp_rank": f"{rank}", "moe_ep_rank": f"{rank}"}
+        labels = {**ranks, "namespace": "llm", "pod": "dp", "instance": "dp:30000", "pp_rank": "0"}
+        fleet.gauge("sglang:num_running_reqs", running, job="engines", **labels)
+        rate = running / 9
+        fleet.counter("sglang:num_retracted_requests_total", rate, None, job="engines", **labels)
+    for series, total in (("serving:requests_running:count", 27), ("serving:preemptions:rate5m", 3)):
+        fleet.expect(END_MINUTE, f"round(sum by (pod) ({series}))", {'{pod="dp"}': float(total)})
+    fleet.expect(END_MINUTE, RUNNING, {'{gpu="0",instance="node"}': 1.0})
+    fleet.check(tmp_path)
+
+
+def test_an_engine_with_an_impossible_number_is_none(tmp_path: Path) -> None:
+    """So that the sums over all tenants are those of the others."""
+    fleet = staged(40)
+    numbers = {"inf": math.inf, "nan": math.nan, "negative": -5.0, "large": 1e300, "right": 2.0}
+    for name, running in numbers.items():
+        add_gpu(fleet, name, Gpu(owner=pod(f"{name}-0")))
+        vllm(fleet, running, namespace="llm", pod=f"{name}-0")
+    right = {'{gpu="0",instance="right"}': 1.0}
+    fleet.expect(40, SERVES, right)
+    fleet.expect(40, RUNNING, right)
+    fleet.expect(40, "sum(gpu:serving_requests:count)", {"{}": 2.0})
+    of_right = {'{deployment="right",namespace="llm"}': 1.0}
+    fleet.expect(40, "serving:replicas:needed * 1", of_right)
     fleet.check(tmp_path)
 
 
