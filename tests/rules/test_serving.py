@@ -142,7 +142,9 @@ def test_without_pods_the_scrape_says_which_gpus_it_has(tmp_path: Path) -> None:
     for index in (0, 1):
         add_gpu(fleet, "single", Gpu(owner=user), index)
         add_gpu(fleet, "whole:10170", Gpu(owner=user), index)
-    for name in ("slurm-7", "GPU-single-1", "whole:10170"):
+    # One engine that is scraped as of its GPU and of its node, beside another user's job.
+    add_gpu(fleet, "twice", Gpu(owners=[user, {"user": "ada"}]))
+    for name in ("slurm-7", "GPU-single-1", "whole:10170", "GPU-twice-0", "twice"):
         vllm(fleet, 1, pod=name)
     found = ("slurm", 0), ("single", 1), ("whole:10170", 0), ("whole:10170", 1)
     expected = {f'{{gpu="{index}",instance="{node}"}}': 1.0 for node, index in found}
@@ -163,7 +165,7 @@ def test_two_ports_of_a_pod_are_one_engine(tmp_path: Path) -> None:
 
 
 def test_ranks_of_data_parallelism_add_up(tmp_path: Path) -> None:
-    """Of SGLang, which numbers them by tp_rank, too, and of which the first may be without a request."""
+    """Of SGLang, which numbers them by tp_rank, too; the first may have no request."""
     fleet = staged()
     add_gpu(fleet, "node", Gpu(owner=pod("dp")))
     for rank, running in enumerate((0, 9, 9, 9)):
@@ -172,8 +174,9 @@ def test_ranks_of_data_parallelism_add_up(tmp_path: Path) -> None:
         fleet.gauge("sglang:num_running_reqs", running, job="engines", **labels)
         rate = running / 9
         fleet.counter("sglang:num_retracted_requests_total", rate, None, job="engines", **labels)
-    for series, total in (("serving:requests_running:count", 27), ("serving:preemptions:rate5m", 3)):
-        fleet.expect(END_MINUTE, f"round(sum by (pod) ({series}))", {'{pod="dp"}': float(total)})
+    totals = {"serving:requests_running:count": 27.0, "serving:preemptions:rate5m": 3.0}
+    for series, total in totals.items():
+        fleet.expect(END_MINUTE, f"round(sum by (pod) ({series}))", {'{pod="dp"}': total})
     fleet.expect(END_MINUTE, RUNNING, {'{gpu="0",instance="node"}': 1.0})
     fleet.check(tmp_path)
 
