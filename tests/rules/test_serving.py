@@ -91,7 +91,7 @@ def test_the_names_that_are_read_are_recorded_and_listed() -> None:
     """In a fixture, and in the table of engines."""
     every = rules()
     read = {name for rule in every if rule.file == "serving.yml" for name in rule.reads}
-    names = read - {rule.name for rule in every}
+    names = read - {rule.name for rule in every} - {"kube_pod_owner"}  # of no engine
     assert names == {name for fixture in EXPECTED for name, *_ in samples(fixture)}
     engines = {re.split("[:_]", name)[0] for name in names}
     listed = re.findall(r"`(\w+:?\w+)`", section("Inference engines"))
@@ -257,13 +257,24 @@ def test_a_queue_beside_a_replica_without_is_told(tmp_path: Path) -> None:
         "nearly": [(16, 4), (11, 0)],
         "queued": [(16, 20), (4, 4)],
     }
+    # A standby, pods that are of no StatefulSet, and one of which a replica is never asked.
+    requests |= {
+        "standby": [(16, 20), (0, 0)],
+        "bare": [(10, 5), (2, 0)],
+        "owned": [(9, 9), (0, 0)],
+    }
     for name, replicas in requests.items():
         for index, (running, waiting) in enumerate(replicas):
             replica = f"{name}-{index}"
+            owners = {"bare": ("<none>", "<none>"), "owned": ("StatefulSet", "owned")}
+            if name in owners:
+                kind, owner = owners[name]
+                of_pod = {"namespace": "llm", "pod": replica, "job": "kube-state-metrics"}
+                fleet.gauge("kube_pod_owner", 1, owner_kind=kind, owner_name=owner, **of_pod)
             add_gpu(fleet, replica, Gpu(owner=pod(replica)))
             vllm(fleet, running, waiting, namespace="llm", pod=replica)
     fleet.expect(10, UNEVEN + " < 0", {})
-    told = {f'{{instance="uneven-{index}"}}': 1.0 for index in (0, 1)}
+    told = {f'{{instance="{node}"}}': 1.0 for node in ("uneven-0", "uneven-1", "owned-0")}
     fleet.expect(40, UNEVEN, told)
     fleet.check(tmp_path)
 
