@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_bottleneck_exporter.report.bill import Served
 from gpu_bottleneck_exporter.report.prometheus import (
     BUSY_SERIES,
     SERVED_SERIES,
@@ -28,8 +29,8 @@ SHARES = {CHAT: 0.75, "pod llm/embed-0": 0.0, "pod llm/triton-0": 0.5}
 """Engines, and the share of their time without a request."""
 TOKENS = {CHAT: {"prefill": 3e9, "decode": 6e5}, "pod llm/embed-0": {"prefill": 1200.0}}
 """Tokens of ten minutes; Triton counts none."""
-REPLICAS = {"chat": (6, 2), "embed": (1, 1)}
-"""Replicas, and those that the week needed."""
+REPLICAS = {"chat": (6, 2), "embed": (1, 1), "gone": (0, 0)}
+"""Replicas, and those that the week needed; of none there is nothing to report."""
 
 
 @cache
@@ -59,7 +60,8 @@ def past() -> Iterator[str]:
         yield from series("gpu:stall:ratio_rate5m", {**place, "waiting_on": "requests"}, 0.5, 60)
         yield from series(BUSY_SERIES, billed, 150, 300)
         yield from series(STALL_SERIES, {**billed, "waiting_on": "requests"}, 150, 300)
-        for phase, tokens in TOKENS.get(name, {}).items():
+        # What is sent under another phase is no token.
+        for phase, tokens in (TOKENS.get(name, {}) | {"evil": 1e9}).items():
             yield from series(TOKENS_SERIES, {**billed, "phase": phase}, tokens, 600)
         if name in SHARES:
             for demand, share in (("none", SHARES[name]), ("some", 1 - SHARES[name])):
@@ -70,7 +72,7 @@ def past() -> Iterator[str]:
             # Recorded every ten minutes, and not just now.
             kept = [*series(f"serving:replicas:{kind}", of, value, 60)]
             yield from kept[: -8 if kind == "needed" else None]
-    for name, pod in (("chat", CHAT.partition("/")[2]), ("embed", "embed-0")):
+    for name, pod in (("chat", CHAT.partition("/")[2]), ("embed", "embed-0"), ("gone", "triton-0")):
         of = {"namespace": "llm", "deployment": name, "pod": pod}
         yield from series("helper:serving_replica:requests", of, 0, 60)
 
@@ -162,6 +164,11 @@ def test_several_engines_in_columns(tmp_path: Path, server: Prometheus) -> None:
         ["llm/chat", "2 of 6 replicas would do"],
         ["llm/embed", "the last week needed its only replica"],
     ]
+
+
+def test_a_rate_over_less_than_a_second_is_none() -> None:
+    """As it may be infinite, which JSON lacks."""
+    assert Served({"decode": 1.0}, 1e-320, 1e-320).tokens_per_gpu_hour is None
 
 
 def test_a_ledger_knows_nothing_of_tokens(tmp_path: Path) -> None:

@@ -81,9 +81,11 @@ class Served:
 
     @property
     def tokens_per_gpu_hour(self) -> float | None:
-        """Prompt and generated tokens; None if the engines count none."""
+        """Prompt and generated tokens; None if none are counted, or for less than a second."""
         whole = self.counted_seconds
-        return sum(self.tokens.values()) / whole * HOUR_SECONDS if self.tokens and whole else None
+        if not self.tokens or whole < 1:
+            return None
+        return sum(self.tokens.values()) / whole * HOUR_SECONDS
 
 
 @dataclass

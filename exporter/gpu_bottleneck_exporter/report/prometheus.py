@@ -142,7 +142,7 @@ def _served(engine: Engine, by: str, matchers: str = "") -> Mapping[Key, Served]
             served[key].unasked_seconds += seconds * (labels["demand"] == "none")
             pods[key] = labels
     for labels, millions in tokens:
-        if labels["phase"] and (part := served.get(_key(labels, "phase"))):
+        if labels["phase"] in {"prefill", "decode"} and (part := served.get(_key(labels, "phase"))):
             part.tokens[labels["phase"]] = millions * 1e6
             part.counted_seconds = part.gpu_seconds
     deployments = _deployments(engine) if served else {}
@@ -168,7 +168,7 @@ def _deployments(engine: Engine) -> Mapping[tuple[str, ...], Deployment]:
             round(needed[pod]),
         )
         for labels, count in counts
-        if (pod := _pod(labels)) in needed
+        if (pod := _pod(labels)) in needed and round(count)
     }
 
 
