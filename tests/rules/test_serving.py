@@ -273,6 +273,14 @@ def test_a_queue_beside_a_replica_without_is_told(tmp_path: Path) -> None:
                 fleet.gauge("kube_pod_owner", 1, owner_kind=kind, owner_name=owner, **of_pod)
             add_gpu(fleet, replica, Gpu(owner=pod(replica)))
             vllm(fleet, running, waiting, namespace="llm", pod=replica)
+    # One that was made anew under another owner.
+    moved = {"namespace": "llm", "pod": "owned-1", "job": "kube-state-metrics"}
+    fleet.gauge("kube_pod_owner", 1, owner_kind="ReplicaSet", owner_name="owned-6f5d", **moved)
+    fleet.expect(
+        40,
+        'count by (pod) (helper:serving_replica:requests{pod="owned-1"})',
+        {'{pod="owned-1"}': 1},
+    )
     fleet.expect(10, UNEVEN + " < 0", {})
     told = {f'{{instance="{node}"}}': 1.0 for node in ("uneven-0", "uneven-1", "owned-0")}
     fleet.expect(40, UNEVEN, told)
