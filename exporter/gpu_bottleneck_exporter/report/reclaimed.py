@@ -9,11 +9,12 @@ from gpu_bottleneck_exporter.errors import ExporterError
 from gpu_bottleneck_exporter.fetch import Server
 from gpu_bottleneck_exporter.jobs.model import DOCUMENT_VERSION
 from gpu_bottleneck_exporter.jsontext import dumps
-from gpu_bottleneck_exporter.nodeview.text import percent, short
+from gpu_bottleneck_exporter.nodeview.text import counted, percent, short
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.report.about import rounded
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, ReportQuery
 from gpu_bottleneck_exporter.report.prometheus import Engine
+from gpu_bottleneck_exporter.report.text import aligned
 
 _GPUS, _BUSY_GPUS = "workload:reclaimed:gpus", "workload:reclaimed:busy_gpus"
 _LOADED = "gpu:threshold:reclaim_used"
@@ -84,7 +85,7 @@ def text(found: Reclaims) -> str:
     hours, whole = rounded(found.recorded_hours), rounded(found.query.seconds / HOUR_SECONDS)
     share = f" ({percent(len(wrong) / count)})" if count else ""
     worked = rounded(sum(job.worked_gpu_hours for job in wrong))
-    jobs = f"{count} job{'' if count == 1 else 's'} would have been ended"
+    jobs = f"{counted(f'{count}', 'job')} would have been ended"
     lines = [
         f"{jobs}, {rounded(found.gpu_hours)} GPU-hours; known of {hours} of {whole} hours",
         f"False reclaims: {len(wrong)}{share} went on to work, {worked} GPU-hours",
@@ -93,8 +94,7 @@ def text(found: Reclaims) -> str:
     for job in found.jobs[: found.query.limit]:
         spent = rounded(job.gpu_hours), rounded(job.worked_gpu_hours)
         rows.append((short(job.job), short(job.owner), job.reason, *spent))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join([*lines, *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)])
+    return "\n".join([*lines, *aligned(rows)])
 
 
 def json(found: Reclaims) -> str:

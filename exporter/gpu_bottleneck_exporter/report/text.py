@@ -41,9 +41,14 @@ def text(report: JobReport) -> str:
         return "\n  ".join([*lines, causes(job), *findings(report, job)])
     lines = [summary(report)]
     for part in totals(report):
-        widths = [max(map(len, column)) for column in zip(*part.rows, strict=True)]
-        lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in part.rows)]
+        lines += ["", *aligned(part.rows)]
     return "\n".join(lines)
+
+
+def aligned(rows: Sequence[Row]) -> Iterator[str]:
+    """Lines of a table with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def markdown(report: JobReport) -> str:
