@@ -208,7 +208,8 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "threads wait for a CPU": (CPU_QUEUE, bucket(thread=threads(RUNS, **STARVED))),
         "threads read": (STORAGE, bucket(thread=threads({READS: 20}, **CPU))),
         "threads fetch": (NETWORK, bucket(thread=threads({ASKS: 20}, **CPU))),
-        "threads do nothing": (ASLEEP, bucket(thread=threads({}, **CPU))),
+        "threads do nothing": (ASLEEP, bucket(thread=threads({}))),
+        "threads too brief for samples": (WORKER_CPU, bucket(thread=threads({}, cpu_ns=4))),
         "kin wait": (ASLEEP, kin({QUEUE: 20})),
         "kin wait for requests": (ASLEEP, kin({SERVES: 20})),
         "kin are gone": (ASLEEP, kin({Activity.GONE: 20})),
@@ -275,6 +276,18 @@ WAITING = {RUN: 4, QUEUE: 6}
         "their threads ran, too": (
             bucket(worker=part({RUN: 2, QUEUE: 8}, 2, **{**COUNTED, "cpu_ns": 2.5})),
             {WORKER_CPU: 0.4},
+        ),
+        "a pool of threads that run briefly": (
+            bucket(related=part({RUN: 2, QUEUE: 8}, cpu_ns=3.2, leader_cpu_ns=0.4)),
+            {WORKER_CPU: 0.7},
+        ),
+        "such a pool that fetches as well": (
+            bucket(related=part({ASKS: 6, RUN: 1, QUEUE: 3}, cpu_ns=1.2)),
+            {NETWORK: 0.9},
+        ),
+        "a pool in each worker": (
+            bucket(worker=part({RUN: 1, QUEUE: 9}, 2, cpu_ns=6.0, leader_cpu_ns=2.4)),
+            {WORKER_CPU: 0.9},
         ),
         "an unreadable process": (bucket(worker=part({HIDDEN: 5, QUEUE: 15})), {UNKNOWN: 0.25}),
         "a peer, and helpers that prepare": (bucket(related=part(WAITING), peer=0.6), {PEER: 0.6}),

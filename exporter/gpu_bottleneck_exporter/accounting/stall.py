@@ -317,9 +317,14 @@ def _active_of(role: str, bucket: Bucket) -> dict[Activity, float]:
     mean = {activity: shares.get(activity, 0.0) * part.processes for activity in _ACTIVE}
     # Exact where the kernel counts it, which it does not for NFS.
     mean[Activity.DISK] = max(mean[Activity.DISK], part.used.disk_ns / elapsed)
+    program = shares.get(Activity.PROGRAM, 0.0) * part.processes
+    # Samples miss threads that run briefly in turn.
+    present = max(part.processes, float(role is Role.THREAD))
+    of_threads_ns = part.used.own_cpu_ns - part.used.leader_cpu_ns
+    missed = of_threads_ns / elapsed - mean[Activity.RUN]
+    mean[Activity.RUN] += max(min(missed, present - program - sum(mean.values())), 0.0)
     run, disk = mean[Activity.RUN], mean[Activity.DISK]
     copying = run * _copying(used, elapsed, waits_too=disk >= max(MAJORITY * run, NEGLIGIBLE))
-    program = shares.get(Activity.PROGRAM, 0.0) * part.processes
     return {**mean, Activity.RUN: run - copying + program, Activity.DISK: disk + copying}
 
 
