@@ -13,6 +13,22 @@ R = TypeVar("R", bound=Reading)
 
 
 @dataclass(frozen=True, slots=True)
+class TenantTime:
+    """A tenant's part of the time of a tick, in nanoseconds."""
+
+    name: str
+    """Identifies the tenant; `UNATTRIBUTED` for busy time of no known process."""
+    busy_ns: Mapping[int, int] = field(default_factory=dict)
+    """Busy time by pid, for all its processes that hold the GPU."""
+    stalls: Mapping[str, int] = field(default_factory=dict)
+    """Its equal part of the idle time, by `waiting_on`."""
+
+
+UNATTRIBUTED = "unattributed"
+"""Name of the busy time that no process explains."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A tick of a GPU or MIG instance. All times are integer nanoseconds.
 
@@ -33,6 +49,8 @@ class Tick:
     """Idle time by `waiting_on`."""
     storage: Mapping[str, int] = field(default_factory=dict)
     """Idle time on storage by file system, as far as that is known."""
+    tenants: Sequence[TenantTime] = ()
+    """Parts of the time by tenant, which add up to it exactly; empty with fewer than two."""
 
     @property
     def active_ns(self) -> int:

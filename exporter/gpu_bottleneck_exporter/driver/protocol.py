@@ -127,6 +127,10 @@ class Device(Protocol):
         """Processes with a context. Costly: locks the whole driver for milliseconds."""
         raise Unsupported(NOT_REPORTED)
 
+    def process_use(self) -> readings.ProcessUse:
+        """Use of the GPU by process since the last call; drains the driver's ring."""
+        raise Unsupported(NOT_REPORTED)
+
 
 class Driver(Protocol):
     """An open driver."""

@@ -231,6 +231,25 @@ class Processes(Reading):
         return len(self.processes) if self.processes or not self.others_hidden else None
 
 
+class ProcessSample(NamedTuple):
+    """One entry of the driver's ring of processes.
+
+    `timestamp_us`: end of its window on the driver's clock; `percent`: share of the window that the
+    driver attributes to the process.
+    """
+
+    timestamp_us: int
+    pid: int
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse(Reading):
+    """The use of the GPU by process since the last reading, oldest first."""
+
+    samples: tuple[ProcessSample, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorEvent:
     """An error of physical GPU `index` (NVIDIA: an XID)."""
