@@ -47,7 +47,7 @@ DOCUMENTS = sorted(
     if path.name not in {"CONTRIBUTING.md", "CHANGELOG.md"} and "node_modules" not in path.parts
 )
 """Documents except the list of words to avoid, and history."""
-MAX_WORDS = {PACKAGE: 39_500, TESTS: 27_500}
+MAX_WORDS = {PACKAGE: 40_900, TESTS: 27_500}
 """Docstrings and comments; 56 500 and 26 900 before they were rewritten."""
 MAX_RELATIVE_PER_1000 = {PACKAGE: 0.6, TESTS: 12}
 """`what`, `who` and the like per 1 000 words; 15 and 21 before, 0 to 0.3 in well-kept exporters."""

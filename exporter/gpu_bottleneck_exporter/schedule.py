@@ -48,6 +48,8 @@ class Cadence:
     """Time without access to the driver until the process exits: only a new one can recover."""
     cache_ttl_ns: int = 60_000_000_000
     """Lifetime of cached and learned state."""
+    tenant_ns: int = 300_000_000_000
+    """Lifetime of a tenant's series on a shared GPU: the last scrapes see its end."""
     stall_timeout_seconds: float = 60.0
     """Time without progress after which a thread is stuck: a pass takes milliseconds."""
     max_retry_seconds: float = 60.0

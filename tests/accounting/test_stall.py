@@ -403,7 +403,7 @@ def test_io_is_memory_where_most_bytes_read_were_evicted(
 
 
 def test_a_remainder_goes_to_the_largest_part() -> None:
-    parts = apportion(10, {HOST_CODE: 1, STORAGE: 1, NETWORK: 1})
+    parts = apportion(10, {HOST_CODE: 1, STORAGE: 1, NETWORK: 1}, UNKNOWN)
     assert parts == {HOST_CODE: 4, STORAGE: 3, NETWORK: 3}
 
 

@@ -29,7 +29,6 @@ from gpu_bottleneck_exporter.host.process import Started, stat_of
 from gpu_bottleneck_exporter.host.programs import program_name
 from gpu_bottleneck_exporter.jobs.ledger import MAX_JOBS_BYTES, Ledger
 from gpu_bottleneck_exporter.jobs.model import Job, JobGpu
-from gpu_bottleneck_exporter.jobs.recorder import name_of
 from gpu_bottleneck_exporter.jobs.store import Row, Store
 from gpu_bottleneck_exporter.nodeview import wire
 from gpu_bottleneck_exporter.prescription.model import Outlook
@@ -39,6 +38,7 @@ from gpu_bottleneck_exporter.stacktraces.lines import LineCount, StackSample, Th
 from gpu_bottleneck_exporter.stacktraces.model import CodeLine, IdleLines
 from gpu_bottleneck_exporter.stacktraces.reader import StackReader, UnreadableReason
 from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.names import name_of
 from jobs.held import GPU, SECOND, Looked, find, hold, jobs, keeping, process, spend
 from support.logged import logged
 from support.programs import Program, program, started

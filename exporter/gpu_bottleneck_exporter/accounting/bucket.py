@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add, sub
 from typing import NamedTuple, TypeVar
 
@@ -229,6 +229,8 @@ class Bucket:
     """Samples of a sleeping main by the call it slept in, with nothing behind it."""
     places: dict[Place, int] = field(default_factory=dict)
     """Samples of processes that waited for a file, by file system."""
+    tenants: dict[str, Bucket] = field(default_factory=dict)
+    """Its parts by tenant while the GPU is shared."""
 
     def of(self, role: str) -> Part:
         """The part of `role`, to be read only."""
@@ -259,6 +261,11 @@ class Bucket:
             add_up(self.reasons, more.reasons)
         if more.places:
             add_up(self.places, more.places)
+        for name, tenant in more.tenants.items():
+            self.tenants.setdefault(name, Bucket()).add(tenant)
+
+
+_NO_SAMPLES = Bucket()
 
 
 class History:
@@ -280,7 +287,7 @@ class History:
     def add_second(self, bucket: Bucket) -> None:
         """Add a second, its passes included."""
         self._seconds.append(bucket)
-        self.total.add(bucket)
+        self.total.add(replace(bucket, tenants={}))
         passes, seconds = self._passes, self._seconds
         for recent, retention_ns in (
             (passes, 3 * CADENCE.window_ns),
@@ -311,17 +318,21 @@ class History:
         seconds = seconds or _between(self._seconds, since_ns - tolerance_ns, end_ns)[:1]
         counted_ns = seconds[0].at_ns if seconds else since_ns
         bucket = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
-        before = bucket.of(Role.MAIN)
-        bucket.locked = before.shares().get(Activity.QUEUE, 0.0)
-        waits = before.by_activity.get(Activity.QUEUE, 0)
-        bucket.awaited = min(bucket.awaited_threads / waits, 1.0) if waits else 0.0
-        main = Part(used=before.used)
-        for each in passes:
-            main.add(each.of(Role.MAIN))
-        bucket.parts[Role.MAIN] = main
-        bucket.runnable_ns = sum(each.runnable_ns for each in passes)
-        bucket.counted_ns = sum(each.counted_ns for each in passes)
+        recent = _sum(passes)
+        _focus(bucket, recent)
+        for name, part in bucket.tenants.items():
+            _focus(part, recent.tenants.get(name, _NO_SAMPLES))
         return bucket
+
+
+def _focus(bucket: Bucket, recent: Bucket) -> None:
+    """Replace the samples of mains by `recent` ones; retain the share of their waits in locks."""
+    before, now = bucket.of(Role.MAIN), recent.of(Role.MAIN)
+    bucket.locked = before.shares().get(Activity.QUEUE, 0.0)
+    waits = before.by_activity.get(Activity.QUEUE, 0)
+    bucket.awaited = min(bucket.awaited_threads / waits, 1.0) if waits else 0.0
+    bucket.parts[Role.MAIN] = replace(now, used=before.used)
+    bucket.runnable_ns, bucket.counted_ns = recent.runnable_ns, recent.counted_ns
 
 
 def _between(history: deque[Bucket], start_ns: int, end_ns: int | None = None) -> list[Bucket]:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
-from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Part, Role
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, K, Part, Role
 from gpu_bottleneck_exporter.accounting.thresholds import STALLS
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.host.mounts import Place
@@ -71,27 +71,40 @@ def split(
     """
     duration, active = sums(windows)
     video = round((duration - active) * min(engine, 1.0))
-    parts = _split(duration, duration - active - video, holders, bucket, carry)
+    idle = duration - active - video
+    parts: dict[str, int] = {}
+    if idle > 0 and holders:
+        parts = _split(duration, idle, 1 - idle / duration, bucket, carry)
+    elif idle > 0:
+        # A busy GPU has a hidden holder: its idle time is unknown.
+        unheld = holders == 0 and idle == duration
+        parts = {UNALLOCATED if unheld else UNKNOWN: idle}
+    return {VIDEO_ENGINE: video, **parts} if video > 0 else parts
+
+
+def split_part(
+    idle: int, window: Window, bucket: Bucket | None, carry: Carry, *, engine: float = 0.0
+) -> dict[str, int]:
+    """A tenant's part `idle` of the idle nanoseconds, by `waiting_on`; they add up exactly.
+
+    `window`: the whole time, and the busy time of the tenant. Others as for `split`.
+    """
+    video, parts = round(idle * min(engine, 1.0)), dict[str, int]()
+    if idle > video:
+        busy = window.active_ns / window.duration_ns
+        parts = _split(window.duration_ns, idle - video, busy, bucket, carry)
     return {VIDEO_ENGINE: video, **parts} if video > 0 else parts
 
 
 def _split(
-    duration: int, idle: int, holders: int | None, bucket: Bucket | None, carry: Carry | None
+    duration: int, idle: int, busy: float, bucket: Bucket | None, carry: Carry | None
 ) -> dict[str, int]:
-    if idle <= 0:
-        return {}
-    busy = 1 - idle / duration
-    if holders is None:
-        return {UNKNOWN: idle}
-    if holders == 0:
-        # A busy GPU has a hidden holder: its idle time is unknown.
-        return {UNALLOCATED if busy == 0 else UNKNOWN: idle}
     if bucket is None or not bucket.of(Role.MAIN).samples:
         return {UNKNOWN: idle}
     sampled = _calibrated(bucket.of(Role.MAIN), bucket.main_runnable, bucket)
     shares = _with_awaited_reads(sampled, bucket)
     left = _subtract_busy(busy, shares, {} if carry is None else carry, duration)
-    return apportion(idle, _by_wait(left, bucket))
+    return apportion(idle, _by_wait(left, bucket), UNKNOWN)
 
 
 def by_file_system(stalls: Mapping[str, int], bucket: Bucket | None) -> dict[str, int]:
@@ -107,12 +120,12 @@ def by_file_system(stalls: Mapping[str, int], bucket: Bucket | None) -> dict[str
     }
 
 
-def apportion(total: int, shares: Mapping[str, float]) -> dict[str, int]:
-    """`total` split by `shares` into whole numbers that add up to it."""
+def apportion(total: int, shares: Mapping[K, float], otherwise: K) -> dict[K, int]:
+    """`total` split by `shares` into whole numbers that add up to it; `otherwise` without any."""
     positive = {name: share for name, share in shares.items() if share > 0}
     whole = sum(positive.values())
     if not positive:
-        return {UNKNOWN: total}
+        return {otherwise: total}
     parts = {name: int(total * share / whole) for name, share in positive.items()}
     largest = max(parts, key=lambda name: parts[name])
     parts[largest] += total - sum(parts.values())

@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.driver.readings import Ring, RingSample
+from gpu_bottleneck_exporter.schedule import CADENCE
 
 MAX_PERIOD_NS = 1_000_000_000
 """1/6 s to 1 s, by product (nvml.h, nvmlUtilization_t)."""
@@ -43,6 +44,30 @@ def sums(windows: Sequence[Window]) -> tuple[int, int]:
     return duration_ns, active_ns
 
 
+class ClockMap:
+    """Maps a clock of the driver onto the monotonic one."""
+
+    def __init__(self) -> None:
+        self._offset_ns: int | None = None
+
+    def note(self, now_ns: int, newest_us: int) -> None:
+        """Record that the newest sample is of `newest_us`."""
+        # The newest sample is up to a period old, so the smallest lag is the closest. A lag far
+        # above it means that a clock was set: begin again.
+        lag, offset = now_ns - newest_us * 1000, self._offset_ns
+        if offset is None or lag < offset or lag > offset + 2 * MAX_PERIOD_NS:
+            self._offset_ns = lag
+
+    def monotonic_ns(self, timestamp_us: int) -> int:
+        """Monotonic time of `timestamp_us`, with an error below one sample period."""
+        return timestamp_us * 1000 + (self._offset_ns or 0)
+
+    def covers(self, now_ns: int, timestamp_us: int) -> bool:
+        """Whether `timestamp_us` is recent, so of the same clock."""
+        age_ns = now_ns - self.monotonic_ns(timestamp_us)
+        return self._offset_ns is not None and abs(age_ns) < CADENCE.recent_ns
+
+
 class Integrator:
     """Adds up one utilization signal of one GPU.
 
@@ -64,7 +89,7 @@ class Integrator:
         self._accounted_ns: int | None = None
         self._frontier_us: int | None = None
         """Driver time of the newest booked sample."""
-        self._clock_offset_ns: int | None = None
+        self.clock = ClockMap()
         self._steps: deque[int] = deque(maxlen=15)
         self._pending: list[tuple[int, int]] = []
         """Single readings taken while the ring is silent: booked if it remains so."""
@@ -129,7 +154,7 @@ class Integrator:
 
     def _samples(self, now_ns: int, samples: tuple[RingSample, ...]) -> list[Window]:
         self._pending.clear()
-        self._map_clock(now_ns, samples[-1].timestamp_us)
+        self.clock.note(now_ns, samples[-1].timestamp_us)
         if self._frontier_us is None:
             self._start(now_ns, samples)
             return []
@@ -180,7 +205,7 @@ class Integrator:
         if sample.percent is None:
             self._miss(now_ns, observed)
             return []
-        end = sample.timestamp_us * 1000 + (self._clock_offset_ns or 0)
+        end = self.clock.monotonic_ns(sample.timestamp_us)
         return self._book(now_ns, end, observed, observed * sample.percent // 100)
 
     def _silence(self, now_ns: int, percent: int | None) -> list[Window]:
@@ -206,14 +231,6 @@ class Integrator:
         steps = sorted(self._steps)
         middle = len(steps) // 2
         return min((steps[middle] + steps[~middle]) // 2, MAX_PERIOD_NS)
-
-    def _map_clock(self, now_ns: int, newest_us: int) -> None:
-        # The newest sample is up to a period old, so the smallest lag is the closest. A lag far
-        # above it means that a clock was set: begin again.
-        lag = now_ns - newest_us * 1000
-        offset = self._clock_offset_ns
-        if offset is None or lag < offset or lag > offset + 2 * MAX_PERIOD_NS:
-            self._clock_offset_ns = lag
 
     def _book(self, now_ns: int, end_ns: int, duration_ns: int, active_ns: int) -> list[Window]:
         room_ns = min(duration_ns, self._room_ns(now_ns))

@@ -9,6 +9,7 @@ from gpu_bottleneck_exporter.collectors import (
     feeders,
     host,
     prescription,
+    tenants,
     usage,
     workload,
 )
@@ -18,6 +19,7 @@ from gpu_bottleneck_exporter.settings import Settings
 ALL: tuple[Collector, ...] = (
     *device.HOLDERS,
     workload.COLLECTOR,
+    tenants.COLLECTOR,
     *usage.TIME,
     prescription.COLLECTOR,
     feeders.COLLECTOR,
@@ -29,7 +31,7 @@ ALL: tuple[Collector, ...] = (
 )
 """All collectors, in the order of reading and of exposition.
 
-`processes` and `video` come before `utilization`, whose stalls need holders and engines;
+`processes`, `tenants` and `video` come before `utilization`, whose time they divide;
 `utilization` before `activity`, which replaces it under MIG.
 """
 

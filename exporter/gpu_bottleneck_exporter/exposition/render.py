@@ -204,7 +204,7 @@ def _metric(family: Family, by_gpu: ByGpu) -> Metric:
     for of_gpu, shown in by_gpu:
         for labels, value in shown:
             pairs = dict(zip(names, (*of_gpu, *labels), strict=True))
-            if family.name in {"gpu_info", "gpu_workload_info"}:
+            if family.name.startswith(("gpu_info", "gpu_workload_info", "gpu_tenant_")):
                 pairs = {name: text for name, text in pairs.items() if text}
             if isinstance(value, Histogram):
                 _add_histogram(metric, pairs, value)

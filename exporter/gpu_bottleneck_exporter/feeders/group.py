@@ -262,9 +262,9 @@ class FeederGroup:
             self.pace.restart()
             self.counters.handovers.forget()
         # A runtime may move a process into its control group after its start.
-        texts = (control_groups(self._proc, pid) for pid in self.mains)
-        groups = (self._groups.get(text) for text in texts if text)
-        self.counters.adopt_cgroups([group for group in groups if group])
+        texts = {pid: control_groups(self._proc, pid) for pid in self.mains}
+        groups = {pid: self._groups.get(text) for pid, text in texts.items() if text}
+        self.counters.adopt_cgroups({pid: group for pid, group in groups.items() if group})
 
     def refresh_facts(self, now_ns: int) -> None:
         """Read the facts of the mains if due."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Counters, Role
 from gpu_bottleneck_exporter.feeders.group import Busiest, FeederGroup
@@ -14,6 +14,7 @@ from gpu_bottleneck_exporter.host.process import Started
 from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.schedule import CADENCE, Every
 from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.names import Sharing, Tenant
 from gpu_bottleneck_exporter.workload.owners import OwnerReader
 
 
@@ -36,6 +37,8 @@ class Feeding:
     job: JobReading
     owners: tuple[Owner, ...] = ()
     """Owners of the mains, without duplicates."""
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    """Tenants by name, also recent ones, while the GPU is shared."""
     worker_pids: tuple[int, ...] = ()
     """The lowest pids of workers."""
     evidence: tuple[tuple[str, str], ...] = ()
@@ -59,6 +62,7 @@ class FeedingReader:
         self._traffic: Sums[str] = Sums()
         self._pressure: Sums[tuple[str, str]] = Sums()
         self._owners = owners
+        self._sharing = Sharing()
         self._has_workers = False
         """Whether a worker was ever sampled."""
         self._published: set[str] = set()
@@ -101,6 +105,7 @@ class FeedingReader:
         elif self._evidence_due.is_due(now_ns):
             self._evidence = feed.evidence(now_ns, peers)
             self._serving = feed.serving(now_ns)
+        owners = self._owners.by_process(busiest[0], now_ns) if self._owners else {}
         return Feeding(
             at_ns=now_ns,
             processes=processes,
@@ -112,6 +117,7 @@ class FeedingReader:
             refault_bytes=total.held.refault_bytes if refaults else None,
             job=job,
             owners=self._owners.of(busiest[0], now_ns) if self._owners else (),
+            tenants=self._sharing.update(owners, now_ns),
             worker_pids=tuple(sorted(feed.workers)[:8]),
             evidence=self._evidence,
             serving=self._serving,

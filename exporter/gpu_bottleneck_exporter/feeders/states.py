@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -78,6 +78,7 @@ class StateSampler:
     def sample(self, now_ns: int, situation: Situation, *, mains_only: bool) -> Bucket:
         """Sample the mains, and a few workers in turn."""
         bucket, idle = Bucket(now_ns), situation.idle
+        bucket.tenants = {name: Bucket(now_ns) for name in self._family.tenant_sizes}
         self._sampled_ns, self._situation = now_ns, situation
         self._busy = 0.0 if idle is None else 1 - idle
         if idle is None or idle < 1:
@@ -87,12 +88,13 @@ class StateSampler:
         context = self._others_context() if others and idle is not None else None
         self.probed.choose_from(self._family.workers, now_ns)
         if not mains_only:
-            workers = Part(present=self._family.worker_count, rounds=1)
-            bucket.parts[Role.WORKER] = workers
+            self._begin(bucket, Role.WORKER, self._family.worker_count)
             # Idle workers each need an expensive deep probe.
             count = 1 if self.helpers_idle else _SAMPLES_PER_PASS
             for worker in self._workers_in_turn.take(count, self.probed.members):
-                workers.note(self._sample_helper(worker, bucket, context))
+                activity = self._sample_helper(worker, bucket, context)
+                for part in self._buckets(bucket, worker.pid):
+                    part.parts[Role.WORKER].note(activity)
         if idle is not None:
             self._sample_related(bucket, idle, context)
             self._count_runnable(bucket)
@@ -134,30 +136,38 @@ class StateSampler:
         connections = self._situation.connections
         return connections.ours | connections.peers
 
+    def _begin(self, bucket: Bucket, role: str, present: int) -> None:
+        """Begin a round of samples, of the whole and of each tenant."""
+        bucket.parts[role] = Part(present=present, rounds=1)
+        for name, part in bucket.tenants.items():
+            part.parts[role] = Part(present=self._family.tenant_sizes[name][role], rounds=1)
+
+    def _buckets(self, bucket: Bucket, pid: int) -> tuple[Bucket, ...]:
+        """`bucket`, and the part of the process's tenant."""
+        tenant = bucket.tenants.get(self._family.tenants.get(pid, "")) if bucket.tenants else None
+        return (bucket, tenant) if tenant else (bucket,)
+
     def _sample_mains(self, bucket: Bucket, *, deep: bool) -> None:
         behind = deep and not self.explained
-        main = bucket.parts[Role.MAIN] = Part(present=len(self._family.mains), rounds=1)
-        threads = Part(rounds=1)
+        self._begin(bucket, Role.MAIN, len(self._family.mains))
         for process in self._family.mains.values():
             result = process.probe(bucket.at_ns, self._context(process) if behind else None)
             if deep and not behind and result.first is Activity.NETWORK:
                 # Only its connections show whether it waits for running workers.
                 behind, result = True, process.probe(bucket.at_ns, self._context(process))
             activity = self._activity(process, result, bucket.reasons) if behind else result.first
-            main.note(activity)
             process.note(activity)
             self._record_hidden_io(process, result, bucket.at_ns)
             if behind and (waits := self._family.waits.get(process.pid)):
                 waits.note(process.deepen().awaits)
-            if result.active and activity is not Activity.REQUESTS:
-                add_up(threads.by_activity, result.active)
-                if activity is Activity.QUEUE:
-                    bucket.awaited_threads += sum(result.active.values())
+            for part in self._buckets(bucket, process.pid):
+                part.parts[Role.MAIN].note(activity)
+                if result.active and activity is not Activity.REQUESTS:
+                    _add_threads(part, result.active, awaited=activity is Activity.QUEUE)
             if deep:
                 self._record_place(result, bucket)
-        if behind:
-            threads.present = threads.samples  # all active threads are sampled
-            bucket.parts[Role.THREAD] = threads
+        for part in (bucket, *bucket.tenants.values()) if behind else ():
+            part.parts.setdefault(Role.THREAD, Part(rounds=1))
 
     def _context(self, main: FeederProcess) -> ProbeContext:
         connections = self._situation.connections
@@ -238,19 +248,25 @@ class StateSampler:
         related = self._family.related.values()
         if not related:
             return
-        part = bucket.parts[Role.RELATED] = Part(rounds=1)
+        for part in (bucket, *bucket.tenants.values()):
+            part.parts[Role.RELATED] = Part(rounds=1)
         for process in self._related_in_turn.take(_SAMPLES_PER_PASS, related):
             activity = self._sample_helper(process, bucket, context)
-            if process.counts(idle):
-                part.note(activity)
-        part.present = sum(process.counts(idle) for process in related)
+            for part in self._buckets(bucket, process.pid) if process.counts(idle) else ():
+                part.parts[Role.RELATED].note(activity)
+        for process in related:
+            for part in self._buckets(bucket, process.pid) if process.counts(idle) else ():
+                part.parts[Role.RELATED].present += 1
 
     def _count_runnable(self, bucket: Bucket) -> None:
-        counted = [main.runnable(bucket.at_ns) for main in self._family.mains.values()]
-        readable = [usage for usage in counted if usage]
-        if len(readable) == len(counted):
-            bucket.runnable_ns = sum(runnable_ns for runnable_ns, _ in readable)
-            bucket.counted_ns = sum(of_ns for _, of_ns in readable)
+        mains = self._family.mains.items()
+        counted = {pid: main.runnable(bucket.at_ns) for pid, main in mains}
+        if None in counted.values():
+            return
+        for pid, usage in counted.items():
+            for part in self._buckets(bucket, pid):
+                part.runnable_ns += usage[0] if usage else 0
+                part.counted_ns += usage[1] if usage else 0
 
     def _record_place(self, result: ProbeResult, bucket: Bucket) -> None:
         """Record the place of one awaited file per pass.
@@ -278,6 +294,14 @@ class StateSampler:
         for activity, number in part.by_activity.items():
             if activity.waits:
                 add_up(self.wait_ns, {(role, activity.waits_as): elapsed_ns * number // samples})
+
+
+def _add_threads(bucket: Bucket, active: Mapping[Activity, int], *, awaited: bool) -> None:
+    """Add the active threads of a main, which are all sampled."""
+    threads, number = bucket.parts.setdefault(Role.THREAD, Part(rounds=1)), sum(active.values())
+    add_up(threads.by_activity, active)
+    threads.present += number
+    bucket.awaited_threads += number if awaited else 0
 
 
 def ends_of(processes: Iterable[FeederProcess]) -> frozenset[Ends]:

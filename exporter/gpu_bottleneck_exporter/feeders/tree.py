@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Role
 from gpu_bottleneck_exporter.accounting.stall import NEGLIGIBLE
 from gpu_bottleneck_exporter.feeders.probe import child_token
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
@@ -416,6 +417,8 @@ class ProcessTree(NamedTuple):
     whole: bool = True
     """Whether `workers` is complete."""
     budget: SamplingBudget = FULL_BUDGET
+    below: Mapping[int, AbstractSet[int]] = {}
+    """Workers by main."""
 
 
 class ProcessFamily:
@@ -447,10 +450,38 @@ class ProcessFamily:
         """Helpers, watched because a forkserver starts workers."""
         self._finder = HelperFinder(proc) if timeouts else None
         self.budget = FULL_BUDGET
+        self._below: Mapping[int, AbstractSet[int]] = {}
+        self._named: Mapping[int, str] = {}
+        self.kin_of: Mapping[int, int] = {}
+        """Mains by pid of their kin."""
+        self.tenants: Mapping[int, str] = {}
+        """Tenants of a shared GPU, by pid of mains, workers and kin."""
+        self.tenant_sizes: Mapping[str, Mapping[str, int]] = {}
+        """Mains and workers of each tenant, by role."""
+
+    def name_tenants(self, mains: Mapping[int, str]) -> None:
+        """Set the tenants of `mains`; empty unless the GPU is shared."""
+        self._named = mains
+        workers = {
+            worker: name
+            for main, name in mains.items()
+            for worker in self._below.get(main, ())
+            if worker in self.workers or worker in self.unfollowed
+        }
+        kin = {pid: mains[main] for pid, main in self.kin_of.items() if main in mains}
+        by_role = {
+            Role.MAIN: Counter(mains[pid] for pid in mains.keys() & self.mains.keys()),
+            Role.WORKER: Counter(workers.values()),
+        }
+        self.tenants = {**kin, **workers, **mains}
+        self.tenant_sizes = {
+            name: {role: counts[name] for role, counts in by_role.items()}
+            for name in {*mains.values()}
+        }
 
     def adopt(self, tree: ProcessTree) -> tuple[int, int]:
         """Adopt a discovered tree. Returns the numbers of new mains and workers."""
-        self.whole, self.budget = tree.whole, tree.budget
+        self.whole, self.budget, self._below = tree.whole, tree.budget, tree.below
         self.known = frozenset(tree.others | tree.workers)
         new_mains = self._replace(self.mains, tree.mains)
         self.waits = {pid: self.waits.get(pid) or Waits() for pid in self.mains}
@@ -458,6 +489,7 @@ class ProcessFamily:
             pid for pid, process in self.workers.items() if not process.gone
         } | self.unfollowed
         self._follow(tree.workers)
+        self.name_tenants(self._named)
         return new_mains, len((self.workers.keys() | self.unfollowed) - before)
 
     def _follow(self, workers: AbstractSet[int]) -> None:
@@ -524,8 +556,9 @@ class ProcessFamily:
         self.searched_ns = now_ns
         return True
 
-    def adopt_kin(self, pids: set[int]) -> None:
-        """Replace the kin; strangers remain."""
+    def adopt_kin(self, pids: set[int], kin_of: Mapping[int, int] | None = None) -> None:
+        """Replace the kin; strangers remain. `kin_of`: mains by pid."""
+        self.kin_of = kin_of or {}
         self._adopt_related(pids, self.related.keys() - self.kin - pids)
 
     def adopt_strangers(self, pids: set[int]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.bucket import (
     Bucket,
@@ -18,9 +19,10 @@ from gpu_bottleneck_exporter.accounting.bucket import (
     plus,
 )
 from gpu_bottleneck_exporter.accounting.stall import NEGLIGIBLE
-from gpu_bottleneck_exporter.feeders.probe import LAUNCHES, DeepProbe
+from gpu_bottleneck_exporter.feeders.probe import LAUNCHES
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
 from gpu_bottleneck_exporter.feeders.tree import ProcessFamily
+from gpu_bottleneck_exporter.generics import T
 from gpu_bottleneck_exporter.host.aside import memory_reads
 from gpu_bottleneck_exporter.host.cgroup import PAGE_BYTES, Cgroup
 from gpu_bottleneck_exporter.host.files import MAX_CACHE_ENTRIES, parse_numbers, read
@@ -157,6 +159,7 @@ class CounterReader:
         self.handovers = Handovers()
         self._family = family
         self._cgroups: dict[Cgroup, CgroupCounters] = {}
+        self._cgroup_of: Mapping[int, Cgroup] = {}
         self._turn = 0
         self.busiest_thread = ""
         """Name of the main's loading thread with the most CPU time."""
@@ -166,12 +169,12 @@ class CounterReader:
         """The mains' control groups."""
         return frozenset(self._cgroups)
 
-    def adopt_cgroups(self, groups: Iterable[Cgroup]) -> None:
-        """Set the mains' control groups; present ones retain their counters."""
-        before = self._cgroups
+    def adopt_cgroups(self, groups: Mapping[int, Cgroup]) -> None:
+        """Set the mains' control groups, by pid; present ones retain their counters."""
+        before, self._cgroup_of = self._cgroups, groups
         self._cgroups = {
             group: before.get(group) or _cgroup_counters(group, CgroupCounters())
-            for group in groups
+            for group in groups.values()
         }
 
     def read(self, second: Bucket, busy: float, *, deep: bool) -> bool:
@@ -191,28 +194,42 @@ class CounterReader:
             process: _accounted(process, counters, second.at_ns)
             for process, counters in workers.items()
         }
-        used = {
-            Role.MAIN: reduce(plus, mains.values(), Counters()),
-            Role.WORKER: reduce(plus, workers.values(), Counters()),
-            Role.RELATED: reduce(
-                plus,
-                (related[process] for process in related if process.counts(1 - busy)),
-                Counters(),
-            ),
-        }
         if busy >= NEGLIGIBLE:  # below, launches cannot be attributed to a thread
             for main, counters in mains.items():
                 main.note_launches(counters, second.elapsed_ns)
         if deep:
             for worker, counters in workers.items():
                 self.handovers.note(worker.pid, counters.write_calls)
-        self._add_threads(used)
-        self._add_children(used, second.elapsed_ns)
-        for role, total in used.items():
-            second.parts.setdefault(role, Part()).used = total
+        crowd = {
+            Role.MAIN: mains,
+            Role.WORKER: workers,
+            Role.RELATED: {
+                process: used for process, used in related.items() if process.counts(1 - busy)
+            },
+        }
+        threads = {
+            Role.MAIN: _drained(self._family.mains.values()),
+            Role.WORKER: _drained(self._family.workers.values()),
+            Role.RELATED: _drained(self._family.related.values()),
+        }
+        loading = [thread for used in threads[Role.MAIN].values() for thread in used.loading]
+        busiest = max(loading, key=lambda thread: thread.cpu_ns, default=None)
+        self.busiest_thread = busiest.name if busiest else ""
+        used = _used(crowd, threads)
+        counted_ns = self._family.deduct_counted(used[Role.MAIN].children_ns)
+        _add(second, used, counted_ns)
+        grown: dict[Cgroup, CgroupCounters] = {}
         for group, before in self._cgroups.items():
             self._cgroups[group] = _cgroup_counters(group, before)
-            second.held = plus(second.held, less(self._cgroups[group], before))
+            grown[group] = less(self._cgroups[group], before)
+        second.held = reduce(plus, grown.values(), second.held)
+        for name in self._family.tenant_sizes:
+            tenant = second.tenants.setdefault(name, Bucket())
+            tenant.at_ns, tenant.elapsed_ns = second.at_ns, second.elapsed_ns
+            pids = {pid for pid, of in self._family.tenants.items() if of == name}
+            _add(tenant, _used(_part(crowd, pids), _part(threads, pids)), counted_ns)
+            groups = {self._cgroup_of[pid] for pid in pids & self._cgroup_of.keys()}
+            tenant.held = reduce(plus, (grown[group] for group in groups), tenant.held)
         return complete and whole
 
     def _workers_in_turn(self) -> list[FeederProcess]:
@@ -220,58 +237,83 @@ class CounterReader:
         rounds = self._family.budget.rounds(len(self._family.workers))
         return [*self._family.workers.values()][self._turn % rounds :: rounds]
 
-    def _add_threads(self, used: dict[str, Counters]) -> None:
-        """Add the threads that deep probes counted.
 
-        Threads of mains load or launch kernels. Others add delays only, as the process's CPU time
-        includes theirs.
-        """
-        threads = [
-            (deep.launches_elsewhere or thread.name.startswith(LAUNCHES), thread)
-            for deep, thread in _drained(self._family.mains.values())
-        ]
-        launching = [thread for launches, thread in threads if launches and not thread.polls]
-        loading = [thread for launches, thread in threads if not (launches or thread.polls)]
-        busiest = max(loading, key=lambda thread: thread.cpu_ns, default=None)
-        self.busiest_thread = busiest.name if busiest else ""
-        used[Role.MAIN] = used[Role.MAIN]._replace(
-            launch_cpu_ns=sum(thread.cpu_ns for thread in launching),
-            launch_queue_ns=sum(thread.queue_ns for thread in launching),
-            poller_cpu_ns=sum(thread.cpu_ns for _, thread in threads if thread.polls),
-        )
-        used[Role.THREAD] = Counters(
-            cpu_ns=sum(thread.cpu_ns for thread in loading),
-            system_ns=sum(thread.system_ns for thread in loading),
-            queue_ns=sum(thread.queue_ns for thread in loading),
-            disk_ns=sum(thread.disk_ns for thread in loading),
-        )
-        for role, processes in (
-            (Role.WORKER, self._family.workers.values()),
-            (Role.RELATED, self._family.related.values()),
-        ):
-            threads_used = [thread for _, thread in _drained(processes)]
-            if not threads_used:
-                continue
-            delays = (thread.queue_ns for thread in threads_used if not thread.polls)
-            polling = (thread.cpu_ns for thread in threads_used if thread.polls)
-            counters = Counters(queue_ns=sum(delays), poller_cpu_ns=sum(polling))
+class _ThreadsUsed(NamedTuple):
+    """The usage of a process's threads, from deep probes."""
+
+    loading: Sequence[ThreadUsage] = ()
+    launching: Sequence[ThreadUsage] = ()
+    """Threads that launch kernels."""
+    polling: Sequence[ThreadUsage] = ()
+
+
+_ByRole = Mapping[str, Mapping[FeederProcess, T]]
+
+
+def _drained(processes: Iterable[FeederProcess]) -> dict[FeederProcess, _ThreadsUsed]:
+    used = {}
+    for process in processes:
+        if (deep := process.deep) and (threads := deep.drain_used()):
+            elsewhere = deep.launches_elsewhere
+            running = [thread for thread in threads if not thread.polls]
+            launching = [
+                thread for thread in running if elsewhere or thread.name.startswith(LAUNCHES)
+            ]
+            loading = [] if elsewhere else [thread for thread in running if thread not in launching]
+            polling = [thread for thread in threads if thread.polls]
+            used[process] = _ThreadsUsed(loading, launching, polling)
+    return used
+
+
+def _part(by_role: _ByRole[T], pids: Collection[int]) -> _ByRole[T]:
+    """The part of the processes `pids`."""
+    return {
+        role: {process: used for process, used in members.items() if process.pid in pids}
+        for role, members in by_role.items()
+    }
+
+
+def _used(crowd: _ByRole[Counters], threads: _ByRole[_ThreadsUsed]) -> dict[str, Counters]:
+    """The counters by role.
+
+    Threads of mains load or launch kernels. Others add delays only, as the process's CPU time
+    includes theirs.
+    """
+    used = {role: reduce(plus, members.values(), Counters()) for role, members in crowd.items()}
+    by_role = {role: [*members.values()] for role, members in threads.items()}
+    of_mains = by_role[Role.MAIN]
+    launching = [thread for used in of_mains for thread in used.launching]
+    loading = [thread for used in of_mains for thread in used.loading]
+    used[Role.MAIN] = used[Role.MAIN]._replace(
+        launch_cpu_ns=sum(thread.cpu_ns for thread in launching),
+        launch_queue_ns=sum(thread.queue_ns for thread in launching),
+    )
+    used[Role.THREAD] = Counters(
+        cpu_ns=sum(thread.cpu_ns for thread in loading),
+        system_ns=sum(thread.system_ns for thread in loading),
+        queue_ns=sum(thread.queue_ns for thread in loading),
+        disk_ns=sum(thread.disk_ns for thread in loading),
+    )
+    for role, members in by_role.items():
+        running = [thread for used in members for thread in (*used.loading, *used.launching)]
+        delays_ns = 0 if role == Role.MAIN else sum(thread.queue_ns for thread in running)
+        polling_ns = sum(thread.cpu_ns for used in members for thread in used.polling)
+        if members:
+            counters = Counters(queue_ns=delays_ns, poller_cpu_ns=polling_ns)
             used[role] = plus(used[role], counters)
-
-    def _add_children(self, used: dict[str, Counters], elapsed_ns: int) -> None:
-        """Add the CPU time of ended children that was not counted while they ran.
-
-        The kernel adds a child's whole life to its parent's counter.
-        """
-        counted_ns = self._family.deduct_counted(used[Role.MAIN].children_ns)
-        for role, counters in used.items():
-            if counters.children_ns:
-                children_ns = counters.children_ns - (counted_ns if role == Role.MAIN else 0)
-                used[role] = counters._replace(children_ns=min(children_ns, elapsed_ns))
+    return used
 
 
-def _drained(processes: Iterable[FeederProcess]) -> Iterator[tuple[DeepProbe, ThreadUsage]]:
-    probes = (process.deep for process in processes if process.deep)
-    return ((deep, thread) for deep in probes for thread in deep.drain_used())
+def _add(bucket: Bucket, used: Mapping[str, Counters], counted_ns: int) -> None:
+    """Add the counters `used` by role.
+
+    The kernel adds an ended child's whole life to its parent's counter: without `counted_ns`, which
+    was counted before it ended.
+    """
+    for role, counters in used.items():
+        children_ns = counters.children_ns - (counted_ns if role == Role.MAIN else 0)
+        children_ns = max(min(children_ns, bucket.elapsed_ns), 0)
+        bucket.parts.setdefault(role, Part()).used = counters._replace(children_ns=children_ns)
 
 
 def _count(processes: Iterable[FeederProcess]) -> tuple[dict[FeederProcess, Counters], bool]:

@@ -26,7 +26,8 @@ from gpu_bottleneck_exporter.prescription.model import Prescription
 from gpu_bottleneck_exporter.sampling.sampler import Sampler
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import NO_OWNER, Owner
-from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of, rendezvous_hash
+from gpu_bottleneck_exporter.workload.names import name_from, name_of
+from gpu_bottleneck_exporter.workload.owners import Groups, OwnerReader, claims_of
 from gpu_bottleneck_exporter.workload.users import UserNames
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class JobRecorder:
         name, user = name_of(owner), owner.user or "unknown"
         job = self._latest(name, started_ns) if name else None
         if name is None:
-            prefix = _id("user", user, owner.rendezvous or f"{session}")
+            prefix = name_from("user", user, owner.rendezvous or f"{session}")
             job, started = self._latest(prefix, started_ns, timed=True), started_ns / 1e9
             name = f"{prefix}-{max(int(started), 0)}"
             end = end_of(job.gpus) if job else started
@@ -269,27 +270,3 @@ def _gpu_of(book: GpuBook, mains: frozenset[Started]) -> JobGpu | None:
 def _wall_offset_ns() -> int:
     """Unix minus monotonic time: the largest of three, as preemption lowers it."""
     return round(max(time.time() - time.monotonic() for _ in range(3)) * 1e9)
-
-
-def name_of(owner: Owner) -> str | None:
-    """The id of the job of `owner`; None for a user's other processes.
-
-    A Slurm number that the process claims is qualified by its user.
-    """
-    pod = owner.pod_uid or (owner.pod and f"{owner.namespace}.{owner.pod}")
-    container = (owner.container_id or "")[:12]
-    if owner.slurm_job_id and owner.source not in ("cgroup", "prolog"):  # only root writes these
-        tenant = filter(None, (owner.user or "unknown", pod or container))
-        return _id("slurm", owner.slurm_job_id, *tenant)
-    kind, _, name = (owner.job or "").partition("-")
-    names = {"slurm": owner.slurm_job_id, kind: name, "pod": pod, "container": container}
-    return next((_id(kind, name) for kind, name in names.items() if name), None)
-
-
-def _id(kind: str, *names: str) -> str:
-    """An id of at most 80 characters, with a hash of `names` if it would be ambiguous."""
-    text = "-".join((kind, *names))
-    safe = re.sub(r"[^A-Za-z0-9._-]", "-", text)[:80]
-    if safe == text and (len(names) == 1 or not any("-" in name for name in names)):
-        return safe
-    return f"{safe[:67]}-{rendezvous_hash(names)}"

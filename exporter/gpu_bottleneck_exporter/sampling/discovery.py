@@ -84,6 +84,7 @@ class Discovery:
                 holders[uuid],
                 whole=gpu_mains.isdisjoint(descendants.cut),
                 budget=budget_of(len(holders)),
+                below=descendants.of,
             )
             with self._isolated("finding the feeders", uuid):
                 feed.adopt(tree)
@@ -103,11 +104,14 @@ class Discovery:
             if not self.connected or not feed.idles(now):
                 feed.family.forget_related()
             elif feed.family.is_kin_search_due(now, mains):
-                kin = feed.family.kin  # retained if the search fails
+                # Retained if the search fails.
+                kin, kin_of = feed.family.kin, feed.family.kin_of
                 with self._isolated("finding kin", uuid, may_hang=False):
-                    kin = set().union(*(finder.of(pid, feed.workers) for pid in feed.mains))
+                    by_main = {pid: finder.of(pid, feed.workers) for pid in feed.mains}
+                    kin = set().union(*by_main.values())
+                    kin_of = {pid: main for main, pids in by_main.items() for pid in pids}
                 with self._isolated("adopting kin", uuid):
-                    feed.family.adopt_kin(kin)
+                    feed.family.adopt_kin(kin, kin_of)
 
     def lacks_kin(self, feed: FeederGroup, now_ns: int) -> bool:
         """Whether an idle GPU lacks a first search for kin."""

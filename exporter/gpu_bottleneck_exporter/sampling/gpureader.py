@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 from gpu_bottleneck_exporter.accounting.stall import Carry, by_file_system, split
+from gpu_bottleneck_exporter.accounting.tenants import TenantMeter
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.plausible import is_void, plausible
@@ -86,6 +87,11 @@ class OpenDevice:
     windows: list[Window] = field(default_factory=list)
     carry: Carry = field(default_factory=dict)
     """State of `split`."""
+    meter: TenantMeter = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Divide the time by the clock of the GPU's ring."""
+        self.meter = TenantMeter(self.ledger.clock)
 
     def failure_text(self, error: DriverError | None) -> str | None:
         """The error message. Raises errors of the whole GPU."""
@@ -241,7 +247,8 @@ class GpuReader:
         opened.readings, opened.windows = {}, []
         try:
             for collector in collectors:
-                if time.monotonic_ns() >= opened.due_ns.get(collector.name, 0):
+                due = time.monotonic_ns() >= opened.due_ns.get(collector.name, 0)
+                if due and (collector.name != "tenants" or self._tenants(opened)):
                     self._collect(collector, opened)
                 if opened.windows:
                     self._publish(opened)
@@ -271,7 +278,17 @@ class GpuReader:
                 bucket = watch.explaining(gpu.uuid, start_ns, windows[-1].end_ns)
                 stalls = split(windows, holder_count, bucket, opened.carry, engine)
         storage = by_file_system(stalls, bucket)
-        return Tick(gpu, now_ns, holders, opened.readings, windows, stalls, storage)
+        tick = Tick(gpu, now_ns, holders, opened.readings, windows, stalls, storage)
+        if names := self._tenants(opened):
+            with self._throttle.guarded("dividing the time among tenants", uuid=gpu.uuid):
+                tick = replace(tick, tenants=opened.meter.divide(tick, names, bucket, engine))
+        return tick
+
+    def _tenants(self, opened: OpenDevice) -> Mapping[int, str]:
+        """Tenants by pid while a GPU is shared; none of a board with MIG instances."""
+        if self._watch is None or (len(self._opened) > 1 and opened is self._opened[0]):
+            return {}
+        return self._watch.tenants(opened.ledger.identity.uuid)
 
     def _raise_if_silent(self, now_ns: int) -> None:
         """Raise DriverError if no reading has succeeded within the deadline."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic
 
-from gpu_bottleneck_exporter.accounting.bucket import N
+from gpu_bottleneck_exporter.accounting.bucket import N, add_up
 from gpu_bottleneck_exporter.accounting.stall import FILE_SYSTEMS, REQUESTS, WAITING_ON
-from gpu_bottleneck_exporter.accounting.tick import R, Tick
+from gpu_bottleneck_exporter.accounting.tick import UNATTRIBUTED, R, TenantTime, Tick
 from gpu_bottleneck_exporter.accounting.windows import (
     WINDOW_BUCKETS,
+    ClockMap,
     Integrator,
     Window,
     WindowHistogram,
@@ -28,11 +29,25 @@ from gpu_bottleneck_exporter.driver.readings import (
     Video,
 )
 from gpu_bottleneck_exporter.feeders.snapshot import Feeding
+from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.workload.join import UNASSIGNED, Assigned
 
+MAX_TENANTS = 8
+"""Tenants of one GPU with series of their own."""
+OTHER_TENANTS = "others"
+"""Name of the rest."""
+_JOINT = frozenset({OTHER_TENANTS, UNATTRIBUTED})
 MIN_WORK_NS = 10_000_000_000
 """Minimum work of a productive start in ns, also of a server without requests: a job that crashes
 early works less."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTotals:
+    """Sums of a tenant since it first shared the GPU."""
+
+    busy_ns: int = 0
+    stall_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,8 @@ class GpuTotals:
     starts: int | None = None
     productive_starts: int | None = None
     """Starts with `MIN_WORK_NS` of work; None without busy time."""
+    tenants: Mapping[str, TenantTotals] = field(default_factory=dict)
+    """Sums by name, recent tenants included, while the GPU is shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +155,36 @@ class Starts:
             self._worked_before_ns = None
 
 
+class _Tenants:
+    """Sums of the tenants of one GPU: those that came first by name, the rest together."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[TenantTotals, int]] = {}
+        """Sums by name, with the time of the last tick."""
+
+    def add(self, now_ns: int, parts: Sequence[TenantTime]) -> None:
+        self._totals = {
+            name: (total, now_ns if name in _JOINT else at)
+            for name, (total, at) in self._recent(now_ns)
+        }
+        for part in parts:
+            named = self._totals.keys() - _JOINT
+            has_room = part.name in {*named, *_JOINT} or len(named) < MAX_TENANTS
+            name = part.name if has_room else OTHER_TENANTS
+            total, _ = self._totals.get(name, (TenantTotals(), now_ns))
+            stall_ns = dict(total.stall_ns)
+            add_up(stall_ns, part.stalls)
+            busy_ns = total.busy_ns + sum(part.busy_ns.values())
+            self._totals[name] = TenantTotals(busy_ns, stall_ns), now_ns
+
+    def current(self, now_ns: int) -> dict[str, TenantTotals]:
+        return {name: total for name, (total, _) in self._recent(now_ns)}
+
+    def _recent(self, now_ns: int) -> list[tuple[str, tuple[TenantTotals, int]]]:
+        since_ns = now_ns - CADENCE.tenant_ns
+        return [(name, entry) for name, entry in self._totals.items() if entry[1] > since_ns]
+
+
 class GpuLedger:
     """The state of a GPU or MIG instance. Single writer: its worker."""
 
@@ -168,6 +215,7 @@ class GpuLedger:
         self._storage_ns: dict[str, int] = {}
         self._most_lanes: int | None = None
         self._starts = Starts()
+        self._tenants = _Tenants()
 
     def add(self, now_ns: int, fresh_ns: int, reading: Reading) -> list[Window]:
         """Add a reading with a lifetime of `fresh_ns`; returns windows for `note`."""
@@ -198,6 +246,13 @@ class GpuLedger:
             self._stall_ns[wait] += nanoseconds
         for place in FILE_SYSTEMS if tick.storage else ():
             self._storage_ns[place] = self._storage_ns.get(place, 0) + tick.storage.get(place, 0)
+        if tick.tenants:
+            self._tenants.add(tick.at_ns, tick.tenants)
+
+    @property
+    def clock(self) -> ClockMap:
+        """The clock of the ring of busy time."""
+        return self._busy.clock
 
     def holders(self, now_ns: int) -> frozenset[int] | None:
         """Pids of the holders; None: unreadable or hidden."""
@@ -335,6 +390,7 @@ class GpuLedger:
             window_sum=self._histogram.sum,
             stall_ns=None if self._stall_ns is None else dict(self._stall_ns),
             storage_ns=dict(self._storage_ns),
+            tenants=self._tenants.current(now_ns),
             last_busy_ratio=self._last_busy,
         )
 

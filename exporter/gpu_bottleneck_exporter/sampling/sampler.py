@@ -248,7 +248,10 @@ class Sampler:
 
     def _owners(self) -> set[Owner]:
         gpus = self._gpus(self._workers, time.monotonic_ns())
-        return {owner for gpu in gpus if gpu.feeding for owner in gpu.feeding.owners}
+        feedings = [gpu.feeding for gpu in gpus if gpu.feeding]
+        tenants = (tenant for feeding in feedings for tenant in feeding.tenants.values())
+        owners = {owner for feeding in feedings for owner in feeding.owners}
+        return owners.union(*(tenant.owners for tenant in tenants))
 
     def _gpus(self, workers: Sequence[GpuWorker], now_ns: int) -> list[GpuSnapshot]:
         return [

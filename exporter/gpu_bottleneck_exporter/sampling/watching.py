@@ -6,14 +6,15 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_bottleneck_exporter.accounting.bucket import Bucket
+from gpu_bottleneck_exporter.accounting.activity import Activity
+from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.accounting.tick import Subscriber, Tick
 from gpu_bottleneck_exporter.driver.readings import Processes
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
@@ -59,6 +60,8 @@ class _GpuState:
     """The published snapshot; None while feeders are invisible."""
     peers: tuple[int, ...] = ()
     """Pids of the most engaged rank while this GPU last idled."""
+    tenants: Mapping[int, str] = field(default_factory=dict)
+    """Tenants by pid of holder, while the GPU is shared."""
     pause: float = CADENCE.pass_seconds
     """Seconds between two samples."""
     sample_from: float = 0.0
@@ -207,7 +210,15 @@ class HostSampler:
         ratio, peer = engaged_peer(uuid, feeds, self._connections, time.monotonic_ns())
         if gpu := self._gpus.get(uuid):
             gpu.peers = tuple(peer.mains) if peer else ()
+        for tenant in bucket.tenants.values():  # which of them the peer belongs to is not known
+            asks = Activity.PEER in tenant.of(Role.MAIN).by_activity
+            tenant.peer = ratio if asks else 0.0
         return replace(bucket, peer=ratio)
+
+    def tenants(self, uuid: str) -> Mapping[int, str]:
+        """Tenants of GPU `uuid` by pid, while it is shared. For any thread."""
+        gpu = self._gpus.get(uuid)
+        return gpu.tenants if gpu else {}
 
     def note(self, tick: Tick) -> None:
         """Record a tick. For any thread."""
@@ -257,6 +268,10 @@ class HostSampler:
                 continue
             with self._isolated("reporting the feeders", uuid):
                 feeding = gpu.reader.read(feed, now, gpu.peers, queue_known=queue_known)
+                gpu.tenants = {
+                    pid: name for name, tenant in feeding.tenants.items() for pid in tenant.pids
+                }
+                feed.family.name_tenants(gpu.tenants)
                 if self._prescribers:
                     outlook = self._prescribers.advise(
                         uuid, self._feeds, self._connections, feeding, host

@@ -55,7 +55,7 @@ def joined(owners: Iterable[Owner], assigned: Assigned) -> tuple[Owner, ...]:
     alone: its fraction's pod has not opened the GPU yet. Another container of a pod that uses the
     GPU is of the same tenant.
     """
-    using = tuple(_with_name(_checked(owner, assigned.jobs), assigned.names) for owner in owners)
+    using = tuple(named(owner, assigned) for owner in owners)
     using += _unused(using, assigned.jobs)
     # Without a pod uid it is not the kubelet's.
     if any(owner.pod_uid and owner.pod is None for owner in using):
@@ -103,6 +103,8 @@ def _may_belong_to(owner: Owner, job: Owner) -> bool:
     return None in (owner.user, job.user) or owner.user in ("root", job.user)
 
 
-def _with_name(owner: Owner, names: Mapping[str, ContainerName]) -> Owner:
-    holder = names.get(owner.container_id or "")
+def named(owner: Owner, assigned: Assigned) -> Owner:
+    """The owner of a process with its names, and a checked job."""
+    owner = _checked(owner, assigned.jobs)
+    holder = assigned.names.get(owner.container_id or "")
     return replace(owner, **holder._asdict()) if holder else owner

@@ -54,7 +54,7 @@ class OwnerReader:
         An owner with several rendezvous, so several jobs, gets none.
         """
         places: defaultdict[Owner, set[str]] = defaultdict(set)
-        owners = {self._owner(process, now_ns) for process in processes} - {NO_OWNER}
+        owners = {*self.by_process(processes, now_ns).values()} - {NO_OWNER}
         if len(owners) <= 1:  # nearly always
             return (*owners,)
         for owner in owners:
@@ -63,6 +63,10 @@ class OwnerReader:
             replace(owner, rendezvous=min(places[owner])) if len(places[owner]) == 1 else owner
             for owner in sorted(places, key=lambda o: o.texts)[:MAX_OWNERS_PER_GPU]
         )
+
+    def by_process(self, processes: Iterable[Started], now_ns: int) -> dict[int, Owner]:
+        """The owners by pid."""
+        return {process[0]: self._owner(process, now_ns) for process in processes}
 
     def _owner(self, process: Started, now_ns: int) -> Owner:
         ageing, owner = self._known.get(process) or (RefreshSchedule(now_ns), NO_OWNER)
