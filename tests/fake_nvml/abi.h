@@ -124,6 +124,7 @@ enum { NVML_GPM_METRICS_GET_VERSION = 1, NVML_GPM_SUPPORT_VERSION = 1 };
 #define nvmlGpuFabricInfo_v2 0x02000024u
 #define nvmlGpuFabricInfo_v3 0x03000028u
 #define nvmlRepairStatus_v1 0x0100000Cu
+#define nvmlProcessesUtilizationInfo_v1 0x01000018u
 #define nvmlMemory_v2 0x02000028u
 #define nvmlEventTypeXidCriticalError 8u
 /* Event reasons: those of every driver, and the two of branch 615. */
@@ -217,6 +218,23 @@ struct process_info {
   unsigned pid;
   unsigned long long usedGpuMemory;
   unsigned gpuInstanceId, computeInstanceId;
+};
+
+struct process_sample {
+  unsigned pid;
+  unsigned long long timeStamp;
+  unsigned smUtil, memUtil, encUtil, decUtil;
+};
+
+struct process_use {
+  unsigned long long timeStamp;
+  unsigned pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+};
+
+struct process_use_request {
+  unsigned version, processSamplesCount;
+  unsigned long long lastSeenTimeStamp;
+  struct process_use *procUtilArray;
 };
 
 struct event_data {

@@ -10,6 +10,7 @@ from support.board import CALLS, GRAPHICS, THROTTLE_REASONS
 from support.models import KIND_MIG
 
 _C_TYPES = {
+    ctypes.c_uint16: "uint16_t",
     ctypes.c_uint32: "uint32_t",
     ctypes.c_int32: "int32_t",
     ctypes.c_uint64: "uint64_t",

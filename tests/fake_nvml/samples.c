@@ -1,6 +1,11 @@
 /* The sample rings: utilization per window of the recent past. */
 #include "fake_nvml.h"
 
+#include <string.h>
+
+#define LAST_PID 4194303u
+#define IMPOSSIBLE_PERCENT 808334905u
+
 /* Windows first .. first + count - 1; window k covers slots k * slots up to (k + 1) * slots. */
 struct ring {
   uint64_t first;
@@ -209,5 +214,131 @@ API int nvmlDeviceGetOfaUtilization(struct device *device, unsigned *utilization
                                        unsigned *period_us)
 {
   return engine_utilization(device, LANE_ofa_ns, utilization, period_us);
+}
+#endif
+
+/* Entries of processes, of both calls; those that fit are written, `count` goes on. */
+struct use_list {
+  struct process_sample *samples;
+  struct process_use *uses;
+  unsigned room, count;
+};
+
+static void add_use(struct use_list *list, unsigned pid, uint64_t us, unsigned percent)
+{
+  unsigned at = list->count++;
+  if (at >= list->room)
+    return;
+  if (list->samples != NULL)
+    list->samples[at] = (struct process_sample){.pid = pid, .timeStamp = us, .smUtil = percent};
+  else
+    list->uses[at] = (struct process_use){.timeStamp = us, .pid = pid, .smUtil = percent};
+}
+
+struct holders {
+  unsigned pids[MAX_PROCESSES];
+  uint32_t used_us[MAX_WINDOWS][MAX_PROCESSES];
+};
+
+static void read_holders(const struct board_gpu *gpu, const struct ring *ring,
+                         struct holders *holders)
+{
+  struct read read = {0};
+  do {
+    read_begin(gpu, &read);
+    memset(holders, 0, sizeof *holders);
+    for (unsigned row = 0; row < MAX_PROCESSES; row++)
+      holders->pids[row] = gpu->processes[row].pid;
+    for (unsigned i = 0; i < ring->count * ring->slots; i++) {
+      uint64_t slot = ring->first * ring->slots + i, at = slot % SLOTS;
+      if (gpu->slots[at * LANES + LANE_index] != slot)
+        continue;
+      for (unsigned row = 0; row < MAX_PROCESSES; row++)
+        holders->used_us[i / ring->slots][row] += gpu->process_us[at * MAX_PROCESSES + row];
+    }
+  } while (read_torn(gpu, &read));
+}
+
+/* A driver of many entries splits each window's share. */
+static void add_windows(struct use_list *list, const struct target *target,
+                        const struct ring *ring, const struct holders *holders, unsigned row)
+{
+  unsigned entries = target->gpu->process_entries > 0 ? target->gpu->process_entries : 1;
+  for (unsigned window = 0; window < ring->count; window++) {
+    uint64_t at = timestamp_us(target->header, window_end_ns(ring, ring->first + window));
+    unsigned share = percent(holders->used_us[window][row] * 1000ull, ring);
+    for (unsigned i = 0; share > 0 && i < entries; i++)
+      add_use(list, holders->pids[row], at, share / entries + (i < share % entries));
+  }
+}
+
+/* The mean of the new windows, at the last one with work. */
+static void add_mean(struct use_list *list, const struct target *target, const struct ring *ring,
+                     const struct holders *holders, unsigned row)
+{
+  uint64_t used_us = 0, at = 0;
+  for (unsigned window = 0; window < ring->count; window++) {
+    used_us += holders->used_us[window][row];
+    if (holders->used_us[window][row] > 0)
+      at = timestamp_us(target->header, window_end_ns(ring, ring->first + window));
+  }
+  if (used_us > 0)
+    add_use(list, holders->pids[row], at, percent(used_us * 1000 / ring->count, ring));
+}
+
+static int list_use(const struct device *device, int call, uint64_t last_seen_us,
+                    struct use_list *list)
+{
+  struct target target;
+  int result = guard(device, call, &target);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (in_mig_mode(&target))
+    return NVML_ERROR_NOT_SUPPORTED;
+  struct ring ring = newer_than(&target, last_seen_us);
+  struct holders holders;
+  read_holders(target.gpu, &ring, &holders);
+  for (unsigned row = 0; row < MAX_PROCESSES; row++) {
+    if (holders.pids[row] == 0)
+      continue;
+    if (target.gpu->process_means)
+      add_mean(list, &target, &ring, &holders, row);
+    else
+      add_windows(list, &target, &ring, &holders, row);
+  }
+  for (unsigned i = 0; ring.count > 0 && i < target.gpu->process_zombies; i++)
+    add_use(list, LAST_PID - i, timestamp_us(target.header, window_end_ns(&ring, ring.first)),
+            IMPOSSIBLE_PERCENT);
+  if (list->count == 0)
+    return NVML_ERROR_NOT_FOUND;
+  return list->count > list->room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+API int nvmlDeviceGetProcessUtilization(struct device *device, struct process_sample *samples,
+                                        unsigned *count, unsigned long long last_seen_us)
+{
+  struct use_list list = {.samples = samples, .room = samples == NULL ? 0 : *count};
+  int result = list_use(device, CALL_DeviceGetProcessUtilization, last_seen_us, &list);
+  if (list.count > 0)
+    *count = list.count;
+  return result;
+}
+
+#if DRIVER_BRANCH >= 545
+API int nvmlDeviceGetProcessesUtilizationInfo(struct device *device,
+                                              struct process_use_request *request)
+{
+  int result = checked(request != NULL, NVML_ERROR_INVALID_ARGUMENT);
+  if (result != NVML_SUCCESS)
+    return result;
+  if (request->version != nvmlProcessesUtilizationInfo_v1)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  struct use_list list = {.uses = request->procUtilArray,
+                          .room = request->procUtilArray ? request->processSamplesCount : 0};
+  result = list_use(device, CALL_DeviceGetProcessesUtilizationInfo, request->lastSeenTimeStamp,
+                    &list);
+  if (list.count > 0)
+    request->processSamplesCount = list.count;
+  return result;
 }
 #endif

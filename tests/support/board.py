@@ -29,6 +29,7 @@ CALLS = (
     *("DeviceGetMPSComputeRunningProcesses", "DeviceGetMigMode", "DeviceRegisterEvents"),
     *("GpmSampleGet", "GpmMetricsGet", "DeviceGetEngineUtilization"),
     *("DeviceGetGpuFabricInfoV", "DeviceGetRepairStatus", "DeviceGetNvLinkState"),
+    *("DeviceGetProcessUtilization", "DeviceGetProcessesUtilizationInfo"),
 )
 """Calls whose result and latency can be set per GPU; NVML's names without versions."""
 CALL = {name: position for position, name in enumerate(CALLS)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import mmap
+import os
 import struct
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from gpu_bottleneck_exporter.demo.board.layout import (
     LANE,
     LANES,
+    MAX_PROCESSES,
     MAX_QUEUED_NS,
     SLOT_NS,
     SLOTS,
@@ -63,17 +65,18 @@ class VirtualGpu:
         """Launch work and synchronize."""
         self.synchronize(self.launch(seconds, work))
 
-    def launch(self, seconds: float, work: Work = TRAINING) -> int:
+    def launch(self, seconds: float, work: Work = TRAINING, pid: int | None = None) -> int:
         """Queue `seconds` of work and return its end, in monotonic nanoseconds.
 
-        Blocks while more than 8 s are queued, as a full launch queue does.
+        Blocks while more than 8 s are queued, as a full launch queue does. `pid`: its process, the
+        caller by default, if it holds the GPU.
         """
         duration = round(seconds * 1e9)
         while self.record.free_at_ns + duration > time.monotonic_ns() + MAX_QUEUED_NS:
             time.sleep(0.01)
         with self._locked():
             start = max(time.monotonic_ns(), self.record.free_at_ns)
-            self._book(start, start + duration, work)
+            self._book(start, start + duration, work, self._column(pid or os.getpid()))
             end = int(start + duration)
             self.record.free_at_ns = end
         return end
@@ -87,7 +90,11 @@ class VirtualGpu:
     def hold(self, pid: int, used_bytes: int) -> None:
         """Give process `pid` a context with `used_bytes` of memory."""
         with self._locked():
-            entry = next(entry for entry in self.record.processes if entry.pid in {0, pid})
+            rows = enumerate(self.record.processes)
+            column, entry = next((at, row) for at, row in rows if row.pid in {0, pid})
+            if not entry.pid:
+                for slot in range(SLOTS):
+                    self.record.process_us[slot * MAX_PROCESSES + column] = 0
             entry.pid, entry.used_bytes = pid, used_bytes
 
     def done(self, at_ns: int) -> list[int]:
@@ -111,6 +118,18 @@ class VirtualGpu:
         slots = self.record.period_slots
         return round(100 * self.sum_of(lane, window * slots, slots) / int(slots * SLOT_NS))
 
+    def process_percents(self, window: int) -> dict[int, int]:
+        """Share of a utilization window by process, in whole percent."""
+        slots = self.record.period_slots
+        rows = [
+            self._of_processes(slot)
+            for slot in range(window * slots, (window + 1) * slots)
+            if self._row(slot)
+        ]
+        used = zip(self.record.processes, map(sum, zip(*rows, strict=True)), strict=False)
+        percents = {entry.pid: round(100_000 * us / int(slots * SLOT_NS)) for entry, us in used}
+        return {pid: percent for pid, percent in percents.items() if pid and percent}
+
     def _row(self, slot: int) -> tuple[int, ...] | None:
         """Sums of a slot; None if its row is of another one."""
         row = _ROW.unpack_from(self.record, _offset(slot))
@@ -125,14 +144,26 @@ class VirtualGpu:
                     sums[lane] -= row[lane]
         return sums
 
-    def _book(self, start: int, end: int, work: Work) -> None:
+    def _column(self, pid: int) -> int | None:
+        rows = enumerate(self.record.processes)
+        return next((column for column, row in rows if row.pid == pid), None)
+
+    def _of_processes(self, slot: int) -> list[int]:
+        first = (slot % SLOTS) * MAX_PROCESSES
+        return list(self.record.process_us[first : first + MAX_PROCESSES])
+
+    def _book(self, start: int, end: int, work: Work, column: int | None) -> None:
         rates = work.per_nanosecond()
         for slot in range(start // SLOT_NS, (end - 1) // SLOT_NS + 1):
             overlap = min(end, (slot + 1) * SLOT_NS) - max(start, slot * SLOT_NS)
             amounts = [0, *(int(overlap * rate) for rate in rates)]
-            # A new slot overwrites the row of 20 s ago.
-            row = self._row(slot) or (slot, *[0] * len(rates))
+            row, first = self._row(slot), (slot % SLOTS) * MAX_PROCESSES
+            if row is None:  # a new slot overwrites the rows of 20 s ago
+                row = (slot, *[0] * len(rates))
+                self.record.process_us[first : first + MAX_PROCESSES] = [0] * MAX_PROCESSES
             _ROW.pack_into(self.record, _offset(slot), *map(add, row, amounts))
+            if column is not None:
+                self.record.process_us[first + column] += amounts[LANE["busy_ns"]] // 1000
             for lane, amount in enumerate(amounts):
                 self.record.submitted[lane] += amount
 

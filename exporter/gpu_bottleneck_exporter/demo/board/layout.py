@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-MAGIC = 0x4952414F42555047
-"""`GPUBOARI`; differs in each layout."""
+MAGIC = 0x4A52414F42555047
+"""`GPUBOARJ`; differs in each layout."""
 SLOT_NS = 10_000_000
 """Slot of 10 ms; a utilization window has 17."""
 SLOTS = 2048
@@ -71,6 +71,7 @@ class GpuRecord(ctypes.Structure):
         # The utilization ring
         *_each(ctypes.c_uint32, "period_slots", "ring_samples", "ring_empty_when_idle"),
         *_each(ctypes.c_uint32, "memory_always_zero", "stuck_utilization"),
+        *_each(ctypes.c_uint32, "process_entries", "process_means", "process_zombies"),
         # Gauges, in NVML's units
         *_each(ctypes.c_uint32, "idle_mw", "power_limit_mw", "power_default_limit_mw"),
         *_each(ctypes.c_int32, "temperature", "memory_temperature", "slowdown_temperature"),
@@ -95,6 +96,8 @@ class GpuRecord(ctypes.Structure):
         *_each(ctypes.c_uint64, "sequence", "free_at_ns"),
         ("submitted", ctypes.c_uint64 * len(LANES)),
         ("slots", ctypes.c_uint64 * (SLOTS * len(LANES))),
+        # Busy microseconds by slot and row of `processes`
+        ("process_us", ctypes.c_uint16 * (SLOTS * MAX_PROCESSES)),
     ]
 
 

@@ -27,7 +27,7 @@ class VirtualDevice(Device):
         self._follows_load = board.follows_load
         self._gpu = board.gpus[index]
         self._record = record = self._gpu.record
-        self._next_window = 0
+        self._next_window = self._next_process_window = 0
         self._before: tuple[int, list[int]] = (0, [])
         self.identity = readings.Identity(
             index=index,
@@ -40,12 +40,8 @@ class VirtualDevice(Device):
 
     def utilization(self) -> readings.Utilization:
         """Utilization in percent: windows since the last call, and the last window."""
-        record = self._record
-        period_ns = record.period_slots * SLOT_NS
-        end = time.monotonic_ns() // period_ns
-        oldest = max(self._created_ns // period_ns, end - record.ring_samples)
-        new = range(max(oldest, self._next_window), end)
-        self._next_window = end
+        new = self._windows(self._next_window)
+        self._next_window = end = new.stop
         return readings.Utilization(
             self._ring("busy_ns", new),
             self._ring("memory_ns", new),
@@ -53,15 +49,38 @@ class VirtualDevice(Device):
             self._gpu.percent("memory_ns", end - 1),
         )
 
+    def process_use(self) -> readings.ProcessUse:
+        """Percent by process and new window; initially none."""
+        new = self._windows(self._next_process_window)
+        first, self._next_process_window = not self._next_process_window, new.stop
+        period_us = self._period_ns // 1000
+        return readings.ProcessUse(
+            tuple(
+                readings.ProcessSample((window + 1) * period_us, pid, percent)
+                for window in (() if first else new)
+                for pid, percent in self._gpu.process_percents(window).items()
+            )
+        )
+
+    @property
+    def _period_ns(self) -> int:
+        return int(self._record.period_slots * SLOT_NS)
+
+    def _windows(self, since: int) -> range:
+        """Completed windows in the ring."""
+        end = time.monotonic_ns() // self._period_ns
+        oldest = max(self._created_ns // self._period_ns, end - self._record.ring_samples)
+        return range(max(oldest, since), end)
+
     def video(self) -> readings.Video:
         """Utilization of video engines in percent, in the last window."""
-        window = time.monotonic_ns() // (self._record.period_slots * SLOT_NS) - 1
+        window = time.monotonic_ns() // self._period_ns - 1
         engines = (name for at, name in enumerate(ENGINES) if self._record.engines >> at & 1)
         percents = {name: self._gpu.percent(f"{name}_ns", window) for name in engines}
         return readings.Video(percents=percents)
 
     def _ring(self, lane: str, windows: range) -> readings.Ring:
-        period_us = self._record.period_slots * SLOT_NS // 1000
+        period_us = self._period_ns // 1000
         return tuple(
             readings.RingSample((window + 1) * period_us, self._gpu.percent(lane, window))
             for window in windows
