@@ -228,7 +228,7 @@ def test_there_is_no_module_but_of_a_superchip(nvml: Make, model: Model) -> None
 # --- The ring of utilization ----------------------------------------------------------------------
 def test_ring_gives_each_window_once_in_order(both: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # As after a long silence: whether the clock was set back is asked at once.
-    monkeypatch.setattr("gpu_bottleneck_exporter.driver.nvml.rings._SILENCE_BEFORE_PROBE_NS", 0)
+    monkeypatch.setattr("gpu_bottleneck_exporter.driver.nvml.rings.SILENCE_BEFORE_PROBE_NS", 0)
     device = both().device
     values: list[readings.RingSample] = []
     for _ in range(6):

@@ -30,6 +30,10 @@ def clean(reading: Reading) -> tuple[Reading, list[str]]:
     return plausible(reading, lambda name, _: dropped.append(name)), dropped
 
 
+def use(*samples: tuple[int, int, int]) -> Reading:
+    return kinds.ProcessUse(tuple(kinds.ProcessSample(*sample) for sample in samples))
+
+
 BYTES = {"pcie_receive": math.nan}
 OVER_A_SECOND: Callable[..., Reading] = partial(UnitActivity, SECOND)
 MEMORY: Callable[..., Reading] = kinds.Memory
@@ -80,6 +84,9 @@ RATIOS = ("graphics", "sm_active", "sm_occupancy", "dram_active")
             kinds.Processes((Process(7),)),
             "used_bytes",
         ),
+        "use of no process": (use((1, 0, 5), (1, 7, 5)), use((1, 7, 5)), "samples"),
+        "use of a pid": (use((1, 2**22 + 1, 5)), use(), "samples"),
+        "use of a dead process": (use((1, 7, 101), (2, 8, 2**32 - 1)), use(), "samples"),
         "pid 0": (
             kinds.Processes((Process(0), Process(7))),
             kinds.Processes((Process(7),), others_hidden=True),
@@ -137,6 +144,7 @@ def test_an_impossible_sample_of_a_ring_is_counted_where_it_is_left_out() -> Non
         kinds.Health({"corrected": 10**6}, {"uncorrected": 3}, remap_pending=True),
         kinds.Link(0, 6, 7, 16, 16),
         kinds.Processes((Process(4194304, 0),)),
+        use((1, 4194304, 100), (1, 1, 0)),
     ],
 )
 def test_a_possible_value_passes(reading: Reading) -> None:

@@ -80,6 +80,8 @@ def plausible(reading: readings.Reading, drop: Drop) -> readings.Reading:
                 drop("samples", "not 0 to 100 %")
     if isinstance(reading, readings.Processes):
         return _with_valid_pids(reading, drop)
+    if isinstance(reading, readings.ProcessUse):
+        return _with_possible_use(reading, drop)
     return reading
 
 
@@ -120,8 +122,7 @@ def _fitted(name: str, part: object, possible: Range, drop: Drop) -> object:
 
 
 def _with_valid_pids(reading: readings.Processes, drop: Drop) -> readings.Processes:
-    # Up to PID_MAX_LIMIT (linux/threads.h): 0 and 4294967295 came (XuehaiPan/nvitop#75).
-    valid = [process for process in reading.processes if 1 <= process.pid <= 2**22]
+    valid = [process for process in reading.processes if _is_pid(process.pid)]
     for index, process in enumerate(valid):
         if not _fits(process.used_bytes, _BYTE_RANGE):
             drop("used_bytes", process.used_bytes)
@@ -134,6 +135,24 @@ def _with_valid_pids(reading: readings.Processes, drop: Drop) -> readings.Proces
     # A process has a context, even if its pid is wrong.
     hidden = reading.others_hidden or invalid > 0
     return replace(reading, processes=tuple(valid), others_hidden=hidden)
+
+
+def _is_pid(pid: int) -> bool:
+    # Up to PID_MAX_LIMIT (linux/threads.h): 0 and 4294967295 came (XuehaiPan/nvitop#75).
+    return 1 <= pid <= 2**22
+
+
+def _with_possible_use(reading: readings.ProcessUse, drop: Drop) -> readings.ProcessUse:
+    # Dead processes came above 100 % (Syllo/nvtop#110).
+    samples = tuple(
+        sample
+        for sample in reading.samples
+        if _is_pid(sample.pid) and _fits(sample.percent, _PERCENT_RANGE)
+    )
+    if len(samples) == len(reading.samples):
+        return reading
+    drop("samples", len(reading.samples) - len(samples))
+    return readings.ProcessUse(samples)
 
 
 def is_void(reading: readings.Reading) -> bool:

@@ -10,6 +10,7 @@ from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.nvml import condition
 from gpu_bottleneck_exporter.driver.nvml.instance import PLACEHOLDER, NvmlInstance
 from gpu_bottleneck_exporter.driver.nvml.library import Calls
+from gpu_bottleneck_exporter.driver.nvml.processuse import ProcessUseReader
 from gpu_bottleneck_exporter.driver.nvml.rings import RingReader
 from gpu_bottleneck_exporter.driver.nvml.throttle import ThrottleCounters, active_reasons
 
@@ -63,6 +64,7 @@ class NvmlDevice(NvmlInstance):
             name: RingReader(self._queries, kind, merge_idle=True)
             for name, (kind, _) in _ENGINES.items()
         }
+        self._process_use = ProcessUseReader(self._queries)
         self._proven: set[str] = set()
         """Engines with a filled ring, or an answered reading."""
         self._throttle = ThrottleCounters(self._queries, driver_version)
@@ -97,6 +99,12 @@ class NvmlDevice(NvmlInstance):
         self._proven |= {name for name, ring in given.items() if ring or name in percents}
         proven = {name: ring for name, ring in given.items() if name in self._proven}
         return readings.Video(proven, percents)
+
+    def process_use(self) -> readings.ProcessUse:
+        """SM percent by process."""
+        queries = self._queries.begin()
+        samples = self._process_use.drain()
+        return queries.fail() if samples is None else readings.ProcessUse(samples)
 
     def power(self) -> readings.Power:
         """Watts, mean of the last second, with limits; joules since driver load."""

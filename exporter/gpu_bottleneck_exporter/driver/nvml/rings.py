@@ -19,7 +19,7 @@ MAX_RING_SAMPLES = 256
 _SAMPLE_FORMATS = {kind: struct.Struct(f"=Q{value}") for kind, value in VALUES.items()}
 """nvmlSample_t (µs, value) by the answer's value type, contrary to nvml.h."""
 _SAMPLE_BYTES = 16
-_SILENCE_BEFORE_PROBE_NS = 3_000_000_000
+SILENCE_BEFORE_PROBE_NS = 3_000_000_000
 """Time without samples after which the clock may be set back."""
 _FULL_PERCENT = 100
 
@@ -56,7 +56,7 @@ class RingReader:
         now = time.monotonic_ns()
         if not samples and not self._mark:  # no proof of such a ring
             self._queries.refusals.clear(self._key)
-        if not samples and self._mark and now - self._last_answer_ns >= _SILENCE_BEFORE_PROBE_NS:
+        if not samples and self._mark and now - self._last_answer_ns >= SILENCE_BEFORE_PROBE_NS:
             self._last_answer_ns = now
             samples = self._after_clock_step()
         if samples:
