@@ -14,8 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pynvml
+
 from fake_nvml.build import compiled
 from gpu_bottleneck_exporter.driver.nvml import signatures
+from gpu_bottleneck_exporter.driver.nvml.processuse import PROCESS_USE
 from gpu_bottleneck_exporter.driver.nvml.queries import VALUES
 from gpu_bottleneck_exporter.driver.nvml.signatures import TEXT, Signature
 
@@ -28,6 +31,8 @@ _CLOCKS = ("realtime", "boottime")
 _MEAN_SECONDS = 1.0
 """The interval of the GPM metrics that are replayed."""
 _ANSWERED_AT = "s"
+_PROCESS_RINGS = 100
+"""The kind, in `replay.c`, of the first ring of processes: beyond those of samples."""
 _KEY = re.compile(r"[0-9:]*/\w+(/[0-9.]+)*")
 """Device, function and arguments: keys become C strings."""
 Line = dict[str, Any]
@@ -130,6 +135,11 @@ def _rings(calls: Sequence[Line]) -> tuple[list[str], list[str]]:
         if line["call"] == signatures.SAMPLES and value:
             ring = rings.setdefault(f"{line['device']}/{line['args'][0]}", {**value, "samples": []})
             ring["samples"] += value["samples"]
+        elif line["call"] in PROCESS_USE and value:
+            kind = _PROCESS_RINGS + [*PROCESS_USE].index(line["call"])
+            ring = rings.setdefault(f"{line['device']}/{kind}", {**value, "samples": []})
+            ring["type"] = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+            ring["samples"] += [[at, number << 32 | sm] for at, number, sm, *_ in value["samples"]]
     rows, arrays = [], []
     for number, (key, ring) in enumerate(rings.items()):
         layout = VALUES.get(ring["type"], "Q")

@@ -36,6 +36,23 @@ struct ring {
   const struct ring_sample *samples;
 };
 
+struct process_sample {
+  unsigned pid;
+  unsigned long long us;
+  unsigned percents[4];
+};
+
+struct process_use {
+  unsigned long long us;
+  unsigned pid, percents[6];
+};
+
+struct process_use_request {
+  unsigned version, count;
+  unsigned long long mark;
+  struct process_use *uses;
+};
+
 struct field {
   unsigned id, scope;
   long long timestamp, latency_us;
@@ -67,6 +84,7 @@ struct metrics_request {
 #include "answers.h"
 
 enum { NO_INSTANCE = 0xFFFFFFFF, PROCESS_BYTES = 24, FIRST_UNKNOWN_PID = 4190000 };
+enum { PROCESS_RINGS = 100, MAX_ENTRIES = 1024 };
 enum { GPU_BIT = 16, INSTANCE_MASK = 0xFFFF, MAX_NUMBERS = 8 };
 
 static long long began_us[2]; /* by clock: realtime, boottime */
@@ -296,6 +314,46 @@ static unsigned pid_at(unsigned position)
       return pid;
   }
   return FIRST_UNKNOWN_PID + position;
+}
+
+/* New entries of a ring of processes: number of the process above, percent below. */
+static int read_use(word device, const char *name, unsigned ring_number, unsigned long long mark,
+                    unsigned room, unsigned *count, struct ring_sample entries[MAX_ENTRIES])
+{
+  const struct ring *ring = find_ring(device, PROCESS_RINGS + ring_number);
+  int code = code_of(device, name, NULL, 0);
+  if (ring == NULL || (code != SUCCESS && code != NOT_FOUND))
+    return code;
+  unsigned read = read_ring(ring, (long long)mark, entries, MAX_ENTRIES);
+  if (read == 0)
+    return NOT_FOUND;
+  *count = read;
+  return read > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+API int nvmlDeviceGetProcessUtilization(word device, struct process_sample *samples,
+                                        unsigned *count, unsigned long long mark)
+{
+  struct ring_sample entries[MAX_ENTRIES];
+  int code = read_use(device, "nvmlDeviceGetProcessUtilization", 0, mark,
+                      samples == NULL ? 0 : *count, count, entries);
+  for (unsigned i = 0; code == SUCCESS && i < *count; i++)
+    samples[i] = (struct process_sample){pid_at((unsigned)(entries[i].value >> 32)),
+                                         (unsigned long long)entries[i].us,
+                                         {(unsigned)entries[i].value}};
+  return code;
+}
+
+API int nvmlDeviceGetProcessesUtilizationInfo(word device, struct process_use_request *request)
+{
+  struct ring_sample entries[MAX_ENTRIES];
+  int code = read_use(device, "nvmlDeviceGetProcessesUtilizationInfo", 1, request->mark,
+                      request->uses == NULL ? 0 : request->count, &request->count, entries);
+  for (unsigned i = 0; code == SUCCESS && i < request->count; i++)
+    request->uses[i] = (struct process_use){(unsigned long long)entries[i].us,
+                                            pid_at((unsigned)(entries[i].value >> 32)),
+                                            {(unsigned)entries[i].value}};
+  return code;
 }
 
 static int list_processes(word device, const char *name, unsigned *count, char *entries,

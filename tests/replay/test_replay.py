@@ -7,6 +7,7 @@ import os
 import re
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,10 @@ from gpu_bottleneck_exporter.commands import capture as capturing
 from gpu_bottleneck_exporter.commands.capture import capture
 from gpu_bottleneck_exporter.demo.board.create import H100
 from gpu_bottleneck_exporter.driver.nvml import signatures
+from gpu_bottleneck_exporter.driver.nvml.processuse import PROCESS_USE
 from gpu_bottleneck_exporter.driver.nvml.recording import NvmlRecording
 from gpu_bottleneck_exporter.driver.nvml.signatures import Signature
-from gpu_bottleneck_exporter.driver.protocol import DriverError
+from gpu_bottleneck_exporter.driver.protocol import DriverError, Unsupported
 from support.board import Board, VirtualGpu
 from support.command import run
 from support.drivers import Libraries
@@ -30,7 +32,7 @@ from support.rights import as_user
 from support.waiting import until
 
 from .build import build
-from .judged import judged, load
+from .judged import CAPTURES, judged, load
 
 pytestmark = pytest.mark.processes
 BUS_ID = re.compile(r'pci_bus_id="[^"]*"')
@@ -118,7 +120,10 @@ def test_each_call_of_the_driver_layer_is_captured_with_its_arguments(
     driver = libraries.open(board)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", noted)
     judged(driver)
+    with pytest.raises(Unsupported):
+        driver.open(0)[0].process_use()  # of a divided GPU: tries both calls
     monkeypatch.undo()
+    assert {(name,) for name in PROCESS_USE} <= called
     path = tmp_path / "board.jsonl"
     captured(board, libraries, path, seconds=3.0)
     lines = [line for line in lines_of(path) if "call" in line]
@@ -166,6 +171,43 @@ def test_a_capture_holds_nothing_that_identifies_a_gpu(
     listing = "nvmlDeviceGetComputeRunningProcesses_v2"
     lists = [line["value"] for line in lines_of(path) if line.get("call") == listing]
     assert [[2**20, 0xFFFFFFFF, 0xFFFFFFFF]] in lists
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_use_by_process_is_captured_without_pids_and_replayed(
+    make_board: Make,
+    libraries: Libraries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: int,
+) -> None:
+    board = make_board(gpus=[H100])
+    gpu, calls = board.gpus[0], [*PROCESS_USE]
+    gpu.fail(calls[refused].removeprefix("nvml"), pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for pid in (os.getpid(), os.getppid()):
+        gpu.hold(pid, 2**20)
+    for _ in range(80):
+        gpu.launch(0.06)
+        gpu.launch(0.03, pid=os.getppid())
+    path = tmp_path / "board.jsonl"
+    captured(board, libraries, path, seconds=4.0)
+    lines = [line for line in lines_of(path) if line.get("call") in calls and line.get("value")]
+    assert {line["call"] for line in lines} == {calls[1 - refused]}
+    assert {row[1] for line in lines for row in line["value"]["samples"]} == {0, 1}
+    monkeypatch.setenv("REPLAY_PIDS", "11 12")
+    device = load(build(path, tmp_path / "replay")).open(0)[0]
+    assert device.process_use().samples == ()
+    time.sleep(2.0)
+    samples = device.process_use().samples
+    percents = {pid: sum(s.percent for s in samples if s.pid == pid) for pid in (11, 12)}
+    assert {sample.pid for sample in samples} == {11, 12}
+    assert percents[11] == pytest.approx(2 * percents[12], rel=0.3)
+
+
+def test_a_capture_from_before_a_call_refuses_it(tmp_path: Path) -> None:
+    device = load(build(CAPTURES[0].with_name("h100-busy.jsonl"), tmp_path)).open(0)[0]
+    with pytest.raises(Unsupported):
+        device.process_use()
 
 
 def test_a_full_file_ends_the_capture_with_its_last_line(

@@ -24,6 +24,11 @@ from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.driver.nvml import gpm, signatures
 from gpu_bottleneck_exporter.driver.nvml.condition import MAX_LINKS
 from gpu_bottleneck_exporter.driver.nvml.library import Calls, address, c_function, load
+from gpu_bottleneck_exporter.driver.nvml.processuse import (
+    MAX_ROWS,
+    PROCESS_USE,
+    ProcessUseRequest,
+)
 from gpu_bottleneck_exporter.driver.nvml.queries import FIELD, VALUES, unanswered
 from gpu_bottleneck_exporter.driver.nvml.rings import MAX_RING_SAMPLES
 from gpu_bottleneck_exporter.driver.nvml.signatures import TEXT, Signature
@@ -52,8 +57,8 @@ class NvmlRecording(Recording):
     holds = (
         "versions, symbols and checksum of the driver's library; model and firmware of each GPU; "
         "the answer, error code and time of each call for utilization, power, temperature, clocks, "
-        "throttling, memory, errors, links and MIG; number, kind and memory of the processes on "
-        "each GPU"
+        "throttling, memory, errors, links and MIG; number, kind, memory and utilization of the "
+        "processes on each GPU"
     )
 
     def __init__(self, *, masked: bool) -> None:
@@ -185,7 +190,10 @@ class _Reader:
         self.label = label
         self.handle = handle
         self._masked = masked
-        self._marks: dict[int, int] = {}
+        self._marks: dict[int | str, int] = {}
+        self._numbers: dict[int, int] = {}
+        """Number by pid."""
+        self._use = ProcessUseRequest(MAX_ROWS)
         self._links = 0
 
     def call_all(self, functions: Sequence[Signature], *, polled: bool = False) -> None:
@@ -257,6 +265,8 @@ class _Reader:
         """Record new samples."""
         for kind in range(10):  # NVML_SAMPLINGTYPE_COUNT of driver 615
             self._ring(kind)
+        for name in PROCESS_USE:
+            self._process_use(name)
 
     def _ring(self, kind: int) -> None:
         value_type, count = ctypes.c_uint(), ctypes.c_uint(MAX_RING_SAMPLES)
@@ -283,6 +293,22 @@ class _Reader:
             self._marks[kind] = max((at for at, _ in rows), default=self._marks.get(kind, 0))
         self.log.add(self.label, signatures.SAMPLES, (kind,), code, value)
 
+    def _process_use(self, name: str) -> None:
+        arguments = self._use.arguments(name, self._marks.get(name, 0))
+        code = self.log.invoke(self.label, name, *self._target(), *arguments)
+        value = None
+        if code == pynvml.NVML_SUCCESS:
+            entries = self._use.entries(name)
+            newest = max((entry[0] for entry in entries), default=0)
+            clock, begin_us = self.log.clock_of(newest)
+            rows = [[at - begin_us, self._number(pid), *use] for at, pid, *use in entries]
+            value = {"clock": clock, "samples": rows}
+            self._marks[name] = max(newest, self._marks.get(name, 0))
+        self.log.add(self.label, name, (), code, value)
+
+    def _number(self, pid: int) -> int:
+        return self._numbers.setdefault(pid, len(self._numbers))
+
     def processes(self) -> None:
         """Record memory and instance ids, without pids."""
         for name in signatures.PROCESS_LISTS:
@@ -294,17 +320,20 @@ class _Reader:
             if code == pynvml.NVML_SUCCESS:
                 layout = self._process_layout(name)
                 filled = memoryview(buffer)[: min(count.value, _MAX_PROCESSES) * layout.size]
-                value = [[*entry] for entry in layout.iter_unpack(filled)]
+                rows = [*layout.iter_unpack(filled)]
+                value = [entry for _, *entry in rows]
+                for pid, *_ in rows:
+                    self._number(pid)
             self.log.add(self.label, name, (), code, value)
 
     def _process_layout(self, name: str) -> struct.Struct:
-        """Members after the pid: memory, GPU and compute instance."""
+        """Pid, memory, GPU and compute instance."""
         if not name.endswith(("_v2", "_v3")):
-            return struct.Struct("=8xQ")
+            return struct.Struct("=I4xQ")
         version = tuple(map(int, re.findall(r"\d+", f"{self._driver_version()}")[:2]))
         # Drivers 530 to 535.98 write eight more bytes.
         longer = name.endswith("_v3") and (530, 0) <= version < (535, 99)
-        return struct.Struct("=8xQII8x" if longer else "=8xQII")
+        return struct.Struct("=I4xQII8x" if longer else "=I4xQII")
 
     def _driver_version(self) -> Value:
         return self.log.last("", "nvmlSystemGetDriverVersion")
@@ -412,8 +441,8 @@ class _GpuCapture:
         readers = [whole, *self._instances(whole)]
         for reader in readers:
             reader.call_all(signatures.OF_DEVICES)
-            reader.rings()
             reader.processes()
+            reader.rings()
         self._all_fields(readers)
         whole.links()
         whole.events()
