@@ -77,8 +77,8 @@ class Checked:
         self.board = board
         self._libraries = libraries
 
-    def report(self, settings: Settings = FAST) -> Report:
-        return check(settings, lambda: self._libraries.open(self.board))
+    def report(self, settings: Settings = FAST, *, full: bool = False) -> Report:
+        return check(settings, lambda: self._libraries.open(self.board), full=full)
 
     def fail(self, call: str, result: int, *gpus: int) -> None:
         for gpu in gpus or (0,):
@@ -332,3 +332,40 @@ def test_a_model_or_driver_without_findings_ends_the_report(
     )
     assert not unseen or report.lines[-1].startswith("untested")
     assert not any("not yet seen" in f"{gap}" for gap in told(report)["gaps"])
+
+
+# --- Use by process -------------------------------------------------------------------------------
+PROCESS_USE = "DeviceGetProcessUtilization", "DeviceGetProcessesUtilizationInfo"
+ATTRIBUTES_NOTHING = "time of shared GPUs is not attributed to tenants"
+
+
+def process_use(report: Report) -> tuple[list[str], Any]:
+    """Its lines, and the document's field."""
+    lines = [line for line in report.lines if line.startswith("process use ")]
+    return lines, told(report)["process_use"]
+
+
+def test_use_by_process_is_available_with_either_call(on: On) -> None:
+    item = on(H100, A100)
+    item.fail(PROCESS_USE[0], pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
+    on_both = {"gpu 0": True, "gpu 1": True}
+    assert process_use(item.report()) == ([], on_both)
+    assert process_use(item.report(full=True)) == (["process use     available"], on_both)
+
+
+def test_a_gpu_without_use_by_process_is_named_and_is_no_gap(on: On) -> None:
+    item = on(H100, A100)
+    before = item.report()
+    for call in PROCESS_USE:
+        item.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
+    report = item.report()
+    line = f"process use     not available on gpu 1: {ATTRIBUTES_NOTHING}"
+    assert process_use(report) == ([line], {"gpu 0": True, "gpu 1": False})
+    assert told(report)["gaps"] == told(before)["gaps"]
+
+
+def test_use_by_process_of_a_divided_gpu_is_not_asked_about(
+    make_board: Callable[..., Board], libraries: Libraries
+) -> None:
+    divided = Checked(make_board(gpus=[A100], mig=[(0, 3)]), libraries)
+    assert process_use(divided.report()) == ([], {})

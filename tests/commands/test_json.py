@@ -130,7 +130,7 @@ def test_diagnose_names_cause_and_remedy_of_each_gpu(said: Mapping[str, str]) ->
     assert len(document["gpus"]) == GPUS
     outcome = documented("`check`, also") | documented("the node")
     outcome |= documented("`diagnose`, also")
-    assert document.keys() == outcome - {"driver", "switched_off", "not_yet_seen"}
+    assert document.keys() == outcome - {"driver", "process_use", "switched_off", "not_yet_seen"}
     assert document["watched_seconds"] == pytest.approx(8, abs=1)
     for gpu in document["gpus"]:
         more = documented("`diagnose`, also in each of `gpus`")

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.accounting.stall import ASLEEP, HOST_CODE, PEER, RE
 from gpu_bottleneck_exporter.commands.watch import sampled, wait, watched
 from gpu_bottleneck_exporter.driver import about
 from gpu_bottleneck_exporter.driver.protocol import Driver
-from gpu_bottleneck_exporter.driver.readings import Condition
+from gpu_bottleneck_exporter.driver.readings import Condition, ProcessUse
 from gpu_bottleneck_exporter.errors import printable
 from gpu_bottleneck_exporter.host.process import command_line
 from gpu_bottleneck_exporter.jsontext import Document, dumps
@@ -23,6 +23,7 @@ from gpu_bottleneck_exporter.nodeview.build import LocalNode, signal_remedies
 from gpu_bottleneck_exporter.nodeview.model import GpuStatus, Node, named, parts_of
 from gpu_bottleneck_exporter.nodeview.text import explained, label, verdict
 from gpu_bottleneck_exporter.nodeview.wire import MAX_ITEMS, document
+from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.sampling.signals import BUSY_TIME, GPU_SIGNALS, lacking, signals
@@ -30,6 +31,12 @@ from gpu_bottleneck_exporter.settings import Settings
 
 COMPLETE, WITH_GAPS = 0, 1
 """Exit statuses; no usable GPU is a gap."""
+
+
+_PROCESS_USE = Collector(
+    "process_use", (), lambda _: None, lambda _: [], lambda device: device.process_use()
+)
+"""Usually of shared GPUs only."""
 
 
 class Gap(NamedTuple):
@@ -70,7 +77,7 @@ class Report(NamedTuple):
 def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool = False) -> Report:
     """Sample for a few ticks, then report gaps; `full`: also signals."""
     # Means take two readings; a sleeping GPU's first takes long.
-    with sampled(settings, open_driver, 3) as sampler:
+    with sampled(settings, open_driver, 3, (_PROCESS_USE,)) as sampler:
         wait(lambda: not sampler.state().kubelet.pending)
         state, node = sampler.state(), LocalNode(sampler).read()
         missing = [*missing_signals(state, sampler.forbidden())]
@@ -79,11 +86,22 @@ def check(settings: Settings, open_driver: Callable[[], Driver], *, full: bool =
     gaps = [*_down(node), *_conditions(state), *missing, *_failures(state)]
     off = sorted(settings.without)
     unseen = _untested(state)
+    process_use = _process_use(state)
     lines = [*_lines(node, gaps, off), *(_details(state) if full else ())]
+    if process_use and (full or not all(process_use.values())):
+        lines.append(_process_use_line(process_use))
     if unseen:
         model = f"{', '.join(unseen)}, driver {state.system.driver_version}"
         lines.append(f"untested        {model}: no recording of it exists; `capture` helps")
-    return _report(lines, node, gaps, driver=_driver(state), switched_off=off, not_yet_seen=unseen)
+    return _report(
+        lines,
+        node,
+        gaps,
+        driver=_driver(state),
+        process_use=process_use,
+        switched_off=off,
+        not_yet_seen=unseen,
+    )
 
 
 def diagnose(
@@ -161,6 +179,24 @@ def _untested(state: SamplerState) -> list[str]:
     models = dict.fromkeys(board.name for board in boards)
     version = state.system.driver_version
     return [name or "unknown" for name in models if not state.about.seen(name, version)]
+
+
+def _process_use(state: SamplerState) -> dict[str, bool]:
+    """Availability by GPU without MIG."""
+    if "processes" not in state.collectors:
+        return {}
+    divided = {gpu.identity.parent_uuid for gpu in state.gpus}
+    return {
+        f"gpu {gpu.identity.index}": gpu.reading(ProcessUse) is not None
+        for gpu in state.gpus
+        if gpu.up and gpu.identity.parent_uuid is None and gpu.identity.uuid not in divided
+    }
+
+
+def _process_use_line(process_use: Mapping[str, bool]) -> str:
+    missing = ", ".join(gpu for gpu, available in process_use.items() if not available)
+    lost = "time of shared GPUs is not attributed to tenants"
+    return f"process use     {f'not available on {missing}: {lost}' if missing else 'available'}"
 
 
 def _details(state: SamplerState) -> Iterator[str]:

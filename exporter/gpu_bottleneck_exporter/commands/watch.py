@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.jsontext import dumps
 from gpu_bottleneck_exporter.nodeview.build import LocalNode
 from gpu_bottleneck_exporter.nodeview.model import Node
 from gpu_bottleneck_exporter.nodeview.wire import document
+from gpu_bottleneck_exporter.sampling.collector import Collector
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 
@@ -60,9 +61,15 @@ class _Interrupt:
 
 
 @contextmanager
-def sampled(settings: Settings, open_driver: Callable[[], Driver], ticks: int) -> Iterator[Sampler]:
-    """A sampler after `ticks` ticks, or without a GPU."""
-    sampler = Sampler(open_driver, enabled(settings), settings, lambda _: None)
+def sampled(
+    settings: Settings,
+    open_driver: Callable[[], Driver],
+    ticks: int,
+    further: Sequence[Collector] = (),
+) -> Iterator[Sampler]:
+    """A sampler after `ticks` ticks, or without a GPU; `further`: more collectors."""
+    collectors = (*enabled(settings), *further)
+    sampler = Sampler(open_driver, collectors, settings, lambda _: None)
     sampler.start()
     try:
         wait(lambda: sampler.ready)
