@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.accounting.tick import TenantTime
 from gpu_bottleneck_exporter.accounting.windows import Window, sums
 from gpu_bottleneck_exporter.jobs.model import JobGpu, Timeline, Use
+from gpu_bottleneck_exporter.jobs.shares import TickShares, use_of
 from gpu_bottleneck_exporter.schedule import CADENCE
 
 BACKFILL_NS = CADENCE.cache_ttl_ns
@@ -53,6 +55,8 @@ class GpuBook:
         """Retained for `BACKFILL_NS` after their end: windows may arrive late."""
         self._energy: tuple[int, float] | None = None
         self._free: deque[UseSpan] = deque(maxlen=_MAX_FREE_SPANS)
+        self._spent: dict[JobGpu, float] = {}
+        """Observed seconds since the last reading of energy."""
 
     def begin(self, gpu: JobGpu, pid: int, started_ns: int, at_ns: int) -> Tenancy:
         """Begin the tenancy of a process that started at `started_ns`, first sampled at `at_ns`.
@@ -76,9 +80,10 @@ class GpuBook:
         free, self._free = self._free, deque(maxlen=_MAX_FREE_SPANS)
         for span in free:
             if span.end_ns > start_ns:
-                self._place(span)
+                self._place([span])
             else:
                 self._free.append(span)
+        self._spent.clear()
         return tenancy
 
     def end(self, tenancy: Tenancy, at_ns: int) -> None:
@@ -92,7 +97,12 @@ class GpuBook:
         """The tenancies that have not ended."""
         return [tenancy for tenancy in self.tenancies if tenancy.end_ns == math.inf]
 
-    def add_windows(self, windows: Sequence[Window], stalls: Mapping[str, int]) -> None:
+    def add_windows(
+        self,
+        windows: Sequence[Window],
+        stalls: Mapping[str, int],
+        tenants: Sequence[TenantTime] = (),
+    ) -> None:
         """Attribute the windows of a tick; `stalls`: idle nanoseconds by cause."""
         observed_ns, active_ns = sums(windows)
         first, end_ns = windows[0], windows[-1].end_ns
@@ -102,11 +112,12 @@ class GpuBook:
         if contiguous and not self._borders(start_ns, end_ns):
             windows = [Window(end_ns, observed_ns, active_ns)]
         idle_ns = max(observed_ns - active_ns, 1)
+        spans = []
         for window in windows:
-            start_ns = window.end_ns - window.duration_ns
             share = (window.duration_ns - window.active_ns) / idle_ns
-            use = _use(window.active_ns / 1e9, stalls, share / 1e9)
-            self._place(UseSpan(start_ns, window.end_ns, use))
+            use = use_of(window.active_ns / 1e9, stalls, share / 1e9)
+            spans.append(UseSpan(window.end_ns - window.duration_ns, window.end_ns, use))
+        self._place(spans, tenants)
         self.until_ns = end_ns
         self._evict(end_ns)
 
@@ -123,10 +134,14 @@ class GpuBook:
         self._free = deque(free, maxlen=_MAX_FREE_SPANS)
 
     def add_energy(self, at_ns: int, joules: float | None) -> None:
-        """Attribute the growth of a counter evenly over the time since the last call."""
+        """Attribute the growth of a counter evenly over the time since the last call.
+
+        Jobs present together get parts in proportion to their observed time, if known.
+        """
         before, self._energy = self._energy, None if joules is None else (at_ns, joules)
         if before and joules is not None and joules >= before[1] and at_ns > before[0]:
-            self._place(UseSpan(before[0], at_ns, Use(), joules - before[1]))
+            self._place([UseSpan(before[0], at_ns, Use(), joules - before[1])])
+        self._spent.clear()
 
     def record_memory(self, at_ns: int, used_bytes: int | None, total_bytes: int | None) -> None:
         """Record the GPU's memory; the used part only of a sole tenant."""
@@ -144,10 +159,28 @@ class GpuBook:
         edges = {edge for tenancy in self.tenancies for edge in (tenancy.start_ns, tenancy.end_ns)}
         return sorted(edge for edge in edges if start_ns < edge < end_ns)
 
-    def _place(self, span: UseSpan) -> None:
-        """Attribute `span` to the jobs present, in proportion; retain unallocated parts.
+    def _place(self, spans: Sequence[UseSpan], tenants: Sequence[TenantTime] = ()) -> None:
+        """Attribute `spans` to the jobs present; retain unallocated parts."""
+        start_ns, end_ns = spans[0].start_ns, spans[-1].end_ns
+        shares = TickShares(
+            tenants,
+            {t.pid: t.gpu for t in self.tenancies if t.start_ns < end_ns and t.end_ns > start_ns},
+        )
+        parts = [part for span in spans for part in self._parts(span)]
+        for part, gpus in sorted(parts, key=lambda item: len(item[1])):
+            spent = {gpu: self._spent.get(gpu, 0.0) for gpu in gpus}
+            whole = sum(spent.values())
+            for gpu, use in shares.divide(part.use, gpus).items():
+                share = spent[gpu] / whole if whole else 1 / len(gpus)
+                _attribute(gpu, part._replace(use=use, joules=share * part.joules))
+                self._spent[gpu] = spent[gpu] + use.observed_seconds
+            if not gpus:
+                self._free.append(part)
 
-        If tenants change, busy time goes to the earliest: opening a GPU outlasts a window.
+    def _parts(self, span: UseSpan) -> Iterator[tuple[UseSpan, list[JobGpu]]]:
+        """The parts of `span` with the same jobs.
+
+        Busy time goes to the earliest with a job: opening a GPU outlasts a window.
         """
         start, end, whole, *_ = span
         edges = [start, *self._borders(start, end), end]
@@ -157,12 +190,8 @@ class GpuBook:
             share = (end - start) / (span.end_ns - span.start_ns)
             busy = min(left, share * whole.observed_seconds)
             left -= busy
-            use = _use(busy, whole.stall_seconds, (share * whole.observed_seconds - busy) / idle)
-            part = UseSpan(start, end, use, share * span.joules)
-            for gpu in gpus:
-                _attribute(gpu, part, 1 / len(gpus))
-            if not gpus:
-                self._free.append(part)
+            use = use_of(busy, whole.stall_seconds, (share * whole.observed_seconds - busy) / idle)
+            yield UseSpan(start, end, use, share * span.joules), gpus
 
     def _evict(self, now_ns: int) -> None:
         horizon = now_ns - BACKFILL_NS
@@ -171,14 +200,9 @@ class GpuBook:
         self.tenancies = [tenancy for tenancy in self.tenancies if tenancy.end_ns >= horizon]
 
 
-def _use(busy: float, stalls: Mapping[str, float], share: float) -> Use:
-    waits = {wait: share * amount for wait, amount in stalls.items() if share > 0}
-    return Use(busy + sum(waits.values()), busy, waits)
-
-
-def _attribute(gpu: JobGpu, span: UseSpan, share: float) -> None:
-    gpu.add(span.use, share)
+def _attribute(gpu: JobGpu, span: UseSpan) -> None:
+    gpu.add(span.use)
     if span.joules:
-        gpu.energy_joules = (gpu.energy_joules or 0.0) + share * span.joules
+        gpu.energy_joules = (gpu.energy_joules or 0.0) + span.joules
     if gpu.timeline:
-        gpu.timeline.add(span.start_ns / 1e9, span.end_ns / 1e9, span.use, share)
+        gpu.timeline.add(span.start_ns / 1e9, span.end_ns / 1e9, span.use)

@@ -39,6 +39,8 @@ class Use:
     busy_seconds: Seconds = 0.0
     stall_seconds: dict[str, Seconds] = field(default_factory=dict)
     """GPU-seconds by `waiting_on`."""
+    estimated_seconds: Seconds | None = 0.0
+    """Observed time that is an equal share of several jobs' time."""
 
     @property
     def lost_seconds(self) -> float:
@@ -65,6 +67,10 @@ class Use:
         self.busy_seconds += share * other.busy_seconds
         for wait, seconds in other.stall_seconds.items():
             self.stall_seconds[wait] = self.stall_seconds.get(wait, 0.0) + share * seconds
+        if other.estimated_seconds is None:
+            self.estimated_seconds = None
+        elif self.estimated_seconds is not None:
+            self.estimated_seconds += share * other.estimated_seconds
 
 
 def total(uses: Iterable[Use]) -> Use:
@@ -84,8 +90,8 @@ class Timeline:
     spent_seconds: dict[str, list[Seconds]] = field(default_factory=dict)
     """GPU-seconds in each step, by `waiting_on` or `KEPT_BUSY`."""
 
-    def add(self, start: float, end: float, use: Use, share: float = 1.0) -> None:
-        """Add a share of `use`, spread evenly from `start` to `end`."""
+    def add(self, start: float, end: float, use: Use) -> None:
+        """Add `use`, spread evenly from `start` to `end`."""
         start = max(start - self.start_seconds, 0.0)
         end = max(end - self.start_seconds, start + 1e-6)
         while end > TIMELINE_STEPS * self.step_seconds:
@@ -94,7 +100,7 @@ class Timeline:
         for name, seconds in parts_of(use.busy_seconds, use.stall_seconds).items():
             spent = self.spent_seconds.setdefault(name, [0.0] * TIMELINE_STEPS)
             for step, part in covered:
-                spent[step] += part * share * seconds
+                spent[step] += part * seconds
 
     def _double(self) -> None:
         self.step_seconds *= 2
@@ -116,6 +122,7 @@ class JobGpu(Use):
     gpu: str
     """Index."""
     uuid: str
+    estimated_seconds: Seconds | None = None
     node: str = ""
     model: str | None = None
     mig: str | None = None

@@ -101,7 +101,7 @@ class JobRecorder:
                     self._update_tenancies(book, tick.gpu, tick.read_ns(Processes), holders)
             with self._throttle.guarded("attributing the time", uuid=uuid):
                 if tick.windows:
-                    book.add_windows(tick.windows, tick.stalls)
+                    book.add_windows(tick.windows, tick.stalls, tick.tenants)
                 if power := tick.reading(Power):
                     book.add_energy(tick.read_ns(Power), power.energy_joules)
                 if memory := tick.reading(Memory):
@@ -171,6 +171,7 @@ class JobRecorder:
                 model=gpu.name,
                 mig=gpu.mig_profile,
                 start_seconds=at_ns / 1e9,
+                estimated_seconds=0.0,
             )
             job.gpus.append(job_gpu)
         tenancy = book.begin(job_gpu, pid, started_ns, at_ns)

@@ -254,8 +254,8 @@ def _uses(rows: Iterable[Row]) -> dict[Key, Use]:
     uses: dict[Key, Use] = defaultdict(Use)
     for labels, seconds in rows:
         wait = labels["waiting_on"]
-        stall = Use(seconds, 0.0, {wait: seconds})
-        uses[_key(labels)].add(stall if wait else Use(seconds, seconds))
+        busy, stalls = (0.0, {wait: seconds}) if wait else (seconds, {})
+        uses[_key(labels)].add(Use(seconds, busy, stalls, estimated_seconds=None))
     return uses
 
 
@@ -271,7 +271,8 @@ def _job(labels: Labels, use: Use) -> Job:
     owner = {name.removeprefix("workload_"): labels[name] for name in names if labels.get(name)}
     number = labels.get("slurm_job_id")
     name = f"slurm-{number}" if number else labels.get("workload", "")
-    return Job(use.observed_seconds, use.busy_seconds, use.stall_seconds, id=name, owner=owner)
+    figures = use.observed_seconds, use.busy_seconds, use.stall_seconds, use.estimated_seconds
+    return Job(*figures, id=name, owner=owner)
 
 
 def _key(labels: Labels, without: str = "waiting_on") -> Key:
