@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gpu_bottleneck_exporter.commands.report import RENDERERS, select
@@ -335,3 +337,33 @@ def test_jobs_that_did_not_fit_into_an_answer_are_missing() -> None:
 def test_a_document_without_a_time_is_refused(at: object) -> None:
     (result,) = read(document("node7", job("slurm-1", gpu(0)), time_seconds=at)).missing
     assert result.startswith("http://node serves no ledger of this exporter: ")
+
+
+def shared(seconds: float | None) -> Fields:
+    rank = gpu(0, hours=1, storage=0.5)
+    return rank if seconds is None else rank | {"estimated_seconds": seconds}
+
+
+@pytest.mark.parametrize("layout", ["text", "markdown", "html"])
+def test_time_divided_equally_is_named(layout: str) -> None:
+    sentence = "Estimated: 25 % of the GPU time is an equal share of shared GPUs, not measured"
+    for seconds in (900.0, 0.0, None):
+        only = bill(document("node7", job("slurm-1", shared(seconds))))
+        assert (sentence in RENDERERS[layout](only)) is (seconds == 900.0)
+        other = job("slurm-2", gpu(1), user="bob")
+        several = RENDERERS[layout](bill(document("node7", job("slurm-1", shared(seconds)), other)))
+        assert ("Estimated" in several) is (seconds == 900.0)
+
+
+def test_estimated_time_is_summed_and_unknown_of_older_nodes() -> None:
+    rows = [job("slurm-1", shared(900.0)), job("slurm-2", shared(0.0))]
+    older = job("slurm-3", shared(None), user="bob")
+    result = json.loads(RENDERERS["json"](bill(document("node7", *rows, older))))
+    assert {of["id"]: of["estimated_seconds"] for of in result["jobs"]} == {
+        "slurm-1": 900.0,
+        "slurm-2": 0.0,
+        "slurm-3": None,
+    }
+    owners = {of["owner"]: of["estimated_seconds"] for of in result["owners"]}
+    assert owners == {"ada": 900.0, "bob": None}
+    assert result["total"]["estimated_seconds"] is None

@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.report.about import about, change, claims, gpu_time, rounded
 from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Deployment, JobReport, Served
 
-_FIGURES = ("Busy", "GPU-hours lost", "Cost", "Main cause")
+_FIGURES = ("Busy", "GPU-hours lost", "Cost", "Main cause", "Estimated")
 _SERVED = ("Prompt tokens", "Generated tokens", "Tokens per GPU-hour", "GPU-hours without demand")
 Row = tuple[str, ...]
 BEFORE = "before it opened the GPU"
@@ -78,6 +78,7 @@ def json(report: JobReport) -> str:
             "stall_ratios": use.stall_ratios,
             "lost_gpu_hours": use.lost_seconds / HOUR_SECONDS,
             "lost_cost": report.cost(use),
+            "estimated_seconds": use.estimated_seconds,
         }
 
     whole = {
@@ -132,6 +133,8 @@ def findings(report: JobReport, job: Job) -> Iterator[str]:
     """Sentences about a job."""
     if text := claims(job):
         yield f"Claims: {text}"
+    if share := _estimated(job):
+        yield f"Estimated: {share} of the GPU time is an equal share of shared GPUs, not measured"
     if served := report.served.get(job):
         yield from output(served)
     yield from filter(None, about(report, job).values())
@@ -193,7 +196,14 @@ def totals(report: JobReport) -> Iterator[Section]:
 
 
 def _cells(report: JobReport, use: Use) -> Row:
-    return percent(use.busy_ratio), *_lost(report, use), causes(use).partition(", ")[0]
+    cause = causes(use).partition(", ")[0]
+    return percent(use.busy_ratio), *_lost(report, use), cause, _estimated(use)
+
+
+def _estimated(use: Use) -> str:
+    """Estimated share of the time; empty without any."""
+    seconds, whole = use.estimated_seconds, use.observed_seconds
+    return percent(min(seconds / whole, 1.0)) if seconds and whole else ""
 
 
 def _served_cells(served: Served | None) -> Row:
