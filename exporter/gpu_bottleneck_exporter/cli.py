@@ -363,9 +363,14 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
     "cost-per-gpu-hour AMOUNT",
     "hourly_cost",
     type=Amount(0, 1e6),
-    help="Also report what lost GPU-hours cost.",
+    help="Also report what lost GPU-hours cost; as CSV, also all GPU-hours.",
 )
 @flag("currency NAME", default="EUR", help="Currency of that amount.")
+@flag(
+    "co2-per-kwh GRAMS",
+    type=Amount(0, 2000),
+    help="Also report the CO2 of the energy, by the grams emitted for a kWh.",
+)
 @flag(
     "limit N",
     type=click.IntRange(1, 10_000),
@@ -375,9 +380,10 @@ def _addresses(file: Path) -> tuple[list[str], list[str]]:
 @flag(
     "format",
     "layout",
-    type=click.Choice(["text", "json", "markdown", "html"]),
+    type=click.Choice(["text", "json", "markdown", "html", "csv"]),
     default="text",
-    help="Print text, JSON (null is unknown), Markdown, or a self-contained page.",
+    help="Print text, JSON (null is unknown), Markdown, a self-contained page, or CSV by owner "
+    "with FOCUS's columns (empty is unknown).",
 )
 @click.pass_context
 def report(
@@ -400,6 +406,8 @@ def report(
       $ gpu-bottleneck-exporter report --owner ada --url node7:10170 --cost-per-gpu-hour 2.5
     A month of the fleet, as a page:
       $ gpu-bottleneck-exporter report --since 30d --prometheus prometheus:9090 --format html
+    A week of each owner's GPU-hours, for accounting:
+      $ gpu-bottleneck-exporter report --nodes nodes.txt --cost-per-gpu-hour 2.5 --format csv
     The worst jobs of this machine since yesterday, for a script:
       $ gpu-bottleneck-exporter report --since 1d --format json | jq '.jobs[] | {id, busy_ratio}'
 

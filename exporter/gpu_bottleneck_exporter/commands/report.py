@@ -11,12 +11,13 @@ from gpu_bottleneck_exporter.errors import ExporterError, SettingsError, printab
 from gpu_bottleneck_exporter.flags import nearest
 from gpu_bottleneck_exporter.report import reclaimed
 from gpu_bottleneck_exporter.report.bill import JobReport, ReportQuery
+from gpu_bottleneck_exporter.report.focus import focus
 from gpu_bottleneck_exporter.report.html import html
 from gpu_bottleneck_exporter.report.ledgers import ledgers
 from gpu_bottleneck_exporter.report.prometheus import recorded
 from gpu_bottleneck_exporter.report.text import json, markdown, text
 
-RENDERERS = {"text": text, "json": json, "markdown": markdown, "html": html}
+RENDERERS = {"text": text, "json": json, "markdown": markdown, "html": html, "csv": focus}
 
 
 def report(
@@ -28,6 +29,8 @@ def report(
     if Prometheus fails.
     """
     if prometheus:
+        if query.co2_per_kwh is not None:
+            raise SettingsError("--co2-per-kwh needs the energy of ledgers: omit --prometheus")
         result = recorded(prometheus, query)
     else:
         result = ledgers(urls or ["http://127.0.0.1:10170"], query)
@@ -42,8 +45,9 @@ def report(
 def reclaimable(query: ReportQuery, prometheus: str | None) -> int:
     """Print false reclaims. Raises SettingsError for other options."""
     layouts = {"text": reclaimed.text, "json": reclaimed.json}
-    selected = query.job or query.pod or query.gpu or query.owner or query.hourly_cost is not None
-    if not prometheus or selected or query.layout not in layouts:
+    selected = query.job or query.pod or query.gpu or query.owner
+    priced = query.hourly_cost is not None or query.co2_per_kwh is not None
+    if not prometheus or selected or priced or query.layout not in layouts:
         raise SettingsError(
             "--reclaimable needs --prometheus, and takes --since, --limit and --format text or json"
         )

@@ -12,7 +12,7 @@ from operator import add
 from typing import Annotated
 
 from gpu_bottleneck_exporter.accounting.stall import VIDEO_ENGINE
-from gpu_bottleneck_exporter.nodeview.model import parts_of
+from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, parts_of
 from gpu_bottleneck_exporter.prescription.model import Prescription, Score
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 
@@ -102,6 +102,13 @@ class Timeline:
             for step, part in covered:
                 spent[step] += part * seconds
 
+    def share_since(self, begin: float, name: str) -> float:
+        """Share of the time of `name` that is later than `begin`; 1 if unknown."""
+        spent = self.spent_seconds.get(name, ())
+        at = (begin - self.start_seconds) / self.step_seconds
+        later = sum(part * min(max(i + 1 - at, 0.0), 1.0) for i, part in enumerate(spent))
+        return later / whole if (whole := sum(spent)) else 1.0
+
     def _double(self) -> None:
         self.step_seconds *= 2
         for spent in self.spent_seconds.values():
@@ -143,6 +150,28 @@ class JobGpu(Use):
         """Update the peak memory."""
         if used_bytes is not None and used_bytes <= _MAX_MEMORY_BYTES:
             self.memory_peak_bytes = max(self.memory_peak_bytes or 0, used_bytes)
+
+    def since(self, begin: float) -> JobGpu:
+        """The use since `begin`, by the timeline; all without one."""
+        line = self.timeline
+        if not line or self.start_seconds >= begin:
+            return self
+        busy = self.busy_seconds * line.share_since(begin, KEPT_BUSY)
+        stalls = {
+            wait: seconds * line.share_since(begin, wait)
+            for wait, seconds in self.stall_seconds.items()
+        }
+        observed = busy + sum(stalls.values())
+        share = observed / self.observed_seconds if self.observed_seconds else 0.0
+        estimated, joules = self.estimated_seconds, self.energy_joules
+        return replace(
+            self,
+            observed_seconds=observed,
+            busy_seconds=busy,
+            stall_seconds=stalls,
+            estimated_seconds=None if estimated is None else share * estimated,
+            energy_joules=None if joules is None else share * joules,
+        )
 
     def shift(self, seconds: float) -> None:
         """Shift all times, and round them."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 
-from gpu_bottleneck_exporter.jobs.model import Job, Use, total
+from gpu_bottleneck_exporter.jobs.model import Job, JobGpu, Use, total
 
 HOUR_SECONDS = 3600
 MAX_LABEL_CHARACTERS = 253
@@ -19,6 +19,12 @@ MAX_LABEL_CHARACTERS = 253
 def utc(seconds: float) -> str:
     """Unix time `seconds` as `2026-11-29 09:30 UTC`."""
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def energy_kwh(gpus: Collection[JobGpu]) -> float | None:
+    """Sum of the energy; None if a part is unknown."""
+    joules = [gpu.energy_joules for gpu in gpus if gpu.energy_joules is not None]
+    return sum(joules) / 3.6e6 if len(gpus) == len(joules) > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,8 @@ class ReportQuery:
     limit: int = 20
     hourly_cost: float | None = None
     """Cost of a GPU-hour."""
+    co2_per_kwh: float | None = None
+    """Grams."""
     currency: str = "EUR"
     layout: str = "text"
     deadline: float = 20.0
@@ -163,3 +171,8 @@ class JobReport:
         """Cost of the lost time; None without a price."""
         price = self.query.hourly_cost
         return None if price is None else use.lost_seconds / HOUR_SECONDS * price
+
+    def co2_kg(self, kwh: float | None) -> float | None:
+        """Kilograms of CO2; None if unknown."""
+        grams = self.query.co2_per_kwh
+        return None if kwh is None or grams is None else kwh * grams / 1000

@@ -13,7 +13,13 @@ from gpu_bottleneck_exporter.nodeview.model import DASH, named
 from gpu_bottleneck_exporter.nodeview.text import counted, duration, memory, parts, percent, short
 from gpu_bottleneck_exporter.nodeview.wire import document
 from gpu_bottleneck_exporter.report.about import about, change, claims, gpu_time, rounded
-from gpu_bottleneck_exporter.report.bill import HOUR_SECONDS, Deployment, JobReport, Served
+from gpu_bottleneck_exporter.report.bill import (
+    HOUR_SECONDS,
+    Deployment,
+    JobReport,
+    Served,
+    energy_kwh,
+)
 
 _FIGURES = ("Busy", "GPU-hours lost", "Cost", "Main cause", "Estimated")
 _SERVED = ("Prompt tokens", "Generated tokens", "Tokens per GPU-hour", "GPU-hours without demand")
@@ -96,6 +102,7 @@ def json(report: JobReport) -> str:
             document(job)
             | summed(job)
             | about(report, job)
+            | {"co2_kg": report.co2_kg(energy_kwh(job.gpus))}
             | {"served": _output(report.served.get(job))}
             for job in report.listed
         ],
@@ -135,6 +142,9 @@ def findings(report: JobReport, job: Job) -> Iterator[str]:
         yield f"Claims: {text}"
     if share := _estimated(job):
         yield f"Estimated: {share} of the GPU time is an equal share of shared GPUs, not measured"
+    kwh = energy_kwh(job.gpus)
+    if kwh is not None and (co2 := report.co2_kg(kwh)) is not None:
+        yield f"Energy: {rounded(kwh)} kWh, {rounded(co2)} kg of CO2"
     if served := report.served.get(job):
         yield from output(served)
     yield from filter(None, about(report, job).values())
