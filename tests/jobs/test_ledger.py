@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from gpu_bottleneck_exporter.accounting.bucket import Role
-from gpu_bottleneck_exporter.accounting.stall import HOST_CODE
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, HOST_CODE, STORAGE
+from gpu_bottleneck_exporter.accounting.tick import UNATTRIBUTED, TenantTime, Tick
 from gpu_bottleneck_exporter.accounting.windows import Window
 from gpu_bottleneck_exporter.driver.readings import Identity, Pod
 from gpu_bottleneck_exporter.errors import SettingsError
@@ -679,3 +680,22 @@ def test_a_process_does_not_end_with_the_former_owner_of_its_descriptor() -> Non
         ledger._exits.notify()
         assert [job["end_seconds"] is None for job in jobs(ledger)] == [True, False]
     ledger._exits.notify()
+
+
+def test_tenants_of_a_tick_reach_the_document() -> None:
+    with keeping() as ledger, process() as busy, process() as idle:
+        hold(ledger, busy.pid, idle.pid)
+        tenants = [
+            TenantTime("a", {busy.pid: SECOND // 2}, {ASLEEP: SECOND // 8}),
+            TenantTime("b", {idle.pid: 0}, {STORAGE: SECOND // 8}),
+            TenantTime(UNATTRIBUTED, {0: SECOND // 4}),
+        ]
+        window = Window(time.monotonic_ns() + SECOND, SECOND, SECOND * 3 // 4)
+        stalls = {ASLEEP: SECOND // 8, STORAGE: SECOND // 8}
+        tick = Tick(GPU, window.end_ns, windows=[window], stalls=stalls, tenants=tenants)
+        ledger.enqueue(tick)
+        by_busy = sorted(jobs(ledger), key=lambda job: -float(job["busy_seconds"]))
+    for job, spent, wait in zip(by_busy, (0.625, 0.125), (ASLEEP, STORAGE), strict=True):
+        assert job["busy_seconds"] == pytest.approx(spent)
+        assert job["stall_seconds"] == pytest.approx({wait: 0.125})
+        assert job["estimated_seconds"] == job["gpus"][0]["estimated_seconds"] == 0.125
