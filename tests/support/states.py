@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpu_bottleneck_exporter.accounting import stall
 from gpu_bottleneck_exporter.accounting.bucket import Counters
+from gpu_bottleneck_exporter.accounting.tick import UNATTRIBUTED
 from gpu_bottleneck_exporter.accounting.windows import WINDOW_BUCKETS
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.driver import readings as kinds
@@ -20,10 +21,16 @@ from gpu_bottleneck_exporter.host.sharedmemory import SharedMemory
 from gpu_bottleneck_exporter.prescription import model
 from gpu_bottleneck_exporter.sampling.gpureader import Outcome
 from gpu_bottleneck_exporter.sampling.hostreader import HostSnapshot
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, GpuTotals
+from gpu_bottleneck_exporter.sampling.ledger import (
+    OTHER_TENANTS,
+    GpuSnapshot,
+    GpuTotals,
+    TenantTotals,
+)
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.settings import Settings
 from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.names import Tenant
 from support.board import THROTTLE_REASONS
 
 SYSTEM = kinds.System("580.95.05", "13.0")
@@ -51,6 +58,7 @@ MIG_INSTANCE = replace(
     mig_profile="3g.40gb",
     parent_uuid=MIG_PARENT.uuid,
 )
+SHARED = kinds.Identity(index=4, uuid="GPU-44444444-4444-4444-4444-444444444444")
 AMPERE = kinds.Identity(
     index=2,
     uuid="GPU-22222222-2222-2222-2222-222222222222",
@@ -320,6 +328,33 @@ def mig_instance() -> GpuSnapshot:
     return snapshot(MIG_INSTANCE, totals, readings)
 
 
+def shared() -> GpuSnapshot:
+    """A GPU of two pods, of nine tenants in all, with time that no process explains."""
+    other = Owner(namespace="research", pod="infer-0", pod_uid="1c", container_id="9d", user="bob")
+    pods = {"pod-3b": Tenant((OWNER,), frozenset({4711})), "pod-1c": Tenant((other,))}
+    totals = {
+        "pod-3b": TenantTotals(30_000_000_000, {stall.WORKER_CPU: 4_000_000_001}),
+        "pod-1c": TenantTotals(50_000_000_000, {stall.REQUESTS: 4_000_000_000}),
+        OTHER_TENANTS: TenantTotals(10_000_000_000, {stall.ASLEEP: 1_000_000_000}),
+        UNATTRIBUTED: TenantTotals(999_999_999),
+    }
+    fed = Feeding(
+        at_ns=AT_NS,
+        processes={},
+        counters={},
+        wait_ns={},
+        queue_known=True,
+        worker_starts=None,
+        throttled_ns=None,
+        refault_bytes=None,
+        job=JobReading(),
+        tenants=pods,
+    )
+    processes = kinds.Processes((kinds.Process(4711, 2**30),))
+    gpu = snapshot(SHARED, GpuTotals(tenants=totals), by_type(processes))
+    return replace(gpu, feeding=fed)
+
+
 def lost(identity: kinds.Identity = LOST) -> GpuSnapshot:
     """A GPU that no longer answers, with XIDs that say why."""
     gone = snapshot(identity, GpuTotals(), {})
@@ -355,11 +390,11 @@ def state(*gpus: GpuSnapshot, simulated: bool = False) -> SamplerState:
 
 
 def mixed_state() -> SamplerState:
-    """A Hopper, a Hopper in MIG mode with one instance, an Ampere with unlisted processes, and a
-    lost GPU.
+    """A Hopper, a Hopper in MIG mode with one instance, an Ampere with unlisted processes, a lost
+    GPU and a shared one.
     """
     result = replace(ampere(), unlisted_pids=(4714, 4715))
-    return state(hopper(), mig_parent(), mig_instance(), result, lost())
+    return state(hopper(), mig_parent(), mig_instance(), result, shared(), lost())
 
 
 NO_DRIVER = SamplerState(
