@@ -41,6 +41,8 @@ class Board:
     clock: ClockMap = field(default_factory=ClockMap)
     window: int = 50
     """Number of the next window."""
+    means: bool = False
+    """Whether samples are means since the last call, stamped when a process last ran."""
     ring: bool = True
     """Whether the busy time is that of a ring with the same clock."""
     clock_us: int = 7_000_000
@@ -84,7 +86,7 @@ class Board:
             for s in samples
             if s.timestamp_us <= self.clock_us + (first + count - late) * PERIOD // 1000
         ]
-        use = ProcessUse((*self.delayed, *timely)) if answers else None
+        use = ProcessUse(self._answer((*self.delayed, *timely), count)) if answers else None
         self.delayed = tuple(sample for sample in samples if sample not in timely)
         if self.ring:
             self.clock.note(self.window * PERIOD, self.clock_us + self.window * PERIOD // 1000)
@@ -99,6 +101,15 @@ class Board:
         self.given.update(busy_by_name(parts))
         self.stalls.update({part.name: sum(part.stalls.values()) for part in parts})
         return parts
+
+    def _answer(self, samples: tuple[ProcessSample, ...], count: int) -> tuple[ProcessSample, ...]:
+        if not self.means:
+            return samples
+        sums, ends = Counter[int](), dict[int, int]()
+        for sample in samples:
+            sums[sample.pid] += sample.percent
+            ends[sample.pid] = sample.timestamp_us
+        return tuple(ProcessSample(ends[pid], pid, n // count) for pid, n in sums.items())
 
 
 NAMES = {11: "a", 12: "b", 13: "b"}
@@ -158,16 +169,18 @@ def test_samples_of_another_clock_have_their_own_map() -> None:
     assert board.given["a"] / board.given["b"] == pytest.approx(2, abs=0.05)
 
 
-def test_four_of_a_quarter_each_are_one_gpu() -> None:
-    board, names = Board(), {20 + at: f"{at}" for at in range(4)}
+@pytest.mark.parametrize("means", [False, True])
+def test_four_of_a_quarter_each_are_one_gpu(means: bool) -> None:  # noqa: FBT001
+    board, names = Board(means=means), {20 + at: f"{at}" for at in range(4)}
     for turn in range(300):
         board.step(names, [{20 + turn % 4: 100}] * 5, late=1)
     for name in names.values():
         assert board.given[name] / board.given.total() == pytest.approx(0.25, abs=0.005)
 
 
-def test_turns_that_outlast_a_tick_are_settled_afterwards() -> None:
-    board = Board()
+@pytest.mark.parametrize("means", [False, True])
+def test_turns_that_outlast_a_tick_are_settled_afterwards(means: bool) -> None:  # noqa: FBT001
+    board = Board(means=means)
     for turn in range(200):
         board.step(NAMES, [{11: 90} if turn % 2 else {12: 45}] * 7, late=5)
     assert board.given["a"] / board.given["b"] == pytest.approx(2, abs=0.05)

@@ -6,7 +6,7 @@ idle time in equal parts to the tenants, each by what its own processes waited f
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from gpu_bottleneck_exporter.accounting.bucket import Bucket
@@ -18,8 +18,8 @@ from gpu_bottleneck_exporter.schedule import CADENCE
 
 _NO_PID = 0
 """Pid of busy time without a process."""
-_MAX_WAIT_NS = 2 * MAX_PERIOD_NS
-"""Time after which a window without samples has none."""
+_MAX_LAG_NS = 2 * MAX_PERIOD_NS
+"""Lag of samples after which a window has none."""
 _MAX_PIDS = 256
 """Bound on processes with a balance: drivers list 100."""
 
@@ -27,92 +27,69 @@ _MAX_PIDS = 256
 class BusyMeter:
     """Divides the busy time of one GPU among pids.
 
-    Samples may arrive after the window that they explain. It is divided as the one before, and the
-    difference is settled with later windows.
+    Drivers give an entry per process and window, or one for all windows since the last call, so
+    entries are weights of the windows up to the newest. Those of later windows are divided as the
+    last ones, and the difference is settled once their samples arrive.
     """
 
     def __init__(self, clock: ClockMap) -> None:
         """`clock`: of the GPU's ring, usually that of the samples."""
         self._of_ring, self._own = clock, ClockMap()
-        self._samples: dict[int, dict[int, int]] = {}
-        """Percent by pid, by monotonic end of the driver's window; in order."""
+        self._weights: Counter[int] = Counter()
+        """Percents by pid since windows were last settled."""
         self._pending: list[Window] = []
-        """Windows whose samples may still arrive."""
         self._balance: dict[int, float] = {}
         """Nanoseconds by pid that samples prove, less those given."""
         self._last: Mapping[int, float] = {_NO_PID: 1.0}
-        """Shares in the newest window with samples."""
+        """Shares in the last windows with samples."""
 
     def divide(
         self, now_ns: int, windows: Sequence[Window], use: ProcessUse | None
     ) -> dict[int, int]:
         """Nanoseconds by pid, 0 for unexplained ones; they add up to the busy time of `windows`."""
-        if use:
-            self._record(now_ns, use)
         self._pending += windows
-        self._settle(now_ns)
+        if use and use.samples:
+            self._settle(now_ns, use)
+        self._credit([w for w in self._pending if w.end_ns < now_ns - _MAX_LAG_NS], {_NO_PID: 1.0})
         expected = defaultdict[int, float](float, self._balance)
-        unsettled = sums(self._pending)[1]
+        pending_ns = sums(self._pending)[1]
         for pid, share in self._last.items():
-            expected[pid] += share * unsettled
+            expected[pid] += share * pending_ns
         parts = apportion(sums(windows)[1], expected, _NO_PID)
         for pid, nanoseconds in parts.items():
             self._balance[pid] = self._balance.get(pid, 0.0) - nanoseconds
         return parts
 
     def forget(self, living: Collection[int]) -> None:
-        """Write off what exited processes got too much."""
+        """Write off the surplus of exited processes."""
         self._balance = {
-            pid: max(min(balance, _MAX_WAIT_NS), -_MAX_WAIT_NS)
+            pid: max(min(balance, _MAX_LAG_NS), -_MAX_LAG_NS)
             for pid, balance in self._balance.items()
             if pid in living or pid == _NO_PID or balance > 1
         }
         if len(self._balance) > _MAX_PIDS:
             self._balance = {}
 
-    def _record(self, now_ns: int, use: ProcessUse) -> None:
-        newest_us = max((sample.timestamp_us for sample in use.samples), default=0)
-        clock = self._of_ring
-        if use.samples and not clock.covers(now_ns, newest_us):
+    def _settle(self, now_ns: int, use: ProcessUse) -> None:
+        for sample in use.samples:
+            self._weights[sample.pid] += sample.percent
+        newest_us, clock = max(sample.timestamp_us for sample in use.samples), self._of_ring
+        if not clock.covers(now_ns, newest_us):
             clock = self._own
             clock.note(now_ns, newest_us)
-        for sample in use.samples:
-            at_ns = clock.monotonic_ns(sample.timestamp_us)
-            percents = self._samples.setdefault(at_ns, {})
-            percents[sample.pid] = percents.get(sample.pid, 0) + sample.percent
-        since_ns = now_ns - 2 * _MAX_WAIT_NS
-        self._samples = {at: row for at, row in sorted(self._samples.items()) if at > since_ns}
+        at_ns = clock.monotonic_ns(newest_us)
+        windows = [w for w in self._pending if w.end_ns <= at_ns + w.duration_ns // 2]
+        if windows and (whole := self._weights.total()):
+            self._last = {pid: weight / whole for pid, weight in self._weights.items() if weight}
+            self._credit(windows, self._last)
+            self._weights.clear()
 
-    def _settle(self, now_ns: int) -> None:
-        """Credit pids with the pending windows that newer samples follow, or that are too old."""
-        newest_ns = max(self._samples, default=0)
-        while self._pending:
-            window = self._pending[0]
-            waits = window.end_ns > max(newest_ns, now_ns - _MAX_WAIT_NS)
-            if waits and len(self._pending) <= _MAX_PIDS:
-                return
-            self._pending.pop(0)
-            shares = self._shares(window)
-            if _NO_PID not in shares:
-                self._last = shares
-            for pid, share in shares.items():
-                self._balance[pid] = self._balance.get(pid, 0.0) + share * window.active_ns
-
-    def _shares(self, window: Window) -> Mapping[int, float]:
-        """Shares by pid of the samples in a window, else of the next: it is of a longer one."""
-        start_ns = window.end_ns - window.duration_ns
-        inside = [row for at, row in self._samples.items() if start_ns < at <= window.end_ns]
-        later = (
-            row
-            for at, row in self._samples.items()
-            if window.end_ns < at <= window.end_ns + MAX_PERIOD_NS
-        )
-        weights = defaultdict[int, float](float)
-        for row in inside or [next(later, {})]:
-            for pid, percent in row.items():
-                weights[pid] += percent
-        whole = sum(weights.values())
-        return {pid: w / whole for pid, w in weights.items() if w} if whole else {_NO_PID: 1.0}
+    def _credit(self, windows: Sequence[Window], shares: Mapping[int, float]) -> None:
+        """Credit pids with pending `windows`."""
+        active_ns = sums(windows)[1]
+        self._pending = [window for window in self._pending if window not in windows]
+        for pid, share in shares.items() if active_ns else ():
+            self._balance[pid] = self._balance.get(pid, 0.0) + share * active_ns
 
 
 class TenantMeter:
