@@ -23,6 +23,8 @@ OF_PROMETHEUS = {"up", "ALERTS"}
 OF_OTHERS = {
     *("kube_job_owner", "kube_pod_owner", "kube_node_info", "kube_node_status_capacity"),
     "gpu:exempt:info",
+    *("gpu_tenant_busy_seconds_total", "gpu_tenant_stall_seconds_total"),
+    "gpu_tenant_memory_used_bytes",
 }
 """Metrics of kube-state-metrics and of a site's own rules, used where they are there."""
 RUNBOOKS = (
@@ -30,12 +32,13 @@ RUNBOOKS = (
 )
 
 ALL = rules()
-OURS = [rule for rule in ALL if rule.file not in {"dcgm.yml", "jobstats.yml", "owners.yml"}]
+FOR_OTHERS = {"dcgm.yml", "jobstats.yml", "opencost.yml", "owners.yml"}
+OURS = [rule for rule in ALL if rule.file not in FOR_OTHERS]
 RECORDS = [rule for rule in ALL if not rule.is_alert]
 ALERTS = [rule for rule in ALL if rule.is_alert]
 RECORDED = {rule.name for rule in RECORDS}
-THEIRS = {name for name in RECORDED if name.startswith("nvidia_gpu_")}
-"""Names that jobstats asks for."""
+THEIRS = {name for name in RECORDED if name.startswith(("nvidia_gpu_", "DCGM_FI_"))}
+"""Names that jobstats and OpenCost ask for."""
 ORDER = [rule for rule in RECORDS if rule.name == "gpu:cause:order"]
 THRESHOLD = "gpu:threshold:"
 THRESHOLDS = [rule for rule in RECORDS if rule.name.startswith(THRESHOLD)]
@@ -93,7 +96,7 @@ def test_rules_ask_for_labels_and_waits_that_the_exporter_has() -> None:
     wrong = [(f"{rule}", {*dict(asked)} - LABELS[name]) for rule, name, asked in ours]
     assert [one for one in wrong if one[1]] == []
     waits = {value for _, _, asked in SELECTED for label, value in asked if label == "waiting_on"}
-    assert {name for value in waits for name in value.split("|")} <= set(WAITING_ON)
+    assert {name for value in waits for name in value.split("|")} <= {"", *WAITING_ON}
 
 
 def test_only_inputs_name_the_exporter() -> None:
