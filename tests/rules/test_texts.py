@@ -139,6 +139,9 @@ def records() -> Iterator[Mapping[str, str]]:
         for name, value in {**told, "upper_bound": f"{int(knob in AT_MOST)}"}.items():
             expression = vector({**labels_of(gpu), "knob": knob}, value)
             yield {"record": f"gpu:prescription:{name}", "expr": expression}
+    for tenant, share in {"pod b/y": "0.35", "pod a/x": "0.35", "pod a/a": "0.3"}.items():
+        expression = vector({**labels_of(GPUS[0]), "workload": tenant}, share)
+        yield {"record": "gpu:tenant_busy:share_rate5m", "expr": expression}
     replicas = {"namespace": "nlp", "deployment": "rank"}
     for name, value in {"needed": "2", "count": "6"}.items():
         yield {"record": f"serving:replicas:{name}", "expr": vector(replicas, value)}
@@ -243,6 +246,8 @@ def looked_up_of(rule: Rule, labels: Mapping[str, str]) -> str:
     if rule.name == "GpuCollectiveHang":
         is_known = "slurm-4711" in labels.get("workload_group", "")
         return f" The others wait for GPU 5 on {NODE}." * is_known
+    if rule.name == "GpuSharingContention":
+        return " pod a/x uses 35% of its busy time." * (labels["gpu"] == GPUS[0])
     if rule.name == "GpuIdle" and rule.labels["severity"] == "info":
         is_replica = labels.get("workload_pod") == REPLICA
         return " The last week needed 2 of 6 replicas." * is_replica
