@@ -23,13 +23,15 @@ DCGM = "dcgm.yml"
 """Rules that record `INPUTS` metrics from those of dcgm-exporter."""
 JOBSTATS = "jobstats.yml"
 """Rules that record the metrics of Princeton's jobstats exporter."""
+OPENCOST = "opencost.yml"
+"""Rules that record the metrics for OpenCost."""
 OWNERS = "owners.yml"
 """Rules that record the owners of pods, by a label from kube-state-metrics."""
 BUDGETS = "budgets.yml"
 """Rules that compare the losses of owners with their budgets."""
 OBJECTS = {
     **dict.fromkeys(("alerts.yml", "reclaim.yml", BUDGETS), "alerts"),
-    **dict.fromkeys(("serving.yml", DCGM, JOBSTATS, OWNERS), "inputs"),
+    **dict.fromkeys(("serving.yml", DCGM, JOBSTATS, OPENCOST, OWNERS), "inputs"),
 }
 """Suffix of a file's object, as objects are limited in size; other files are in the first."""
 OFF = "off"
@@ -54,6 +56,7 @@ class Changes:
     dialect: str = "exporter"
     """Source of inputs, one of `DIALECTS`."""
     jobstats: bool = False
+    opencost: bool = False
     owner_label: str | None = None
     """Label of kube_pod_labels and kube_namespace_labels that names the owner."""
     budgets: Mapping[str, float] = field(default_factory=dict)
@@ -80,7 +83,7 @@ class Changes:
 
 def files() -> dict[str, str]:
     """Text by file name of the pack."""
-    return {name: _packaged(name) for name in (*NAMES, DCGM, JOBSTATS, OWNERS, BUDGETS)}
+    return {name: _packaged(name) for name in (*NAMES, DCGM, JOBSTATS, OPENCOST, OWNERS, BUDGETS)}
 
 
 def routes() -> dict[str, str]:
@@ -121,6 +124,7 @@ def changed(pack: Pack, changes: Changes) -> Pack:
     optional = {
         DCGM: changes.dialect != "exporter",
         JOBSTATS: changes.jobstats,
+        OPENCOST: changes.opencost,
         OWNERS: changes.owner_label,
         BUDGETS: changes.budgets,
     }

@@ -33,6 +33,11 @@ def _writing(text: str) -> Decorator:
     help="Also record the metrics that Princeton's jobstats queries, from this exporter's.",
 )
 @flag(
+    "opencost",
+    is_flag=True,
+    help="Also record the metrics of dcgm-exporter that OpenCost queries, from this exporter's.",
+)
+@flag(
     "owner-label LABEL",
     help="Attribute losses of jobs to the value of this label of kube_pod_labels, or else of "
     "kube_namespace_labels, such as label_team; by default to namespaces and users.",

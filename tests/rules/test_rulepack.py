@@ -20,7 +20,11 @@ from rules.parsed import Rule, check, durations, groups, rules, seconds
 PACK = rulepack.files()
 EXPORTERS = adapted(PACK, Changes())
 EVERY_FILE = Changes(
-    dialect="both", jobstats=True, owner_label="label_team", budgets={"vision": 400}
+    dialect="both",
+    jobstats=True,
+    opencost=True,
+    owner_label="label_team",
+    budgets={"vision": 400},
 )
 """Changes nothing: label and budget are the examples in the files."""
 KEYS = {"for", "keep_firing_for"}
@@ -201,6 +205,7 @@ def test_the_inputs_of_dcgm_replace_those_of_the_exporter() -> None:
     ("name", "flag"),
     [
         ("jobstats.yml", {"jobstats": True}),
+        ("opencost.yml", {"opencost": True}),
         ("owners.yml", {"owner_label": "label_team"}),
         ("budgets.yml", {"budgets": {"vision": 400}}),
     ],

@@ -54,7 +54,7 @@ def test_vmalert_loads_the_pack(pack: Sequence[Path]) -> None:
     with_lookups = [pack[0].with_name(f"with-lookups-{name}") for name in texts]
     for file, text in zip(with_lookups, adapted(texts, changes).values(), strict=True):
         file.write_text(text)
-    others = (RULES / name for name in ("dcgm.yml", "owners.yml", "jobstats.yml"))
+    others = (RULES / name for name in ("dcgm.yml", "owners.yml", "jobstats.yml", "opencost.yml"))
     _vmalert("-dryRun", *(f"-rule={file}" for file in (*pack, *with_lookups, *others)))
 
 
