@@ -194,6 +194,43 @@ def _time() -> list[Panel]:
     ]
 
 
+# --- Its tenants ----------------------------------------------------------------------------------
+def _tenants() -> list[Panel]:
+    not_shared = or_no_data("Not shared, or not counted by tenant")
+    return [
+        lines(
+            "Busy time, by tenant",
+            "Of a GPU that several tenants hold: the part of its busy time that each used. "
+            "Less than 100 %: more than eight tenants, or busy time of no known process.",
+            [
+                Query(
+                    f"avg by (workload) (gpu:tenant_busy:share_rate5m{{{CHOSEN}}})", "{{workload}}"
+                )
+            ],
+            "percentunit",
+            share=True,
+            stacked=True,
+            legend=LEGEND_TABLE,
+            no_value=not_shared,
+        ),
+        lines(
+            "Idle time, by tenant",
+            "Seconds per second. While a shared GPU idles, each tenant that holds it has an equal "
+            "part, by the wait of its own processes.",
+            [
+                Query(
+                    f"sum by (workload, waiting_on) (gpu:tenant_stall:ratio_rate5m{{{CHOSEN}}})",
+                    "{{workload}}: {{waiting_on}}",
+                )
+            ],
+            "s",
+            stacked=True,
+            legend=LEGEND_TABLE,
+            no_value=not_shared,
+        ),
+    ]
+
+
 # --- Who feeds it ---------------------------------------------------------------------------------
 _STATES = {
     "runs": WAIT["worker_cpu"],
@@ -741,6 +778,7 @@ def dashboard() -> Dashboard:
         rows=[
             Row("Verdict and recommendation", _verdict()),
             Row("Time by cause", _time()),
+            Row("Tenants", _tenants(), collapsed=True),
             Row("Feeders", _feeders()),
             Row("The GPU itself", _device(), collapsed=True),
             Row("Inference engines", _engines(), collapsed=True),

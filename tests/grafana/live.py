@@ -19,6 +19,7 @@ from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 from rules import day
 from rules.fleet import JOB, Fleet, Gpu, add_gpu
 from rules.series import STALE, Labels, Series, Signal
+from rules.tenants import add_shared, pod
 from support.beside import Reply, Request, answering
 from support.command import ANY_PORT, serving
 from support.daemon import HOST
@@ -75,6 +76,8 @@ def fleet() -> Fleet:
         made.counter(f"gpu_host_rdma_{way}_bytes_total", 2e9, **port)
     lacks = {"job": JOB, "instance": "limited", "signal": "gpm"}
     made.gauge("gpu_exporter_signal_available", 0.0, **lacks)
+    tenants = [pod(name, 0.4, waits={"network": 0.1}) for name in ("a", "b")]
+    add_shared(made, "shared", Gpu(busy=0.8, stalls={"network": 0.2}), tenants)
     errors = {"94": [(minute, 1 + minute) for minute in range(1, 9)]}
     add_gpu(made, "errors", Gpu(xids=errors, replays=1.0))
     return made

@@ -22,6 +22,7 @@ EMPTY_IN_DEMO = {
     **dict.fromkeys((f"gpu: {panel} A" for panel in OF_ENGINES), "it serves no model"),
     **dict.fromkeys((f"fleet: {panel} A" for panel in OF_ALL_ENGINES), "it serves no model"),
     "gpu: Temperature B": "its GPUs state a margin, and no limits",
+    **dict.fromkeys((f"gpu: {kind} time, by tenant A" for kind in ("Busy", "Idle")), "none shared"),
 }
 """Queries for which the demo has nothing, and why."""
 PRESCRIBED = [f"gpu: Recommendation {letter}" for letter in "ABCDEFGHIJ"]
