@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpu_bottleneck_exporter import __version__
 from gpu_bottleneck_exporter.collectors import ALL
 from gpu_bottleneck_exporter.exposition.render import Exposition
-from support.states import FixedSampler, mixed_state
+from support.states import FixedSampler, mixed_state, shared
 from tables import metrics
 
 GOLDEN = Path(__file__).with_name("golden.prom")
@@ -22,7 +23,9 @@ _OWN = "# HELP process_"
 
 def exposition() -> str:
     """Everything but the process metrics, and without the versions of the day."""
-    text, _, _ = Exposition(FixedSampler(mixed_state()), ALL).render()[0].decode().partition(_OWN)
+    mixed = mixed_state()
+    state = replace(mixed, gpus=(*mixed.gpus, shared()))
+    text, _, _ = Exposition(FixedSampler(state), ALL).render()[0].decode().partition(_OWN)
     versions = f'python_version="{platform.python_version()}",version="{__version__}"'
     assert text.count(versions) == 1
     return text.replace(versions, 'python_version="3.x.y",version="x.y.z"')

@@ -23,8 +23,6 @@ OF_PROMETHEUS = {"up", "ALERTS"}
 OF_OTHERS = {
     *("kube_job_owner", "kube_pod_owner", "kube_node_info", "kube_node_status_capacity"),
     "gpu:exempt:info",
-    *("gpu_tenant_busy_seconds_total", "gpu_tenant_stall_seconds_total"),
-    "gpu_tenant_memory_used_bytes",
 }
 """Metrics of kube-state-metrics and of a site's own rules, used where they are there."""
 RUNBOOKS = (

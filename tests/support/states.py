@@ -390,11 +390,11 @@ def state(*gpus: GpuSnapshot, simulated: bool = False) -> SamplerState:
 
 
 def mixed_state() -> SamplerState:
-    """A Hopper, a Hopper in MIG mode with one instance, an Ampere with unlisted processes, a lost
-    GPU and a shared one.
+    """A Hopper, a Hopper in MIG mode with one instance, an Ampere with unlisted processes, and a
+    lost GPU.
     """
     result = replace(ampere(), unlisted_pids=(4714, 4715))
-    return state(hopper(), mig_parent(), mig_instance(), result, shared(), lost())
+    return state(hopper(), mig_parent(), mig_instance(), result, lost())
 
 
 NO_DRIVER = SamplerState(
