@@ -2,7 +2,7 @@
 
     python tests/e2e/loop_in_turns.py BOARD GPU SECONDS
 
-runs kernels of so many seconds, each once the one before has ended.
+runs kernels of SECONDS, each once the one before has ended.
 """
 
 import os
