@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add, sub
 from typing import NamedTuple, TypeVar
@@ -230,7 +230,7 @@ class Bucket:
     places: dict[Place, int] = field(default_factory=dict)
     """Samples of processes that waited for a file, by file system."""
     tenants: dict[str, Bucket] = field(default_factory=dict)
-    """Its parts by tenant while the GPU is shared."""
+    """Parts by tenant while the GPU is shared."""
 
     def of(self, role: str) -> Part:
         """The part of `role`, to be read only."""
@@ -247,7 +247,7 @@ class Bucket:
         return min(self.runnable_ns / self.counted_ns, 1.0)
 
     def add(self, more: Bucket) -> None:
-        """Add `more`, which may be of any time."""
+        """Add `more`, which may be of any time; tenants are not added."""
         self.at_ns = max(self.at_ns, more.at_ns)
         self.elapsed_ns += more.elapsed_ns
         for role, part in more.parts.items():
@@ -261,8 +261,6 @@ class Bucket:
             add_up(self.reasons, more.reasons)
         if more.places:
             add_up(self.places, more.places)
-        for name, tenant in more.tenants.items():
-            self.tenants.setdefault(name, Bucket()).add(tenant)
 
 
 _NO_SAMPLES = Bucket()
@@ -282,12 +280,12 @@ class History:
 
     def passes_since(self, start_ns: int) -> Bucket:
         """Samples of passes after `start_ns`: a second, once its counters are added."""
-        return _sum(_between(self._passes, start_ns))
+        return _sum_by_tenant(_between(self._passes, start_ns))
 
     def add_second(self, bucket: Bucket) -> None:
         """Add a second, its passes included."""
         self._seconds.append(bucket)
-        self.total.add(replace(bucket, tenants={}))
+        self.total.add(bucket)
         passes, seconds = self._passes, self._seconds
         for recent, retention_ns in (
             (passes, 3 * CADENCE.window_ns),
@@ -317,8 +315,8 @@ class History:
         seconds = _between(self._seconds, since_ns, end_ns + tolerance_ns)
         seconds = seconds or _between(self._seconds, since_ns - tolerance_ns, end_ns)[:1]
         counted_ns = seconds[0].at_ns if seconds else since_ns
-        bucket = _sum([*seconds, *_between(self._passes, counted_ns, end_ns)])
-        recent = _sum(passes)
+        bucket = _sum_by_tenant([*seconds, *_between(self._passes, counted_ns, end_ns)])
+        recent = _sum_by_tenant(passes)
         _focus(bucket, recent)
         for name, part in bucket.tenants.items():
             _focus(part, recent.tenants.get(name, _NO_SAMPLES))
@@ -350,4 +348,13 @@ def _sum(buckets: Iterable[Bucket]) -> Bucket:
     total = Bucket()
     for bucket in buckets:
         total.add(bucket)
+    return total
+
+
+def _sum_by_tenant(buckets: Sequence[Bucket]) -> Bucket:
+    """The sum, with that of each tenant."""
+    total = _sum(buckets)
+    for bucket in buckets:
+        for name, tenant in bucket.tenants.items():
+            total.tenants.setdefault(name, Bucket()).add(tenant)
     return total

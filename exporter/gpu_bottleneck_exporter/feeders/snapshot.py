@@ -15,7 +15,7 @@ from gpu_bottleneck_exporter.prescription.model import NOTHING_KNOWN, Outlook
 from gpu_bottleneck_exporter.schedule import CADENCE, Every
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.names import Sharing, Tenant
-from gpu_bottleneck_exporter.workload.owners import OwnerReader
+from gpu_bottleneck_exporter.workload.owners import OwnerReader, distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class FeedingReader:
             throttled_ns=total.held.throttled_ns if throttling else None,
             refault_bytes=total.held.refault_bytes if refaults else None,
             job=job,
-            owners=self._owners.of(busiest[0], now_ns) if self._owners else (),
+            owners=distinct(owners.values()),
             tenants=self._sharing.update(owners, now_ns),
             worker_pids=tuple(sorted(feed.workers)[:8]),
             evidence=self._evidence,

@@ -49,20 +49,8 @@ class OwnerReader:
         self._known: dict[Started, tuple[RefreshSchedule, Owner]] = {}
 
     def of(self, processes: Iterable[Started], now_ns: int) -> tuple[Owner, ...]:
-        """The distinct owners of `processes`, sorted, at monotonic time `now_ns`.
-
-        An owner with several rendezvous, so several jobs, gets none.
-        """
-        places: defaultdict[Owner, set[str]] = defaultdict(set)
-        owners = {*self.by_process(processes, now_ns).values()} - {NO_OWNER}
-        if len(owners) <= 1:  # nearly always
-            return (*owners,)
-        for owner in owners:
-            places[replace(owner, rendezvous=None)].update(filter(None, (owner.rendezvous,)))
-        return tuple(
-            replace(owner, rendezvous=min(places[owner])) if len(places[owner]) == 1 else owner
-            for owner in sorted(places, key=lambda o: o.texts)[:MAX_OWNERS_PER_GPU]
-        )
+        """The distinct owners of `processes` at monotonic time `now_ns`: see `distinct`."""
+        return distinct(self.by_process(processes, now_ns).values())
 
     def by_process(self, processes: Iterable[Started], now_ns: int) -> dict[int, Owner]:
         """The owners by pid."""
@@ -85,6 +73,20 @@ class OwnerReader:
             owner = read_owner(self._proc, process[0], self._users, self._groups)
         self._known[process] = ageing, owner
         return owner
+
+
+def distinct(owners: Iterable[Owner]) -> tuple[Owner, ...]:
+    """The distinct `owners`, sorted; one with several rendezvous, so several jobs, gets none."""
+    owned = {*owners} - {NO_OWNER}
+    if len(owned) <= 1:  # nearly always
+        return (*owned,)
+    places: defaultdict[Owner, set[str]] = defaultdict(set)
+    for owner in owned:
+        places[replace(owner, rendezvous=None)].update(filter(None, (owner.rendezvous,)))
+    return tuple(
+        replace(owner, rendezvous=min(places[owner])) if len(places[owner]) == 1 else owner
+        for owner in sorted(places, key=lambda o: o.texts)[:MAX_OWNERS_PER_GPU]
+    )
 
 
 def read_owner(proc: Path, pid: int, users: UserNames, groups: Groups) -> Owner:
