@@ -60,7 +60,7 @@ LONG = {
     *("gpu:throttle:ratio_rate5m", "gpu:temperature_margin:celsius_avg5m", "gpu:tenants:count"),
     *("helper:workload:owner", "gpu:checkpoint:ratio_rate30m", "gpu:pcie_width:ratio"),
     *("helper:workload:grouped", "gpu:owner:info", "workload:stall_gpu_seconds:sum5m"),
-    *("gpu:recent_workload:info", "gpu:cause:evidence-job_stalled", "helper:compiles:bool"),
+    *("gpu:recent_workload:info", "helper:compiles:bool"),
     *("gpu:cause:evidence-startup_stall", "helper:straggler:work"),
     *("gpu:cause:evidence-pcie_transfer_bound", "gpu:cause:evidence-communication_bound"),
     *("helper:lost:ratio_rate10m", "gpu:bottleneck:lost_over1h", "gpu:power:ratio_avg5m"),

@@ -87,9 +87,18 @@ def is_forgotten(gpu: Gpu) -> bool:
         and (age is None or min(_last(age)) > 3600)
         and not any(max(_last(rate)) for of, rate in gpu.engine.items() if of in ENGINE_RATES)
         and gpu.feeders
+        and not moves_data(gpu)
         and not re.fullmatch(gpu.missing, "gpu_stall_seconds_total")
         and gpu.exempt is None
     )
+
+
+def moves_data(gpu: Gpu) -> bool:
+    """Whether it reads, writes, or sends and receives, 100 kB/s at the end."""
+    files = (gpu.main_read_bytes, gpu.worker_read_bytes, gpu.main_written_bytes)
+    network = 0 if gpu.network_shared else 2 * max(_last(gpu.network_bytes))
+    rates = (network, max(_last(gpu.socket_bytes or 0)), sum(max(_last(rate)) for rate in files))
+    return max(rates) >= 1e5 and not re.fullmatch(gpu.missing, "gpu_feeder_read_bytes_total")
 
 
 def _last(signal: Signal) -> list[float]:
