@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rules.cases import node_of, row_of, rows, timeline
+from rules.cases import gpu_of, node_of, row_of, rows, timeline
 from rules.fleet import FILES as PACK
-from rules.fleet import RULES, Fleet, add_gpu, changed, group_names, job
+from rules.fleet import JOB, RULES, Fleet, add_gpu, changed, group_names, job
+from rules.series import STALE, Phases
 
 MINUTES = 300
 FILES = (*PACK, RULES / "reclaim.yml")
@@ -64,4 +65,19 @@ def test_who_can_be_given_back_after_how_many_hours(tmp_path: Path) -> None:
         known = '{reason="allocated_idle",workload_owner="ada"}'
         fleet.expect(minute, TAKEN.format("gpus"), {known: 1.0} if minute > 116 else {})
         fleet.expect(minute, TAKEN.format("busy_gpus"), {known: busy} if busy else {})
+    given_to_another(fleet)
     fleet.check(tmp_path)
+
+
+def given_to_another(fleet: Fleet) -> None:
+    """Just before its hours are over, another job has the GPU, and has not opened it yet."""
+    node = "given-to-another"
+    jobs: dict[str, Phases] = {"1": [(118, 1.0), (1, STALE)], "2": [(118, None), (183, 1.0)]}
+    add_gpu(fleet, node, gpu_of(rows("bases")["idle"]))
+    target = {"job": JOB, "instance": node, "gpu": "0", "uuid": f"GPU-{node}-0"}
+    for name, at in jobs.items():
+        fleet.gauge("gpu_workload_info", at, **target, slurm_job_id=name)
+    query = f'count by (slurm_job_id) (gpu:reclaimable:info{{instance="{node}"}})'
+    for minute in (116, 128, 232):
+        fleet.expect(minute, query, {})
+    fleet.expect(248, query, {'{slurm_job_id="2"}': 1.0})
