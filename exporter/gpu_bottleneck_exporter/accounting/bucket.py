@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import add, sub
 from typing import NamedTuple, TypeVar
 
@@ -263,9 +263,6 @@ class Bucket:
             add_up(self.places, more.places)
 
 
-_NO_SAMPLES = Bucket()
-
-
 class History:
     """Recent buckets of one GPU: passes for 12 s, seconds for 16 s. Single writer, any reader."""
 
@@ -316,21 +313,24 @@ class History:
         seconds = seconds or _between(self._seconds, since_ns - tolerance_ns, end_ns)[:1]
         counted_ns = seconds[0].at_ns if seconds else since_ns
         bucket = _sum_by_tenant([*seconds, *_between(self._passes, counted_ns, end_ns)])
-        recent = _sum_by_tenant(passes)
-        _focus(bucket, recent)
-        for name, part in bucket.tenants.items():
-            _focus(part, recent.tenants.get(name, _NO_SAMPLES))
+        _focus(bucket, passes)
+        for name, tenant in bucket.tenants.items():
+            _focus(tenant, [each.tenants[name] for each in passes if name in each.tenants])
         return bucket
 
 
-def _focus(bucket: Bucket, recent: Bucket) -> None:
+def _focus(bucket: Bucket, recent: Collection[Bucket]) -> None:
     """Replace the samples of mains by `recent` ones; retain the share of their waits in locks."""
-    before, now = bucket.of(Role.MAIN), recent.of(Role.MAIN)
+    before = bucket.of(Role.MAIN)
     bucket.locked = before.shares().get(Activity.QUEUE, 0.0)
     waits = before.by_activity.get(Activity.QUEUE, 0)
     bucket.awaited = min(bucket.awaited_threads / waits, 1.0) if waits else 0.0
-    bucket.parts[Role.MAIN] = replace(now, used=before.used)
-    bucket.runnable_ns, bucket.counted_ns = recent.runnable_ns, recent.counted_ns
+    main = Part(used=before.used)
+    for each in recent:
+        main.add(each.of(Role.MAIN))
+    bucket.parts[Role.MAIN] = main
+    bucket.runnable_ns = sum(each.runnable_ns for each in recent)
+    bucket.counted_ns = sum(each.counted_ns for each in recent)
 
 
 def _between(history: deque[Bucket], start_ns: int, end_ns: int | None = None) -> list[Bucket]:
