@@ -22,7 +22,7 @@ _SECONDS_PER_LETTER = 0.001
 _ARGUMENTS = (
     *(f"--model={_MODEL}", "--served-model-name=tiny", f"--host={HOST}", f"--port={PORT}"),
     *("--max-model-len=512", "--block-size=32"),
-    *("--gpu-memory-utilization=0.05", "--enforce-eager", "--no-enable-prefix-caching"),
+    *("--kv-cache-memory-bytes=64M", "--enforce-eager", "--no-enable-prefix-caching"),
 )
 _PLUGIN = {
     "METADATA": "Metadata-Version: 2.1\nName: virtual-gpu\nVersion: 1\n",
