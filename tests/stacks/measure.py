@@ -192,7 +192,13 @@ class Stage:
 
     def _logs(self) -> str:
         logs = {log.stem: log.read_text(errors="replace") for log in self._folder.glob("*.log")}
-        return "".join(f"\n{name}: {log[-_LOG_CHARACTERS:]}" for name, log in sorted(logs.items()))
+        return "".join(f"\n{name}: {excerpt(log)}" for name, log in sorted(logs.items()))
+
+
+def excerpt(log: str) -> str:
+    """The first traceback of `log`, which is the root of those that follow; else its end."""
+    begin = log.find("Traceback (most recent call last)")
+    return log[-_LOG_CHARACTERS:] if begin < 0 else log[begin:][:_LOG_CHARACTERS]
 
 
 def _require(programs: Iterable[str]) -> None:

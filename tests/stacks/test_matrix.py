@@ -1,4 +1,4 @@
-"""Which cases are held out, and what the table says about its run."""
+"""Which cases are held out, what the table says about its run, and what a log's excerpt shows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from stacks.cases import CASES
 from stacks.matrix import Row, summary, table
+from stacks.measure import excerpt
 
 
 def test_a_third_of_the_cases_is_held_out_by_title_alone() -> None:
@@ -25,3 +26,10 @@ def test_the_summary_tells_both_shares_where_one_was_wrong() -> None:
     told = summary([*rows, Row(tuned, "not had: no redis-server")])
     assert "| http | 1 of 2 (50%) | 1 of 1 (100%) | 0 of 1 (0%) |" in told
     assert f"| http | {held_out.name} ✗ | yes | network | 25% | asleep 100% |" in table(rows)
+
+
+def test_an_excerpt_of_a_log_shows_the_first_error() -> None:
+    first = "Traceback (most recent call last)\nValueError: not enough memory\n"
+    begin, end = "starting\n" * 500, "shutting down\n" * 500
+    assert excerpt(begin + first + end + first.replace("memory", "disk")).startswith(first)
+    assert excerpt(begin + end + "killed").endswith("\nkilled")
