@@ -21,7 +21,7 @@ _SECONDS_PER_LETTER = 0.001
 """Of tokenizing, so that a hundred letters take more than a step."""
 _ARGUMENTS = (
     *(f"--model={_MODEL}", "--served-model-name=tiny", f"--host={HOST}", f"--port={PORT}"),
-    *("--max-model-len=512", "--block-size=32"),
+    *("--max-model-len=512", "--block-size=32", "--dtype=float32"),
     *("--kv-cache-memory-bytes=64M", "--enforce-eager", "--no-enable-prefix-caching"),
 )
 _PLUGIN = {
