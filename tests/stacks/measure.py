@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import shutil
 import signal
 import socket
@@ -110,6 +111,7 @@ class Stage:
             **{name: os.environ[name] for name in _KEPT if name in os.environ},
             "HOME": f"{folder / 'home'}",
             "PYTHONPATH": f"{folder / 'lib'}",
+            "PYTHONFAULTHANDLER": "1",
             "PYTHONUNBUFFERED": "1",
             "STACKS_BOARD": f"{folder.with_name('board')}",
             "STACKS_GPU": f"{gpus[0].index}",
@@ -196,9 +198,9 @@ class Stage:
 
 
 def excerpt(log: str) -> str:
-    """The first traceback of `log`, which is the root of those that follow; else its end."""
-    begin = log.find("Traceback (most recent call last)")
-    return log[-_LOG_CHARACTERS:] if begin < 0 else log[begin:][:_LOG_CHARACTERS]
+    """The first error in `log`, which is the root of those that follow; else its end."""
+    error = re.search(r"Traceback \(most recent call last\)|Fatal Python error", log)
+    return log[error.start() :][:_LOG_CHARACTERS] if error else log[-_LOG_CHARACTERS:]
 
 
 def _require(programs: Iterable[str]) -> None:

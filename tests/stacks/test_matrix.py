@@ -29,7 +29,9 @@ def test_the_summary_tells_both_shares_where_one_was_wrong() -> None:
 
 
 def test_an_excerpt_of_a_log_shows_the_first_error() -> None:
-    first = "Traceback (most recent call last)\nValueError: not enough memory\n"
+    raised = "Traceback (most recent call last)\nValueError: not enough memory\n"
+    killed = "Fatal Python error: Illegal instruction\n"
     begin, end = "starting\n" * 500, "shutting down\n" * 500
-    assert excerpt(begin + first + end + first.replace("memory", "disk")).startswith(first)
-    assert excerpt(begin + end + "killed").endswith("\nkilled")
+    assert excerpt(begin + raised + end + killed).startswith(raised)
+    assert excerpt(begin + killed + end + raised).startswith(killed)
+    assert excerpt(begin + end + "stopped").endswith("\nstopped")
