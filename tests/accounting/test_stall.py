@@ -208,8 +208,8 @@ def kin(states: Mapping[Activity, int]) -> Bucket:
         "threads wait for a CPU": (CPU_QUEUE, bucket(thread=threads(RUNS, **STARVED))),
         "threads read": (STORAGE, bucket(thread=threads({READS: 20}, **CPU))),
         "threads fetch": (NETWORK, bucket(thread=threads({ASKS: 20}, **CPU))),
-        "threads do nothing": (ASLEEP, bucket(thread=threads({}))),
-        "threads too brief for samples": (WORKER_CPU, bucket(thread=threads({}, cpu_ns=4))),
+        "threads do nothing": (ASLEEP, bucket(thread=threads({}, **CPU))),
+        "threads too brief for samples": (WORKER_CPU, bucket(thread=threads({}, missed_ns=4))),
         "kin wait": (ASLEEP, kin({QUEUE: 20})),
         "kin wait for requests": (ASLEEP, kin({SERVES: 20})),
         "kin are gone": (ASLEEP, kin({Activity.GONE: 20})),
@@ -278,16 +278,28 @@ WAITING = {RUN: 4, QUEUE: 6}
             {WORKER_CPU: 0.4},
         ),
         "a pool of threads that run briefly": (
-            bucket(related=part({RUN: 2, QUEUE: 8}, cpu_ns=3.2, leader_cpu_ns=0.4)),
+            bucket(related=part({RUN: 2, QUEUE: 8}, cpu_ns=3.2, missed_ns=2.0)),
             {WORKER_CPU: 0.7},
         ),
         "such a pool that fetches as well": (
-            bucket(related=part({ASKS: 6, RUN: 1, QUEUE: 3}, cpu_ns=1.2)),
+            bucket(related=part({ASKS: 6, RUN: 1, QUEUE: 3}, cpu_ns=1.2, missed_ns=0.8)),
             {NETWORK: 0.9},
         ),
         "a pool in each worker": (
-            bucket(worker=part({RUN: 1, QUEUE: 9}, 2, cpu_ns=6.0, leader_cpu_ns=2.4)),
+            bucket(worker=part({RUN: 1, QUEUE: 9}, 2, cpu_ns=6.0, missed_ns=2.8)),
             {WORKER_CPU: 0.9},
+        ),
+        "threads that run at the same time": (
+            bucket(related=part({RUN: 2, QUEUE: 8}, cpu_ns=8)),
+            {WORKER_CPU: 0.2},
+        ),
+        "threads that ran while a main did": (
+            bucket({RUN: 5, SLEEP: 5}, CPU, thread=Part(rounds=10, used=counters(CPU))),
+            {HOST_CODE: 0.5},
+        ),
+        "a server without requests, whose thread spins": (
+            bucket({SERVES: 5, SLEEP: 5}, CPU, thread=Part(rounds=10, used=counters(CPU))),
+            {REQUESTS: 0.5},
         ),
         "an unreadable process": (bucket(worker=part({HIDDEN: 5, QUEUE: 15})), {UNKNOWN: 0.25}),
         "a peer, and helpers that prepare": (bucket(related=part(WAITING), peer=0.6), {PEER: 0.6}),

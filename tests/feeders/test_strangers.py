@@ -16,13 +16,15 @@ from gpu_bottleneck_exporter.accounting.activity import Activity
 from gpu_bottleneck_exporter.accounting.bucket import Bucket, Role
 from gpu_bottleneck_exporter.accounting.stall import UNKNOWN
 from gpu_bottleneck_exporter.feeders.group import FeederGroup
-from gpu_bottleneck_exporter.feeders.process import StrangerRecord
+from gpu_bottleneck_exporter.feeders.process import FeederProcess, StrangerRecord
 from gpu_bottleneck_exporter.feeders.related import MAX_RELATED, StrangerFinder
 from gpu_bottleneck_exporter.feeders.tcp import AnswerTimeouts
-from gpu_bottleneck_exporter.feeders.tree import ProcessTree
+from gpu_bottleneck_exporter.feeders.tree import ProcessFamily, ProcessTree
+from gpu_bottleneck_exporter.feeders.usage import CounterReader
 from gpu_bottleneck_exporter.host.cgroup import Cgroups
 from gpu_bottleneck_exporter.host.files import read
 from gpu_bottleneck_exporter.host.programs import compiles, is_no_worker
+from gpu_bottleneck_exporter.host.threads import ThreadUsage
 from support.programs import Program, descriptors, program
 from support.rights import with_a_network_of_its_own
 from support.rows import rows
@@ -293,6 +295,25 @@ def test_a_process_that_works_enough_counts(
     for activity in seen:
         record.note(activity)
     assert (record.counts(idle), record.works(idle)) == (counts, works)
+
+
+def test_threads_of_an_inactive_stranger_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process(tmp_path, 7)
+    family = ProcessFamily(tmp_path, None)
+    stranger = family.related[7] = FeederProcess(tmp_path, 7)
+    usage = ThreadUsage("pool", 10**9, 0, missed=True)
+    monkeypatch.setattr(stranger.deepen(), "drain_used", lambda: [usage])
+
+    def missed_ns() -> int:
+        CounterReader(family).read(second := Bucket(), 0.0, deep=True)
+        return second.of(Role.RELATED).used.missed_ns
+
+    stranger.join(kin=True)
+    assert missed_ns() == usage.cpu_ns
+    stranger.join(kin=False)
+    assert missed_ns() == 0
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["that is known", "that has just started"])

@@ -146,6 +146,28 @@ def test_delays_by_block_io_are_counted_where_the_kernel_does(tmp_path: Path) ->
     assert [used.disk_ns // TICK_NS for used in result] == [0, 0, 30, 30], "as of the look before"
 
 
+def test_a_thread_without_samples_is_missed(tmp_path: Path) -> None:
+    threads = Threads(tmp_path, 7)
+
+    def missed(at_ns: int, *ran: int) -> dict[str, bool]:
+        for tid in ran:
+            task = {"stat": f"{tid} (thread{tid}) {' '.join([*'S1777', *'0' * 37])}\n"}
+            task |= {"wchan": "futex_wait", "schedstat": f"{at_ns} 0 1\n"}
+            lay(tmp_path, {f"7/task/{tid}/{name}": text for name, text in task.items()})
+        threads.sample(at_ns)
+        return {used.name: used.missed for used in threads.drain_used()}
+
+    (tmp_path / "7/task/7").mkdir(parents=True)
+    second = SCAN_INTERVAL_NS
+    missed(second, 8, 9)
+    assert missed(2 * second, 8) == {"thread8": False}
+    assert missed(3 * second, 8, 9) == {"thread8": False, "thread9": True}
+    assert missed(4 * second, 8, 9) == {"thread8": False, "thread9": False}
+    missed(5 * second, 8)
+    assert missed(7 * second + 1, 8, 9) == {"thread8": False, "thread9": False}, "after a pause"
+    threads.close()
+
+
 def test_a_thread_that_falls_asleep_wakes_and_ends_is_seen_to_do_so() -> None:
     code = """
 done, over = [], []; r, w = os.pipe()

@@ -60,6 +60,8 @@ class Counters(NamedTuple):
     """Part of `cpu_ns` and `system_ns` in io_uring's polling threads; by deep probes only."""
     disk_ns: int = 0
     """Block I/O delay of loading threads; 0 unless the kernel counts it."""
+    missed_ns: int = 0
+    """CPU time that samples of threads missed."""
 
     @property
     def own_cpu_ns(self) -> int:

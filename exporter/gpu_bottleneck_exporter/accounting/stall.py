@@ -328,14 +328,12 @@ def _active_of(role: str, bucket: Bucket) -> dict[Activity, float]:
     counted = _counted(part, elapsed) if role is Role.WORKER else None
     shares = _calibrated(part, counted, bucket)
     mean = {activity: shares.get(activity, 0.0) * part.processes for activity in _ACTIVE}
-    # Exact where the kernel counts it, which it does not for NFS.
+    # Exact where the kernel counts it: not for NFS.
     mean[Activity.DISK] = max(mean[Activity.DISK], part.used.disk_ns / elapsed)
     program = shares.get(Activity.PROGRAM, 0.0) * part.processes
-    # Samples miss threads that run briefly in turn.
     present = max(part.processes, float(role is Role.THREAD))
-    of_threads_ns = part.used.own_cpu_ns - part.used.leader_cpu_ns
-    missed = of_threads_ns / elapsed - mean[Activity.RUN]
-    mean[Activity.RUN] += max(min(missed, present - program - sum(mean.values())), 0.0)
+    idle = present - program - sum(mean.values())
+    mean[Activity.RUN] += max(min(part.used.missed_ns / elapsed, idle), 0.0)
     run, disk = mean[Activity.RUN], mean[Activity.DISK]
     copying = run * _copying(used, elapsed, waits_too=disk >= max(MAJORITY * run, NEGLIGIBLE))
     return {**mean, Activity.RUN: run - copying + program, Activity.DISK: disk + copying}
@@ -344,8 +342,7 @@ def _active_of(role: str, bucket: Bucket) -> dict[Activity, float]:
 def _of_threads(bucket: Bucket) -> Counters:
     """Counters of the mains' loading threads, with the file data of the mains.
 
-    CPU time is the threads' own where known: system time of a computing main says nothing about
-    them.
+    CPU time is the threads' own where known: a computing main's says nothing about them.
     """
     main, threads = bucket.of(Role.MAIN).used, bucket.of(Role.THREAD).used
     if not threads.cpu_ns:

@@ -208,9 +208,9 @@ class CounterReader:
             },
         }
         threads = {
-            Role.MAIN: _drained(self._family.mains.values()),
-            Role.WORKER: _drained(self._family.workers.values()),
-            Role.RELATED: _drained(self._family.related.values()),
+            Role.MAIN: _drained(self._family.mains.values(), 1 - busy),
+            Role.WORKER: _drained(self._family.workers.values(), 1 - busy),
+            Role.RELATED: _drained(self._family.related.values(), 1 - busy),
         }
         loading = [thread for used in threads[Role.MAIN].values() for thread in used.loading]
         busiest = max(loading, key=lambda thread: thread.cpu_ns, default=None)
@@ -250,10 +250,11 @@ class _ThreadsUsed(NamedTuple):
 _ByRole = Mapping[str, Mapping[FeederProcess, T]]
 
 
-def _drained(processes: Iterable[FeederProcess]) -> dict[FeederProcess, _ThreadsUsed]:
+def _drained(processes: Iterable[FeederProcess], idle: float) -> dict[FeederProcess, _ThreadsUsed]:
     used = {}
     for process in processes:
-        if (deep := process.deep) and (threads := deep.drain_used()):
+        threads = process.deep.drain_used() if process.deep else []
+        if (deep := process.deep) and threads and process.counts(idle):
             elsewhere = deep.launches_elsewhere
             running = [thread for thread in threads if not thread.polls]
             launching = [
@@ -293,15 +294,22 @@ def _used(crowd: _ByRole[Counters], threads: _ByRole[_ThreadsUsed]) -> dict[str,
         system_ns=sum(thread.system_ns for thread in loading),
         queue_ns=sum(thread.queue_ns for thread in loading),
         disk_ns=sum(thread.disk_ns for thread in loading),
+        missed_ns=_missed_ns(loading),
     )
     for role, members in by_role.items():
         running = [thread for used in members for thread in (*used.loading, *used.launching)]
-        delays_ns = 0 if role == Role.MAIN else sum(thread.queue_ns for thread in running)
         polling_ns = sum(thread.cpu_ns for used in members for thread in used.polling)
+        counters = Counters(poller_cpu_ns=polling_ns)
+        if role != Role.MAIN:
+            delays_ns, missed_ns = sum(thread.queue_ns for thread in running), _missed_ns(running)
+            counters = counters._replace(queue_ns=delays_ns, missed_ns=missed_ns)
         if members:
-            counters = Counters(queue_ns=delays_ns, poller_cpu_ns=polling_ns)
             used[role] = plus(used[role], counters)
     return used
+
+
+def _missed_ns(threads: Iterable[ThreadUsage]) -> int:
+    return sum(thread.cpu_ns for thread in threads if thread.missed)
 
 
 def _add(bucket: Bucket, used: Mapping[str, Counters], counted_ns: int) -> None:

@@ -34,7 +34,7 @@ MAX_PENDING_USAGE = 8 * MAX_WATCHED_THREADS
 
 
 class ThreadUsage(NamedTuple):
-    """The usage of one thread between two scans, in ns."""
+    """Usage of one thread between two scans, in ns."""
 
     name: str
     cpu_ns: int
@@ -44,6 +44,8 @@ class ThreadUsage(NamedTuple):
     """Kernel part of `cpu_ns`, with the resolution of a clock tick."""
     disk_ns: int = 0
     """Block I/O delay, likewise; 0 unless the kernel counts it."""
+    missed: bool = False
+    """Whether samples missed it."""
 
     @property
     def polls(self) -> bool:
@@ -86,7 +88,7 @@ class Thread:
             file.close()
 
     def take_usage(self) -> ThreadUsage | None:
-        """Usage since the last call; None if not scheduled since."""
+        """Usage since the last call; None if not scheduled."""
         counters, before = parse_schedstat(self._schedstat.read()), self._counters
         self._counters = counters
         if counters is None:
@@ -136,11 +138,13 @@ class Threads:
         """Whether the last scan covered all threads."""
         self._usage: list[ThreadUsage] = []
         self.moving: frozenset[int] = frozenset()
-        """Threads scheduled between the last two scans."""
+        """Threads scheduled between two scans."""
         self._pid = pid
         self._folder = proc / str(pid) / "task"
         self._threads: dict[int, Thread] = {}
         self._due_ns = 0
+        self._paused = False
+        """Whether samples had paused."""
         self._links = 0
         """Link count at the last scan."""
         self._first_chosen = 0
@@ -161,6 +165,7 @@ class Threads:
         try:
             # A changed link count shows started or ended threads; ended ones show a recreated pool.
             if now_ns >= self._due_ns or links != self._links:
+                self._paused = now_ns > self._due_ns + SCAN_INTERVAL_NS
                 self._due_ns, self._links = now_ns + SCAN_INTERVAL_NS, links
                 self._scan()
             elif Wait.GONE in self._sample(self.moving):
@@ -188,9 +193,10 @@ class Threads:
         self._sample(self.moving)
 
     def _count(self, tids: Iterable[int]) -> list[int]:
-        """Record usage; return the `tids` that moved, or are new."""
+        """Record usage; return `tids` that moved, or are new."""
         usage = {tid: used for tid in tids if (used := self._threads[tid].take_usage())}
-        self._usage += usage.values()
+        sampled = self._threads.keys() if self._paused else self.moving
+        self._usage += (used._replace(missed=tid not in sampled) for tid, used in usage.items())
         return [*usage]
 
     def _sample(self, tids: Collection[int]) -> list[Wait]:
