@@ -196,12 +196,12 @@ def _time() -> list[Panel]:
 
 # --- Its tenants ----------------------------------------------------------------------------------
 def _tenants() -> list[Panel]:
-    not_shared = or_no_data("Not shared, or not counted by tenant")
+    not_shared = or_no_data("Not shared")
     return [
         lines(
             "Busy time, by tenant",
-            "Of a GPU that several tenants hold: the part of its busy time that each used. "
-            "Less than 100 %: more than eight tenants, or busy time of no known process.",
+            "Each tenant's part of a shared GPU's busy time. The rest is of further tenants, or of no "
+            "known process.",
             [
                 Query(
                     f"avg by (workload) (gpu:tenant_busy:share_rate5m{{{CHOSEN}}})", "{{workload}}"
@@ -215,8 +215,7 @@ def _tenants() -> list[Panel]:
         ),
         lines(
             "Idle time, by tenant",
-            "Seconds per second. While a shared GPU idles, each tenant that holds it has an equal "
-            "part, by the wait of its own processes.",
+            "Seconds per second: a tenant's equal part of a shared GPU's idle time, by its own wait.",
             [
                 Query(
                     f"sum by (workload, waiting_on) (gpu:tenant_stall:ratio_rate5m{{{CHOSEN}}})",

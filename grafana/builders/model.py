@@ -86,7 +86,7 @@ class Panel:
             "targets": [query.json(at) for at, query in enumerate(self.queries)],
             "fieldConfig": {"defaults": self._defaults(), "overrides": list(self.overrides)},
             "options": self.options,
-            "transformations": list(self.transformations),
+            **({"transformations": [*self.transformations]} if self.transformations else {}),
             **({"links": list(self.links)} if self.links else {}),
             **({"timeFrom": self.since} if self.since else {}),
         }
