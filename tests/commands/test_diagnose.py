@@ -11,7 +11,7 @@ import pytest
 from gpu_bottleneck_exporter.commands.check import Blamed, _blamed, lines_of
 from gpu_bottleneck_exporter.nodeview.model import GpuStatus
 from gpu_bottleneck_exporter.prescription.model import Outlook
-from support.nodes import node, waiting
+from support.nodes import changed, node, sharing, waiting
 from support.states import PRESCRIBED, SCORED, feeding, hopper, state
 
 SECOND = 10**9
@@ -93,3 +93,12 @@ def test_the_holders_that_can_be_seen(
     stalls = {"unknown": unknown}
     gpu = GpuStatus(gpu="0", uuid="", up=True, name="H100", holder_pids=pids, stall_ratios=stalls)
     assert next(lines_of(gpu)) == f"GPU 0  H100  {held}"
+
+
+def test_the_tenants_of_a_shared_gpu_are_on_one_line() -> None:
+    shown = node(state(sharing())).gpus[0]
+    (line,) = (line for line in lines_of(shown) if line.startswith("  shared by     "))
+    assert "  shared by     55 % of 91 s busy: research/infer-0, user bob; 33 %: research" in line
+    (part, *_) = shown.tenants or ()
+    evil = changed(shown, tenants=(replace(part, owner={"user": "\x1b[2J\nevil"}),))
+    assert all(line.isprintable() for line in lines_of(evil))

@@ -29,8 +29,8 @@ from gpu_bottleneck_exporter.remedies import (
 from support.board import Board
 from support.command import run
 from support.drivers import Libraries
-from support.nodes import node
-from support.states import mixed_state
+from support.nodes import node, sharing
+from support.states import mixed_state, state
 
 Document = Mapping[str, Any]
 REFERENCE = Path(__file__).parents[2] / "exporter/REFERENCE.md"
@@ -216,3 +216,9 @@ def test_prescriptions_have_the_fields_that_are_documented() -> None:
     assert refused["prescription_refused"].keys() == documented("`prescription_refused`")
     assert prescribed["last_change"].keys() == documented("`last_change`")
     assert [without[name] for name in names] == [None] * 3
+
+
+def test_tenants_have_the_fields_that_are_documented() -> None:
+    (gpu,) = json.loads(dumps(document(node(state(sharing())))))["gpus"]
+    assert all(part.keys() == documented("each of `tenants`") for part in gpu["tenants"])
+    assert len(gpu["tenants"]) == 4

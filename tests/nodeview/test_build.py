@@ -14,11 +14,11 @@ from gpu_bottleneck_exporter.nodeview.model import Host, Key
 from gpu_bottleneck_exporter.nodeview.wire import document, node_in
 from gpu_bottleneck_exporter.prescription.model import Refusal
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, TenantTotals
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from support import states
 from support.logged import logged
-from support.nodes import node, waiting
+from support.nodes import node, sharing, waiting
 from support.rows import rows
 from support.states import (
     ampere,
@@ -187,3 +187,51 @@ def test_a_gpu_of_which_a_part_makes_no_sense_costs_itself_only(
     assert (odd.name, odd.up, odd.verdict) == (good.identity.name, True, None)
     assert large.power_watts == whole.power_watts is not None
     assert [line for line in logged(caplog) if "uuid=GPU-odd" in line]
+
+
+def test_a_shared_gpu_has_the_time_of_each_tenant() -> None:
+    shown = node(state(sharing(), hopper()))
+    result = shown.gpus[0].tenants or ()
+    assert [part.tenant for part in result] == ["pod-1c", "pod-3b", "others", "unattributed"]
+    assert [part.busy_seconds for part in result] == pytest.approx([50, 30, 10, 1])
+    shares = [part.busy_share_ratio for part in result]
+    assert shares == pytest.approx([50 / 91, 30 / 91, 10 / 91, 1 / 91])
+    assert [part.stall_seconds for part in result] == [
+        *({"requests": 4}, {"worker_cpu": pytest.approx(4)}, {"asleep": 1}, {})
+    ]
+    pods = [(part.owner or {}).get("workload_pod") for part in result]
+    assert pods == ["infer-0", "train-7f9c", None, None]
+    assert shown.gpus[1].tenants is None
+    assert node_in(dumps(document(shown)).encode()) == shown
+
+
+def test_equal_tenants_are_in_the_order_of_their_names() -> None:
+    gpu = sharing()
+    totals = {"b": TenantTotals(5_001_000_000), "a": TenantTotals(5_000_000_000)}
+    result = node(state(replace(gpu, totals=replace(gpu.totals, tenants=totals)))).gpus[0]
+    assert [(part.tenant, part.owner) for part in result.tenants or ()] == [
+        *(("a", None), ("b", None))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("busy", "shares"),
+    [
+        ({"a": 0, "b": 0}, [None, None]),
+        ({"a": 0, "b": 0, "unattributed": 9}, [None, None, 1]),
+        ({"a": 0, "b": 6, "unattributed": 2}, [0.75, 0, 0.25]),
+    ],
+    ids=["idle", "by an older driver", "in part"],
+)
+def test_an_unknown_share_is_none(busy: dict[str, int], shares: list[float | None]) -> None:
+    gpu, idle_ns = sharing(), {"asleep": 10**9}
+    totals = {name: TenantTotals(value * 10**9, idle_ns) for name, value in busy.items()}
+    result = node(state(replace(gpu, totals=replace(gpu.totals, tenants=totals)))).gpus[0]
+    assert [part.busy_share_ratio for part in result.tenants or ()] == shares
+
+
+def test_without_their_collector_there_are_no_tenants() -> None:
+    now = state(sharing())
+    without = replace(now, collectors=now.collectors - {"tenants"})
+    assert node(now).gpus[0].tenants
+    assert node(without).gpus[0].tenants is None

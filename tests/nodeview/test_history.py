@@ -11,6 +11,7 @@ from gpu_bottleneck_exporter.nodeview.history import (
     between,
 )
 from gpu_bottleneck_exporter.nodeview.model import Key
+from gpu_bottleneck_exporter.sampling.ledger import TenantTotals
 
 KEY = Key("0", "GPU-0")
 
@@ -111,3 +112,39 @@ def test_nothing_is_kept_for_ever() -> None:
     for at in range(0, 3600, 5):
         now = shown(history, at, moment(at, 0, storage=at))
     assert len(now.gpus[KEY].trend) == 60
+
+
+def with_tenants(observed: float, **busy: float) -> Moment:
+    """A moment at which each tenant's busy seconds are `busy`, and its idle ones as many."""
+    tenants = {
+        name: TenantTotals(int(value * 1e9), {"storage": int(value * 1e9)})
+        for name, value in busy.items()
+    }
+    return Moment({KEY: GpuTime(observed, observed, {}, tenants=tenants)})
+
+
+def busy_by_tenant(*moments: Moment) -> dict[str, float]:
+    history = CounterHistory(60, 300)
+    for at, now in enumerate(moments):
+        result = shown(history, 60 * at, now)
+    return {name: total.busy_ns / 1e9 for name, total in result.gpus[KEY].tenants.items()}
+
+
+@pytest.mark.parametrize(
+    ("moments", "busy"),
+    [
+        ([{"a": 1, "b": 2}, {"a": 2, "b": 4}, {"a": 5, "b": 6}], {"a": 4, "b": 4}),
+        ([{}, {"a": 2, "b": 1}], {"a": 2, "b": 1}),
+        ([{"a": 9, "b": 9}, {}, {"a": 2, "b": 1}], {"a": 2, "b": 1}),
+        ([{"a": 0, "b": 0}, *[{"a": 70, "b": 30}] * 5, {"a": 71, "b": 32}], {"a": 1, "b": 2}),
+        ([{"a": 0, "b": 0}, {"a": 1, "b": 0}], {}),
+        ([{}, {"a": 3, "unattributed": 9}], {}),
+        ([{}, {"a": 3, "b": 4, "unattributed": 9}], {"a": 3, "b": 4, "unattributed": 9}),
+    ],
+    ids=["since before", "since they came", "again", "5 min", "one left", "one", "unexplained"],
+)
+def test_tenants_share_the_time_of_the_trend(
+    moments: list[dict[str, float]], busy: dict[str, float]
+) -> None:
+    times = (with_tenants(60.0 * at, **now) for at, now in enumerate(moments))
+    assert busy_by_tenant(*times) == pytest.approx(busy)

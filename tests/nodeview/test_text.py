@@ -17,6 +17,7 @@ from gpu_bottleneck_exporter.nodeview.model import (
     GpuStatus,
     Node,
     ProcessEntry,
+    TenantStatus,
 )
 from gpu_bottleneck_exporter.palette import WAIT_COLOURS
 from gpu_bottleneck_exporter.remedies import MEANINGS, REMEDIES, RUNBOOKS
@@ -195,3 +196,58 @@ def test_every_wait_has_a_remedy_and_a_runbook_that_exists() -> None:
     assert REMEDIES.keys() - RUNBOOKS.keys() == {"unallocated"}
     assert {*RUNBOOKS.values(), remedies.RUNBOOK_OF_DOWN} <= runbooks().keys()
     assert all(remedies.SIGNAL_REMEDIES.values())
+
+
+def tenant(name: str, busy: float, whole: float, owner: str = "", **stalls: float) -> TenantStatus:
+    return TenantStatus(
+        tenant=name,
+        owner={"user": owner} if owner else None,
+        busy_seconds=busy,
+        busy_share_ratio=busy / whole if whole else None,
+        stall_seconds=stalls,
+    )
+
+
+@rows(
+    "tenants, said",
+    {
+        "none": (None, []),
+        "busy": (
+            (tenant("a", 70, 100, "ada", storage=1), tenant("b", 30, 100, "bob", storage=1)),
+            ["70 % of 100 s busy: user ada", "30 %: user bob"],
+        ),
+        "idle": (
+            (
+                tenant("user-ada", 6, 8, "ada", worker_cpu=90, storage=6),
+                tenant("slurm-1", 2, 8, "", asleep=96),
+            ),
+            [
+                "75 % of 8 s busy: user ada, waited for loader workers (worker_cpu)",
+                "25 %: slurm-1, slept (asleep)",
+            ],
+        ),
+        "without work": (
+            (tenant("a", 0, 0, "ada", later=1), tenant("b", 0, 0, "bob")),
+            [f"{DASH} of 0 s busy: user ada, waited for ? (later)", f"{DASH}: user bob"],
+        ),
+        "in part": (
+            (
+                *(tenant("a", 6, 10, "ada"), tenant("others", 3, 10)),
+                tenant("unattributed", 1, 10),
+            ),
+            ["60 % of 10 s busy: user ada", "30 %: others", "10 %: not attributed"],
+        ),
+        "by an older driver": (
+            (*(tenant(name, 0, 0, name) for name in "ab"), tenant("unattributed", 9, 9)),
+            [
+                f"{DASH} of 9 s busy: user a",
+                f"{DASH}: user b",
+                "100 %: not attributed, as the driver does not report use by process",
+            ],
+        ),
+    },
+)
+def test_the_tenants_of_a_gpu(tenants: tuple[TenantStatus, ...] | None, said: list[str]) -> None:
+    shown = gpu(0, tenants=tenants)
+    assert text.tenants(shown) == said
+    assert dict(text.explained(shown)).get("shared by", "") == "; ".join(said)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from gpu_bottleneck_exporter.nodeview.build import moment_of, node_of
 from gpu_bottleneck_exporter.nodeview.history import CounterHistory, GpuTime, Moment
 from gpu_bottleneck_exporter.nodeview.model import GpuStatus, Node
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot, TenantTotals
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
-from support.states import FixedSampler, hopper
+from support.states import FixedSampler, hopper, shared
 
 STEPS, STEP_SECONDS = 60, 5.0
 
@@ -39,6 +39,14 @@ def waiting(stalls: Mapping[str, int], *, busy_ns: int) -> GpuSnapshot:
     return replace(gpu, totals=totals)
 
 
+def sharing() -> GpuSnapshot:
+    """A GPU that several tenants share for 100 s."""
+    gpu, second = shared(), 1_000_000_000
+    stall_ns = {"worker_cpu": 4 * second, "requests": 4 * second, "asleep": second}
+    totals = replace(gpu.totals, observed_ns=100 * second, busy_ns=91 * second, stall_ns=stall_ns)
+    return replace(gpu, totals=totals)
+
+
 def _watched(now: SamplerState) -> CounterHistory:
     history = CounterHistory(60, STEPS * STEP_SECONDS)
     for step in range(STEPS + 1):
@@ -54,4 +62,10 @@ def _scaled(moment: Moment, factor: float) -> Moment:
 def _part(now: GpuTime, factor: float) -> GpuTime:
     stalls = {name: value * factor for name, value in now.stalls.items()}
     sm_active = None if now.sm_active is None else now.sm_active * factor
-    return GpuTime(now.observed * factor, now.busy * factor, stalls, sm_active)
+    tenants = {name: _tenant(total, factor) for name, total in now.tenants.items()}
+    return GpuTime(now.observed * factor, now.busy * factor, stalls, sm_active, tenants=tenants)
+
+
+def _tenant(total: TenantTotals, factor: float) -> TenantTotals:
+    stall_ns = {name: round(ns * factor) for name, ns in total.stall_ns.items()}
+    return TenantTotals(round(total.busy_ns * factor), stall_ns)

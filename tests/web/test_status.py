@@ -8,7 +8,13 @@ from html.parser import HTMLParser
 import pytest
 
 from gpu_bottleneck_exporter.feeders.serving import Serving
-from gpu_bottleneck_exporter.nodeview.model import CollectorHealth, GpuStatus, Node, ProcessEntry
+from gpu_bottleneck_exporter.nodeview.model import (
+    CollectorHealth,
+    GpuStatus,
+    Node,
+    ProcessEntry,
+    TenantStatus,
+)
 from gpu_bottleneck_exporter.nodeview.text import sentence
 from gpu_bottleneck_exporter.prescription.model import REFUSALS
 from gpu_bottleneck_exporter.remedies import REMEDIES
@@ -16,7 +22,7 @@ from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.stacktraces.model import IdleLines
 from gpu_bottleneck_exporter.web.status.assets import CONTENT_SECURITY_POLICY
 from gpu_bottleneck_exporter.web.status.page import status_page
-from support.nodes import changed, node, waiting, with_gpu
+from support.nodes import changed, node, sharing, waiting, with_gpu
 from support.rows import rows
 from support.states import LOST, NO_DRIVER, PRESCRIBED, SCORED, hopper, lost, mixed_state, state
 
@@ -198,6 +204,7 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
     def shown(name: str) -> Outline:
         now = node(mixed_state())
         owner = {"workload_namespace": name, "workload_pod": name, "user": name}
+        tenant = TenantStatus(tenant=name, owner=owner, busy_seconds=1, stall_seconds={name: 1})
         who = {"gpu": name, "uuid": name, "name": name, "mig_profile": name}
         gpus = [changed(gpu, **who, down_reason=name, owners=(owner,)) for gpu in now.gpus[3:]]
         gpus[0] = replace(
@@ -210,6 +217,7 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
             cause="storage",
             prescription=replace(PRESCRIBED, knob=name, then=name),
             last_change=replace(SCORED, knob=name),
+            tenants=(tenant,),
         )
         return outline(
             replace(now, gpus=tuple(gpus), driver_status=name, version=name, signals={name: False})
@@ -219,6 +227,7 @@ def test_hostile_texts_are_shown_and_change_nothing(text: str) -> None:
     assert shape(hostile) == shape(shown("plain"))
     assert f"Held by {text}/{text}, user {text}: {text} (pid 1)" in hostile.text
     assert hostile.of["h3"][1] == f"GPU {text} · MIG {text} {text}"
+    assert f"busy: {text}/{text}, user {text}, waited for ? ({text})" in hostile.text
     assert f"down: {text}" in hostile.text
     assert f"Try: Set {text} to 6 (now 2): the GPU would be" in hostile.text
     assert f"Last change: {text} changed from 1 to 2" in hostile.text
@@ -238,3 +247,17 @@ def test_the_policy_lets_only_our_style_and_script_run() -> None:
 def test_names_that_are_no_unicode_do_not_break_the_page() -> None:
     text = page(with_gpu(node(state(hopper())), owners=({"user": "\udcff"},)))
     assert "user ?" in text.encode(errors="replace").decode()
+
+
+@pytest.mark.parametrize("busy_ns", [10 * 10**9, 95 * 10**9], ids=["a card", "a line"])
+def test_a_shared_gpu_lists_its_tenants(busy_ns: int) -> None:
+    gpu = sharing()
+    totals = replace(gpu.totals, busy_ns=busy_ns, observed_ns=busy_ns + 9 * 10**9)
+    shown = outline(state(replace(gpu, totals=totals)))
+    assert shown.of["bdi"][-4:] == [
+        "55 % of 91 s busy: research/infer-0, user bob",
+        "33 %: research/train-7f9c/trainer, Slurm job 123456, user alice",
+        *("11 %: others", "1 %: not attributed"),
+    ]
+    assert "Shared, in the last 5 min:" in shown.text
+    assert "Shared" not in page(state(hopper()))

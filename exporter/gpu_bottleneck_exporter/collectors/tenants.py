@@ -23,7 +23,6 @@ class _Shared(NamedTuple):
     """The tenants of a shared GPU."""
 
     labels: Mapping[str, tuple[str, ...]]
-    """Texts of `workload.LABELS` by name; empty where its owners differ."""
     totals: Mapping[str, TenantTotals]
     used_bytes: Mapping[str, int]
 
@@ -32,18 +31,23 @@ class _Shared(NamedTuple):
         return (name, *further, *self.labels.get(name, NO_OWNER.texts))
 
 
+def owners(gpu: GpuSnapshot) -> Mapping[str, tuple[str, ...]]:
+    """Texts of `workload.LABELS` by tenant; empty where its owners differ."""
+    labels = {}
+    for name, tenant in gpu.feeding.tenants.items() if gpu.feeding else ():
+        texts = [named(owner, gpu.assigned).texts for owner in tenant.owners]
+        columns = [{*column} for column in zip(*texts, strict=True)]
+        labels[name] = tuple(column.pop() if len(column) == 1 else "" for column in columns)
+    return labels
+
+
 def _shared(gpu: GpuSnapshot) -> _Shared | None:
     if not gpu.totals.tenants or gpu.feeding is None:
         return None
     tenants, totals = gpu.feeding.tenants, gpu.totals.tenants
-    labels = {}
-    for name, tenant in tenants.items():
-        texts = [named(owner, gpu.assigned).texts for owner in tenant.owners]
-        columns = [{*column} for column in zip(*texts, strict=True)]
-        labels[name] = tuple(column.pop() if len(column) == 1 else "" for column in columns)
     reading = gpu.reading(Processes)
     used = {process.pid: process.used_bytes for process in reading.processes} if reading else {}
-    return _Shared(labels, totals, _used_bytes(tenants, totals, used))
+    return _Shared(owners(gpu), totals, _used_bytes(tenants, totals, used))
 
 
 def _used_bytes(

@@ -274,7 +274,7 @@ def lines_of(gpu: GpuStatus, blamed: Iterable[Blamed] = ()) -> Iterator[str]:
     first, *others = explained(gpu)
     named_blamed = zip(("most to blame", ""), map(str, blamed), strict=False)
     for name, text in (first, *named_blamed, *others):
-        yield f"  {name:13} {text}"
+        yield f"  {name:13} {printable(text)}"
     if gpu.busy_ratio is not None:
         cells = 30  # so that a line fits 80 columns
         for name, part in parts_of(gpu.busy_ratio, named(gpu.stall_ratios or {})).items():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from gpu_bottleneck_exporter import __version__, remedies
 from gpu_bottleneck_exporter.accounting.stall import NETWORK
-from gpu_bottleneck_exporter.accounting.tick import R
-from gpu_bottleneck_exporter.collectors import device, workload
+from gpu_bottleneck_exporter.accounting.tick import UNATTRIBUTED, R
+from gpu_bottleneck_exporter.collectors import device, tenants, workload
 from gpu_bottleneck_exporter.driver import readings
 from gpu_bottleneck_exporter.driver.about import DOWN, NOT_REPORTED
 from gpu_bottleneck_exporter.host.machine import Machine
@@ -24,6 +24,7 @@ from gpu_bottleneck_exporter.nodeview.history import (
     GpuTime,
     Moment,
     RecentShares,
+    Shares,
 )
 from gpu_bottleneck_exporter.nodeview.processes import ProcessLister
 from gpu_bottleneck_exporter.nodeview.thresholds import MIN_OBSERVED_SECONDS
@@ -35,7 +36,7 @@ from gpu_bottleneck_exporter.prescription.model import (
     Refusal,
 )
 from gpu_bottleneck_exporter.sampling.collector import seconds, seconds_by
-from gpu_bottleneck_exporter.sampling.ledger import GpuSnapshot
+from gpu_bottleneck_exporter.sampling.ledger import OTHER_TENANTS, GpuSnapshot, TenantTotals
 from gpu_bottleneck_exporter.sampling.sampler import Sampler, SamplerState
 from gpu_bottleneck_exporter.sampling.signals import health, signals, substitutes
 
@@ -151,7 +152,8 @@ def _time(gpu: GpuSnapshot, collectors: frozenset[str]) -> GpuTime | None:
     stall_ns = (totals.stall_ns or {}) if "stall" in collectors else {}
     sm_active, engines = seconds(totals.active_ns.get("sm")), seconds_by(totals.engine_ns)
     observed, busy = totals.observed_ns / 1e9, totals.busy_ns / 1e9
-    return GpuTime(observed, busy, seconds_by(stall_ns), sm_active, engines)
+    by_tenant = totals.tenants if "tenants" in collectors else {}
+    return GpuTime(observed, busy, seconds_by(stall_ns), sm_active, engines, by_tenant)
 
 
 def _gpu(
@@ -206,6 +208,7 @@ def _explained(
             trend=shares.trend,
             verdict=shares.verdict,
             verdict_seconds=shares.verdict_seconds,
+            tenants=tuple(_tenants(gpu, shares)) or None,
         )
     if shown.verdict == model.KEPT_BUSY:  # the advice may be older than the verdict
         return shown
@@ -216,6 +219,33 @@ def _explained(
     if isinstance(outlook.advice, Prescription):
         return replace(shown, prescription=outlook.advice)
     return replace(shown, prescription_refused=outlook.advice)
+
+
+def _tenants(gpu: GpuSnapshot, shares: Shares) -> Iterator[model.TenantStatus]:
+    owners, totals = tenants.owners(gpu), shares.tenants
+    busy_ns = sum(total.busy_ns for total in totals.values())
+    none_is_attributed = busy_ns == totals.get(UNATTRIBUTED, TenantTotals()).busy_ns
+
+    def position(name: str) -> tuple[bool, float, str]:
+        share = totals[name].busy_ns / (busy_ns or 1)
+        # Rounded, as equal tenants would change places all the time.
+        return name in (OTHER_TENANTS, UNATTRIBUTED), -round(share, 2), name
+
+    for name in sorted(totals, key=position):
+        total = totals[name]
+        is_known = busy_ns and (name == UNATTRIBUTED or not none_is_attributed)
+        stalls = sorted(total.stall_ns.items(), key=lambda wait: -wait[1])
+        yield model.TenantStatus(
+            tenant=name,
+            owner=_labels(owners.get(name, ())) or None,
+            busy_seconds=total.busy_ns / 1e9,
+            busy_share_ratio=total.busy_ns / busy_ns if is_known else None,
+            stall_seconds={wait: ns / 1e9 for wait, ns in stalls if ns},
+        )
+
+
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    return {name: text for name, text in zip(workload.LABELS, texts, strict=False) if text}
 
 
 def _caused(shown: model.GpuStatus, cause: str, outlook: Outlook) -> model.GpuStatus:
@@ -265,17 +295,13 @@ def _held(shown: model.GpuStatus, gpu: GpuSnapshot, collectors: frozenset[str]) 
 
     holders = gpu.reading(readings.Processes)
     feeding = gpu.feeding if "feeders" in collectors else None
-    owners = (
-        {name: text for name, text in zip(workload.LABELS, labels, strict=True) if text}
-        for labels in workload.owners(gpu)
-    )
     return replace(
         shown,
         holder_pids=None if holders is None else tuple(p.pid for p in holders.processes),
         processes=holders.count if holders else None,
         workers=feeding.processes.get("worker") if feeding else None,
         serving=feeding.serving if feeding else None,
-        owners=tuple(owners) or None,
+        owners=tuple(map(_labels, workload.owners(gpu))) or None,
     )
 
 

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from threading import Lock
+from types import MappingProxyType
 from typing import NamedTuple
 
+from gpu_bottleneck_exporter.accounting.tick import UNATTRIBUTED
 from gpu_bottleneck_exporter.host.machine import Machine
 from gpu_bottleneck_exporter.nodeview.model import KEPT_BUSY, Key, Parts, named, parts_of
 from gpu_bottleneck_exporter.nodeview.thresholds import KEPT_BUSY_RATIO
+from gpu_bottleneck_exporter.sampling.ledger import TenantTotals
 
 TREND_STEPS = 60
 """Steps of a trend: 60 columns of a pixel or more."""
@@ -27,6 +30,7 @@ class GpuTime:
     sm_active: float | None = None
     engines: Mapping[str, float] = field(default_factory=dict)
     """Busy time by video engine."""
+    tenants: Mapping[str, TenantTotals] = field(default_factory=dict)
 
 
 class Moment(NamedTuple):
@@ -48,6 +52,8 @@ class Shares(NamedTuple):
     verdict_seconds: float | None = None
     """Minimum age of the verdict; None without one."""
     trend: tuple[Parts, ...] = ()
+    tenants: Mapping[str, TenantTotals] = MappingProxyType({})
+    """Time of each tenant over the trend; empty with fewer than two."""
 
     @property
     def verdict(self) -> str | None:
@@ -107,7 +113,9 @@ class CounterHistory:
         with self._lock:
             since, before = self._hosts[0] if self._hosts else (at, moment.machine)
             shares = ((key, self._shares(at, key, now)) for key, now in moment.gpus.items())
-            gpus = {key: self._timed(at, key, share) for key, share in shares if share}
+            gpus = {
+                key: self._timed(at, key, share, moment.gpus[key]) for key, share in shares if share
+            }
             return RecentShares(
                 min(self._window, at - (at if self._began is None else self._began)),
                 gpus,
@@ -137,12 +145,14 @@ class CounterHistory:
         # Without a point in the window, the last one.
         return between(next(recent, points[-1][1]), now)
 
-    def _timed(self, at: float, key: Key, shares: Shares) -> Shares:
+    def _timed(self, at: float, key: Key, shares: Shares, now: GpuTime) -> Shares:
         track, verdict = self._tracks[key], shares.verdict
         lasted = at - track.verdict_since if verdict == track.verdict else 0.0
-        trend = tuple(_step(before, now) for (_, before), (_, now) in pairwise(track.points))
+        trend = tuple(_step(*times) for times in pairwise(time for _, time in track.points))
         return shares._replace(
-            verdict_seconds=lasted if verdict else None, trend=trend[-TREND_STEPS:]
+            verdict_seconds=lasted if verdict else None,
+            trend=trend[-TREND_STEPS:],
+            tenants=_by_tenant(track.points[0][1], now),
         )
 
 
@@ -163,6 +173,19 @@ def between(before: GpuTime, now: GpuTime) -> Shares | None:
     }
     busy = _ratio(now.busy - before.busy, observed)
     return Shares(observed, busy, stalls, sm_active, engines or None)
+
+
+def _by_tenant(before: GpuTime, now: GpuTime) -> Mapping[str, TenantTotals]:
+    times = {}
+    for name, total in now.tenants.items():
+        earlier = before.tenants.get(name, TenantTotals())
+        waited = {wait: ns - earlier.stall_ns.get(wait, 0) for wait, ns in total.stall_ns.items()}
+        part = TenantTotals(total.busy_ns - earlier.busy_ns, waited)
+        if min((part.busy_ns, *waited.values())) < 0:
+            part = total  # it left and came back
+        if part.busy_ns or any(part.stall_ns.values()):
+            times[name] = part
+    return times if len(times.keys() - {UNATTRIBUTED}) > 1 else {}
 
 
 def _step(before: GpuTime, now: GpuTime) -> Parts:

@@ -51,6 +51,21 @@ class ProcessEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantStatus:
+    """A tenant's part of a shared GPU's time in the last 5 min."""
+
+    tenant: str
+    """Label of the metrics."""
+    owner: Mapping[str, str] | None = None
+    """Non-empty labels of `gpu_workload_info`."""
+    busy_seconds: float
+    busy_share_ratio: Ratio | None = None
+    """Share of all tenants' busy time."""
+    stall_seconds: Mapping[str, float]
+    """Idle time by `waiting_on`, largest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStatus:
     """A GPU or MIG instance: its recent activity, the cause of its waits and the remedy."""
 
@@ -116,6 +131,8 @@ class GpuStatus:
     """The first few holders and workers."""
     owners: tuple[Mapping[str, str], ...] | None = None
     """Non-empty labels of `gpu_workload_info`."""
+    tenants: tuple[TenantStatus, ...] | None = None
+    """Largest first; None unless the GPU is shared."""
 
     @property
     def key(self) -> Key:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, VIDEO_ENGINE
+from gpu_bottleneck_exporter.accounting.stall import ASLEEP, UNALLOCATED, VIDEO_ENGINE
+from gpu_bottleneck_exporter.accounting.tick import UNATTRIBUTED
 from gpu_bottleneck_exporter.nodeview.model import (
     DASH,
     MEASURING,
@@ -246,6 +247,28 @@ def owners(gpu: GpuStatus) -> str:
     return "; ".join(names) or ("no process" if gpu.processes == 0 else DASH)
 
 
+def tenants(gpu: GpuStatus) -> list[str]:
+    """`30 % of 60 s busy: Slurm job 12, waited for storage (storage)` for each tenant."""
+    parts = gpu.tenants or ()
+    busy = sum(part.busy_seconds for part in parts)
+    idle = sum(sum(part.stall_seconds.values()) for part in parts)
+    texts: list[str] = []
+    for part in parts:
+        name = owner(part.owner or {}) or part.tenant
+        if part.tenant == UNATTRIBUTED:
+            name = "not attributed"
+            if part.busy_seconds == busy:
+                name += ", as the driver does not report use by process"
+        of = "" if texts else f" of {busy:.0f} s busy"
+        wait = next(iter(part.stall_seconds), "")
+        clauses = [f"{percent(part.busy_share_ratio)}{of}: {name}"]
+        if wait and busy < KEPT_BUSY_RATIO * (busy + idle):
+            awaited = WAITS_FOR.get(wait, "?")
+            clauses.append(f"{'slept' if wait == ASLEEP else f'waited for {awaited}'} ({wait})")
+        texts.append(", ".join(clauses))
+    return texts
+
+
 def summary(node: Node) -> str:
     """`3 of 4 GPUs starved, 2.3 GPUs of capacity lost (1 unallocated)`, without MIG."""
     gpus = [gpu for gpu in node.gpus if gpu.mig_profile is None]
@@ -363,6 +386,7 @@ def explained(gpu: GpuStatus) -> Iterator[tuple[str, str]]:
         "try": recommendation(gpu),
         **dict(lines_of_code(gpu.idle_lines)),
         "seen": "; ".join(gpu.evidence or ()),
+        "shared by": "; ".join(tenants(gpu)),
         "serves": serving(gpu),
         "last change": gpu.last_change and outcome(gpu.last_change),
         "runbook": gpu.runbook and f"gpu-bottleneck-exporter runbook {gpu.runbook}",

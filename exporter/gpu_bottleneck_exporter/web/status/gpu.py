@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
-from gpu_bottleneck_exporter.markup.html import Html, described, element, join, listed
+from gpu_bottleneck_exporter.markup.html import Html, described, element, listed
 from gpu_bottleneck_exporter.markup.strip import axis, legend, strip
 from gpu_bottleneck_exporter.nodeview import text as words
 from gpu_bottleneck_exporter.nodeview.history import TREND_STEPS
@@ -25,10 +25,9 @@ def card(gpu: GpuStatus, runbooks: str) -> Html:
 def line(gpu: GpuStatus) -> Html:
     """A one-line summary of a GPU."""
     headline = element("p", words.headline(gpu), class_="said")
-    holders = element("p", _held_by(gpu), class_="owner")
     trend = _trend(gpu) or element("div", class_="trend")
     name = element("h3", *_name(gpu))
-    return element("li", name, trend, _busy(gpu), headline, holders, data_key=gpu.uuid)
+    return element("li", name, trend, _busy(gpu), headline, _held_by(gpu), data_key=gpu.uuid)
 
 
 def _name(gpu: GpuStatus) -> tuple[str, Html]:
@@ -44,7 +43,13 @@ def _busy(gpu: GpuStatus) -> Html:
 def _held_by(gpu: GpuStatus) -> Html:
     processes = ": ".join(filter(None, (words.owners(gpu), words.holders(gpu))))
     serving = words.serving(gpu)
-    return join("Held by ", element("bdi", processes), f". Serves {serving}." if serving else "")
+    server = f". Serves {serving}." if serving else ""
+    held = element("p", "Held by ", element("bdi", processes), server, class_="owner")
+    tenants = [element("bdi", text) for text in words.tenants(gpu)]
+    if not tenants:
+        return held
+    shared = element("p", "Shared, in the last 5 min:")
+    return element("div", held, shared, listed(tenants, "tenants", "Tenants"), class_="owner")
 
 
 def _body(gpu: GpuStatus, runbooks: str) -> Iterator[Html | None]:
@@ -57,7 +62,7 @@ def _body(gpu: GpuStatus, runbooks: str) -> Iterator[Html | None]:
             yield trend
             yield axis("5 min ago", "now")
         yield legend(gpu.parts)
-        yield element("p", _held_by(gpu), class_="owner")
+        yield _held_by(gpu)
         facts = words.number(gpu.workers), words.percent(gpu.sm_active_ratio)
         yield described(zip(("Workers", "SMs active"), facts, strict=True), "facts")
     if notices := words.notices(gpu):
