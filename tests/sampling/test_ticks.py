@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,7 @@ import pytest
 from gpu_bottleneck_exporter.accounting.stall import UNALLOCATED, UNKNOWN
 from gpu_bottleneck_exporter.accounting.tick import Tick
 from gpu_bottleneck_exporter.collectors import ALL
+from gpu_bottleneck_exporter.demo.board.work import Work
 from gpu_bottleneck_exporter.demo.virtual.driver import VirtualDriver
 from gpu_bottleneck_exporter.driver.protocol import DriverError
 from gpu_bottleneck_exporter.driver.readings import Memory, Power, Processes, Utilization
@@ -96,3 +98,22 @@ def test_unexplained_time_is_unknown_and_published_all_the_same(read: Read) -> N
 
     tick = of_time(read(held=True, explaining=explaining))
     assert {*tick.stalls} == {UNKNOWN}
+
+
+def test_a_process_with_samples_is_listed_at_once(
+    make_board: Callable[..., Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board, watch = make_board(), HostSampler(SETTINGS, {"stall"})
+    monkeypatch.setattr(watch, "tenants", lambda _: {os.getpid(): "pod-a"})
+    gpu = board.gpus[0]
+    gpu.hold(os.getpid(), 2**20)
+    reader = GpuReader(0, VirtualDriver(board), ALL, SETTINGS, watch)
+    reader.open()
+    reader.read()
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as late:
+        gpu.hold(late.pid, 2**20)
+        gpu.synchronize(gpu.launch(0.4, Work(kernel=1.0), late.pid) + 400_000_000)
+        reader.read()
+        holders = reader.snapshots(time.monotonic_ns())[0].reading(Processes)
+    assert holders
+    assert late.pid in {process.pid for process in holders.processes}

@@ -31,6 +31,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Identity,
     Memory,
     Processes,
+    ProcessUse,
     Reading,
     Utilization,
     Video,
@@ -87,6 +88,8 @@ class OpenDevice:
     windows: list[Window] = field(default_factory=list)
     carry: Carry = field(default_factory=dict)
     """State of `split`."""
+    unlisted: frozenset[int] = frozenset()
+    """Pids with samples that were no holders."""
     meter: TenantMeter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -449,6 +452,12 @@ class GpuReader:
             opened.due_ns["power"] = 0  # attribute energy to the previous holders
         if isinstance(reading, (Processes, Memory)):
             self._expect_holder(opened, reading)
+        if isinstance(reading, ProcessUse):
+            pids = frozenset(sample.pid for sample in reading.samples)
+            unlisted = pids - (opened.ledger.holders(now_ns) or frozenset())
+            if unlisted - opened.unlisted:  # new holders
+                opened.due_ns["processes"] = 0
+            opened.unlisted = unlisted
 
     def _expect_holder(self, opened: OpenDevice, reading: Processes | Memory) -> None:
         """Detect new holders by their memory, which is cheaper to read than processes.
