@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
 from gpu_bottleneck_exporter.feeders.job import facts_of
 from gpu_bottleneck_exporter.feeders.process import FeederProcess
+from gpu_bottleneck_exporter.host.files import read
+from gpu_bottleneck_exporter.host.process import is_exiting
 from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.names import tenant_of
 from gpu_bottleneck_exporter.workload.owners import MAX_OWNERS_PER_GPU, Groups, OwnerReader
 from gpu_bottleneck_exporter.workload.users import UserNames
 from support.trees import cgroup_v2, lay
+from support.waiting import until
 
 CGROUP = "cgroup"
 UID = "2c48913c-b29f-11e7-9350-020968147796"
@@ -137,6 +142,26 @@ def test_a_process_is_read_when_it_is_new_then_every_ten_seconds_and_later_every
     recorded.process(2, user=3)
     assert recorded.at(81, 1, 2) == (Owner(user="3"), Owner(user="80")), "the new one is read"
     assert user_at(82, 7, started=6) == "7", "a pid that is used again is a new process"
+
+
+def test_an_exiting_process_keeps_its_owner_and_is_no_other_tenant(tmp_path: Path) -> None:
+    process = Popen(["/bin/cat"], stdin=PIPE, env={"SLURM_JOB_ID": "7"})
+    proc = Path("/proc")
+    before, after = (OwnerReader(proc, Groups(proc, tmp_path)) for _ in range(2))
+
+    def tenants(reader: OwnerReader, seconds: int) -> set[str | None]:
+        owners = reader.by_process([(process.pid, 5)], seconds * SECOND)
+        return {tenant_of(owner) for owner in owners.values()}
+
+    until(lambda: read(f"/proc/{process.pid}/comm") == "cat\n", "cat")
+    (name,) = tenants(before, 0)
+    assert (name or "").startswith("slurm-7")
+    assert process.stdin
+    process.stdin.close()
+    until(lambda: is_exiting(proc, process.pid), "its end")
+    assert tenants(before, 20) == {name}
+    assert tenants(after, 0) == {None}
+    process.wait()
 
 
 def test_those_gone_are_forgotten(recorded: Recorded) -> None:

@@ -185,6 +185,12 @@ def living_thread(proc: Path, pid: int) -> int:
     return next(filter(lives, list_numbers(f"{proc}/{pid}/task", MAX_LISTED)), pid)
 
 
+def is_exiting(proc: Path, pid: int) -> bool:
+    """Whether process `pid` has freed its memory, and so its environment."""
+    status = read(f"{proc}/{living_thread(proc, pid)}/status") or ""
+    return "\nState:\t" in status and "\nVmSize:\t" not in status
+
+
 def control_groups(proc: Path, pid: int) -> str | None:
     """The text of /proc/PID/cgroup; None if the process has ended.
 

@@ -21,6 +21,7 @@ from gpu_bottleneck_exporter.host.process import (
     Started,
     command_line,
     control_groups,
+    is_exiting,
     real_uid,
     user_id,
 )
@@ -69,7 +70,7 @@ class OwnerReader:
         proven = owner.source == "cgroup" or owner.container_id
         group = f"{self._proc}/{process[0]}/cgroup" if proven else ""
         # A removed group proves its owner, too.
-        if " (deleted)\n" not in (read(group) or ""):
+        if " (deleted)\n" not in (read(group) or "") and not is_exiting(self._proc, process[0]):
             owner = read_owner(self._proc, process[0], self._users, self._groups)
         self._known[process] = ageing, owner
         return owner
