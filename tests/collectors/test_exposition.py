@@ -21,13 +21,28 @@ from gpu_bottleneck_exporter.feeders.job import JobReading
 from gpu_bottleneck_exporter.host.machine import MAX_DEVICES, Machine
 from gpu_bottleneck_exporter.host.signals import host_signals
 from gpu_bottleneck_exporter.sampling.collector import Family
-from gpu_bottleneck_exporter.sampling.ledger import GpuLedger, GpuSnapshot, GpuTotals
+from gpu_bottleneck_exporter.sampling.ledger import (
+    OTHER_TENANTS,
+    GpuLedger,
+    GpuSnapshot,
+    GpuTotals,
+)
 from gpu_bottleneck_exporter.sampling.sampler import SamplerState
 from gpu_bottleneck_exporter.workload.identity import Owner
+from gpu_bottleneck_exporter.workload.names import Tenant
 from support import states
 from support.metrics import Metrics
 from support.rows import rows
-from support.states import HOST, NO_DRIVER, SIGNALS, FixedSampler, feeding, hopper, mixed_state
+from support.states import (
+    HOST,
+    NO_DRIVER,
+    SIGNALS,
+    FixedSampler,
+    feeding,
+    hopper,
+    mixed_state,
+    shared,
+)
 from support.states import state as of
 
 ASKS_OPENMETRICS = "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
@@ -382,6 +397,31 @@ def test_each_owner_is_a_series_without_labels_of_unknown_value() -> None:
     place = {"gpu": "0", "uuid": states.HOPPER.uuid}
     expected = ({"container_id": "c" * 64, "user": "root"}, {"slurm_job_id": "7"})
     assert items == [{**place, **labels} for labels in expected]
+
+
+def tenants_of(gpu: GpuSnapshot, metric: str = "gpu_tenant_busy_seconds_total") -> set[str]:
+    return {sample.labels["tenant"] for sample in samples(of(gpu), metric)}
+
+
+def test_tenants_that_left_have_no_series_without_labels() -> None:
+    gpu = shared()
+    assert gpu.feeding
+    (stays, leaves) = gpu.feeding.tenants
+    tenants = {stays: gpu.feeding.tenants[stays]}
+    later = replace(gpu, feeding=replace(gpu.feeding, tenants=tenants))
+    assert tenants_of(gpu) - tenants_of(later) == {leaves}
+    assert not tenants_of(replace(gpu, feeding=replace(gpu.feeding, tenants={}))), "one is left"
+
+
+def test_the_memory_of_a_tenant_outlasts_the_exit_of_a_process() -> None:
+    gpu = shared()
+    assert gpu.feeding
+    ((name, tenant), *_) = gpu.feeding.tenants.items()
+    tenants = {name: tenant._replace(pids=tenant.pids | {99}), "new": Tenant((), tenant.pids)}
+    gpu = replace(gpu, feeding=replace(gpu.feeding, tenants=tenants))
+    totals = {of: total for of, total in gpu.totals.tenants.items() if of != OTHER_TENANTS}
+    gpu = replace(gpu, totals=replace(gpu.totals, tenants=totals))
+    assert tenants_of(gpu, "gpu_tenant_memory_used_bytes") == {name}
 
 
 # --- Budgets --------------------------------------------------------------------------------------

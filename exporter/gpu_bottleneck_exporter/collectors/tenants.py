@@ -7,6 +7,7 @@ from gpu_bottleneck_exporter.collectors import workload
 from gpu_bottleneck_exporter.driver.readings import Processes
 from gpu_bottleneck_exporter.sampling.collector import Table, collector, counter, gauge
 from gpu_bottleneck_exporter.sampling.ledger import (
+    JOINT_TENANTS,
     MAX_TENANTS,
     OTHER_TENANTS,
     GpuSnapshot,
@@ -42,9 +43,11 @@ def owners(gpu: GpuSnapshot) -> Mapping[str, tuple[str, ...]]:
 
 
 def _shared(gpu: GpuSnapshot) -> _Shared | None:
-    if not gpu.totals.tenants or gpu.feeding is None:
+    if gpu.feeding is None or not gpu.feeding.tenants:
         return None
-    tenants, totals = gpu.feeding.tenants, gpu.totals.tenants
+    tenants = gpu.feeding.tenants
+    shown = {*tenants, *JOINT_TENANTS}  # others, which left, have no labels any longer
+    totals = {name: total for name, total in gpu.totals.tenants.items() if name in shown}
     reading = gpu.reading(Processes)
     used = {process.pid: process.used_bytes for process in reading.processes} if reading else {}
     return _Shared(owners(gpu), totals, _used_bytes(tenants, totals, used))
@@ -58,8 +61,9 @@ def _used_bytes(
     """Bytes by name, without tenants of which a process is unknown."""
     sizes: dict[str, list[int | None]] = {}
     for name, tenant in tenants.items():
-        of_tenant = sizes.setdefault(name if name in totals else OTHER_TENANTS, [])
-        of_tenant += [used.get(pid) for pid in tenant.pids]
+        if (shown := name if name in totals else OTHER_TENANTS) in totals:
+            exited = tenant.pids - used.keys()
+            sizes.setdefault(shown, []).extend(used[pid] for pid in tenant.pids - exited)
     return {
         name: sum(filter(None, bytes_))
         for name, bytes_ in sizes.items()

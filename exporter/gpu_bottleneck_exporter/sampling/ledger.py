@@ -36,7 +36,8 @@ MAX_TENANTS = 8
 """Tenants of one GPU with series of their own."""
 OTHER_TENANTS = "others"
 """Name of the rest."""
-_JOINT = frozenset({OTHER_TENANTS, UNATTRIBUTED})
+JOINT_TENANTS = frozenset({OTHER_TENANTS, UNATTRIBUTED})
+"""Names of no single tenant."""
 MIN_WORK_NS = 10_000_000_000
 """Minimum work of a productive start in ns, also of a server without requests: a job that crashes
 early works less."""
@@ -164,12 +165,12 @@ class _Tenants:
 
     def add(self, now_ns: int, parts: Sequence[TenantTime]) -> None:
         self._totals = {
-            name: (total, now_ns if name in _JOINT else at)
+            name: (total, now_ns if name in JOINT_TENANTS else at)
             for name, (total, at) in self._recent(now_ns)
         }
         for part in parts:
-            named = self._totals.keys() - _JOINT
-            has_room = part.name in {*named, *_JOINT} or len(named) < MAX_TENANTS
+            named = self._totals.keys() - JOINT_TENANTS
+            has_room = part.name in {*named, *JOINT_TENANTS} or len(named) < MAX_TENANTS
             name = part.name if has_room else OTHER_TENANTS
             total, _ = self._totals.get(name, (TenantTotals(), now_ns))
             stall_ns = dict(total.stall_ns)
