@@ -152,6 +152,26 @@ def test_usage_of_a_worker_is_not_counted_again_in_its_parent(
     assert result == pytest.approx((new + 10) * TICK_NS), "of which nobody knew before"
 
 
+def test_ended_workers_of_one_tenant_hide_no_children_of_another(recorded: Recorded) -> None:
+    for pid in (8, 9):
+        process(recorded.proc, pid)
+    below = {7: {8}}
+    recorded.feed.adopt(ProcessTree({7, 9}, {8}, {7, 9}, below=below))
+    recorded.feed.family.name_tenants({7: "pod-a", 9: "pod-b"})
+    recorded.tick()
+    process(recorded.proc, 8, cpu_ticks=45)
+    recorded.tick()
+    end(recorded.proc, 8)
+    recorded.adopt(7, 9)
+    process(recorded.proc, 9, ended_ticks=20)
+    recorded.tick()
+    bucket = recorded.feed.history.explaining(2 * SECOND, 3 * SECOND)
+    assert bucket
+    used = {name: tenant.of(Role.MAIN).used for name, tenant in bucket.tenants.items()}
+    assert used["pod-b"].children_ns == 20 * TICK_NS
+    assert bucket.of(Role.MAIN).used.children_ns == 20 * TICK_NS
+
+
 def test_activity_and_usage_of_kin_belong_to_the_gpu(recorded: Recorded) -> None:
     process(recorded.proc, 8, state="R")
     recorded.adopt(7)

@@ -438,8 +438,8 @@ class ProcessFamily:
         """Workers whose counters are not read."""
         self.whole = True
         """Whether all workers are known."""
-        self._ended_ns = 0
-        """CPU time of ended workers that parents do not count yet."""
+        self._ended_ns = Counter[str]()
+        """CPU time of ended workers by tenant that parents do not count yet."""
         self._proc = proc
         self._timeouts = timeouts
         self._searching = RefreshSchedule()
@@ -586,13 +586,16 @@ class ProcessFamily:
         """Related processes that belong to the job."""
         return {pid for pid, process in self.related.items() if process.stranger is None}
 
-    def deduct_counted(self, children_ns: int) -> int:
-        """The part of parents' `children_ns` that was counted before the children ended.
+    def deduct_counted(self, children_ns: Mapping[str, int]) -> Counter[str]:
+        """The part of parents' `children_ns`, by tenant, that was counted before children ended.
 
         The balance is halved at each call, as a parent may reap late, or never.
         """
-        counted_ns = min(self._ended_ns, children_ns)
-        self._ended_ns = (self._ended_ns - counted_ns) // 2
+        counted_ns = Counter(
+            {name: min(self._ended_ns[name], ns) for name, ns in children_ns.items()}
+        )
+        left = ((name, (ns - counted_ns[name]) // 2) for name, ns in self._ended_ns.items())
+        self._ended_ns = Counter({name: ns for name, ns in left if ns})
         return counted_ns
 
     def job_related(self, idle: float) -> list[FeederProcess]:
@@ -616,7 +619,7 @@ class ProcessFamily:
             process = processes.pop(pid)
             if processes is self.workers:
                 # Its parent will count this time.
-                self._ended_ns += process.used_ns
+                self._ended_ns[self.tenants.get(pid, "")] += process.used_ns
             process.close()
         new = pids - processes.keys()
         for pid in new:

@@ -185,9 +185,13 @@ class CounterReader:
         mains, complete = _count(self._family.mains.values())
         workers, whole = _count(self._workers_in_turn())
         related, _ = _count(self._family.related.values())
-        piped = sum(counters.write_chars for counters in workers.values())
+        piped, tenants = Counter[str](), self._family.tenants
+        for process, counters in workers.items():
+            piped[tenants.get(process.pid, "")] += counters.write_chars
         mains = {
-            process: _accounted(process, counters, second.at_ns, piped)
+            process: _accounted(
+                process, counters, second.at_ns, piped[tenants.get(process.pid, "")]
+            )
             for process, counters in mains.items()
         }
         workers = {
@@ -216,18 +220,26 @@ class CounterReader:
         busiest = max(loading, key=lambda thread: thread.cpu_ns, default=None)
         self.busiest_thread = busiest.name if busiest else ""
         used = _used(crowd, threads)
-        counted_ns = self._family.deduct_counted(used[Role.MAIN].children_ns)
-        _add(second, used, counted_ns)
+        members = {
+            name: {pid for pid, of in tenants.items() if of == name}
+            for name in self._family.tenant_sizes
+        }
+        used_by = {
+            name: _used(_part(crowd, pids), _part(threads, pids)) for name, pids in members.items()
+        }
+        children_ns = {name: part[Role.MAIN].children_ns for name, part in used_by.items()}
+        children_ns[""] = used[Role.MAIN].children_ns - sum(children_ns.values())
+        counted_ns = self._family.deduct_counted(children_ns)
+        _add(second, used, counted_ns.total())
         grown: dict[Cgroup, CgroupCounters] = {}
         for group, before in self._cgroups.items():
             self._cgroups[group] = _cgroup_counters(group, before)
             grown[group] = less(self._cgroups[group], before)
         second.held = reduce(plus, grown.values(), second.held)
-        for name in self._family.tenant_sizes:
+        for name, pids in members.items():
             tenant = second.tenants.setdefault(name, Bucket())
             tenant.at_ns, tenant.elapsed_ns = second.at_ns, second.elapsed_ns
-            pids = {pid for pid, of in self._family.tenants.items() if of == name}
-            _add(tenant, _used(_part(crowd, pids), _part(threads, pids)), counted_ns)
+            _add(tenant, used_by[name], counted_ns[name])
             groups = {self._cgroup_of[pid] for pid in pids & self._cgroup_of.keys()}
             tenant.held = reduce(plus, (grown[group] for group in groups), tenant.held)
         return complete and whole
