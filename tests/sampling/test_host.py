@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from subprocess import Popen
 from threading import Event
 
 import pytest
@@ -416,3 +417,23 @@ def test_frequent_scrapes_do_not_shorten_the_seconds_of_counters(
 
     until(lambda: len(seconds()) >= 4, "some of them")
     assert min(seconds()) > 400_000_000
+
+
+def test_tenants_remain_while_their_gpus_processes_cannot_be_listed() -> None:
+    sampler = HostSampler(Settings(), {"workload"})
+    with ExitStack() as ends:
+        pids = set()
+        for job in ("1", "2"):
+            loop = Popen(["/bin/sleep", "600"], env={"SLURM_JOB_ID": job})
+            ends.callback(loop.wait)
+            ends.callback(loop.kill)
+            pids.add(loop.pid)
+        sampler.start()
+        ends.callback(sampler.stop)
+        sampler.hold("board", frozenset(pids))
+        until(lambda: sampler.tenants("board").keys() == pids, "both tenants")
+        sampler.hold("board", None)
+        until(lambda: sampler.feeding("board") is None, "the failure")
+        assert sampler.tenants("board").keys() == pids
+        sampler.hold("board", frozenset())
+        until(lambda: not sampler.tenants("board"), "their end")

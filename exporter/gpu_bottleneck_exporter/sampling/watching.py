@@ -268,9 +268,10 @@ class HostSampler:
                 continue
             with self._isolated("reporting the feeders", uuid):
                 feeding = gpu.reader.read(feed, now, gpu.peers, queue_known=queue_known)
-                gpu.tenants = {
-                    pid: name for name, tenant in feeding.tenants.items() for pid in tenant.pids
-                }
+                if feed.holders.pids is not None or not feeding.tenants:
+                    gpu.tenants = {
+                        pid: name for name, tenant in feeding.tenants.items() for pid in tenant.pids
+                    }
                 feed.family.name_tenants(gpu.tenants)
                 if self._prescribers:
                     outlook = self._prescribers.advise(
