@@ -200,8 +200,8 @@ def _tenants() -> list[Panel]:
     return [
         lines(
             "Busy time, by tenant",
-            "Each tenant's part of a shared GPU's busy time. The rest is of further tenants, or of no "
-            "known process.",
+            "Each tenant's part of a shared GPU's busy time. The rest is of further tenants, or of "
+            "no known process.",
             [
                 Query(
                     f"avg by (workload) (gpu:tenant_busy:share_rate5m{{{CHOSEN}}})", "{{workload}}"
@@ -215,7 +215,8 @@ def _tenants() -> list[Panel]:
         ),
         lines(
             "Idle time, by tenant",
-            "Seconds per second: a tenant's equal part of a shared GPU's idle time, by its own wait.",
+            "Seconds per second: a tenant's equal part of a shared GPU's idle time, by its own "
+            "wait.",
             [
                 Query(
                     f"sum by (workload, waiting_on) (gpu:tenant_stall:ratio_rate5m{{{CHOSEN}}})",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_bottleneck_exporter.accounting.stall import WAITING_ON
+from gpu_bottleneck_exporter.accounting.tick import UNATTRIBUTED, TenantTime
 from gpu_bottleneck_exporter.driver.readings import (
     Link,
     Process,
@@ -17,7 +18,7 @@ from gpu_bottleneck_exporter.driver.readings import (
     Utilization,
     Video,
 )
-from gpu_bottleneck_exporter.sampling.ledger import GpuLedger
+from gpu_bottleneck_exporter.sampling.ledger import OTHER_TENANTS, GpuLedger, TenantTotals
 from support.states import HOPPER, SYSTEM
 from support.ticks import tick
 
@@ -45,6 +46,37 @@ def test_idle_time_is_added_up_by_wait() -> None:
     none = dict.fromkeys(WAITING_ON, 0)
     assert totals.stall_ns == {**none, "storage": 800, "host_code": 200}
     assert totals.storage_ns == {"local": 0, "remote": 100}
+
+
+def shared(ledger: GpuLedger, seconds: range, *names: str) -> dict[str, TenantTotals]:
+    """Totals by tenant after these seconds, of which each of `names` used the same part."""
+    parts = [TenantTime(name, {1: 600}, {"storage": 400}) for name in names]
+    for second in seconds:
+        ledger.add(second * SECOND, SECOND, Utilization(gpu_percent=60))
+        ledger.note(replace(tick(600, {"storage": 400}, second * SECOND), tenants=parts))
+    return dict(ledger.snapshot(seconds[-1] * SECOND).totals.tenants)
+
+
+def test_tenants_keep_their_sums_after_they_left() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    shared(ledger, range(5), "a", "b", UNATTRIBUTED)
+    left = shared(ledger, range(5, 300), "b")
+    assert left["a"] == TenantTotals(3000, {"storage": 2000})
+    assert left[UNATTRIBUTED].busy_ns == 3000
+    assert left["b"].busy_ns == 300 * 600
+    assert shared(ledger, range(300, 310), "b").keys() == {"b", UNATTRIBUTED}
+
+
+def test_eight_tenants_are_named_and_the_rest_are_others() -> None:
+    ledger = GpuLedger(HOPPER, SYSTEM, SECOND)
+    shared(ledger, range(5), *"abcdefgh")
+    ten = shared(ledger, range(5, 10), *"abcdefghij")
+    assert ten.keys() == {*"abcdefgh", OTHER_TENANTS}
+    assert ten[OTHER_TENANTS] == TenantTotals(2 * 5 * 600, {"storage": 2 * 5 * 400})
+    # The place of one that left is free once scrapes saw its end.
+    assert "i" not in shared(ledger, range(10, 60), *"bcdefghij")
+    later = shared(ledger, range(60, 80), *"bcdefghij")
+    assert later.keys() == {*"bcdefghi", OTHER_TENANTS}
 
 
 def test_the_most_lanes_outlive_a_fall_and_gaps() -> None:

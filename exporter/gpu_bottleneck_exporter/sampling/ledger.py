@@ -169,6 +169,7 @@ class _Tenants:
             for name, (total, at) in self._recent(now_ns)
         }
         for part in parts:
+            self._make_room(now_ns, part.name)
             named = self._totals.keys() - JOINT_TENANTS
             has_room = part.name in {*named, *JOINT_TENANTS} or len(named) < MAX_TENANTS
             name = part.name if has_room else OTHER_TENANTS
@@ -177,6 +178,15 @@ class _Tenants:
             add_up(stall_ns, part.stalls)
             busy_ns = total.busy_ns + sum(part.busy_ns.values())
             self._totals[name] = TenantTotals(busy_ns, stall_ns), now_ns
+
+    def _make_room(self, now_ns: int, name: str) -> None:
+        """Drop the tenant that left first, if `name` needs its place and scrapes saw its end."""
+        ends = {of: at for of, (_, at) in self._totals.items() if of not in JOINT_TENANTS}
+        if name in self._totals or len(ends) < MAX_TENANTS:
+            return
+        first = min(ends, key=lambda of: ends[of])
+        if ends[first] < now_ns - CADENCE.cache_ttl_ns:
+            del self._totals[first]
 
     def current(self, now_ns: int) -> dict[str, TenantTotals]:
         return {name: total for name, (total, _) in self._recent(now_ns)}

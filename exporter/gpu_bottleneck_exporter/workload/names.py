@@ -10,6 +10,8 @@ from gpu_bottleneck_exporter.schedule import CADENCE
 from gpu_bottleneck_exporter.workload.identity import Owner
 from gpu_bottleneck_exporter.workload.owners import rendezvous_hash
 
+_MAX_CLAIMED = 4
+"""Jobs of one user that only environments name: more would take all names of a GPU."""
 _MAX_LEFT = 64
 """Bound on tenants that left within `Cadence.tenant_ns`."""
 
@@ -43,6 +45,22 @@ def name_from(kind: str, *names: str) -> str:
     return f"{safe[:67]}-{rendezvous_hash(names)}"
 
 
+def _names(owners: Mapping[int, Owner]) -> dict[int, str]:
+    """Tenants by pid; a user who claims too many jobs is one."""
+    names = {pid: name for pid, owner in owners.items() if (name := tenant_of(owner))}
+    claimed: dict[str, set[str]] = {}
+    for pid, name in names.items():
+        if owners[pid].source == "claim":
+            claimed.setdefault(owners[pid].user or "", set()).add(name)
+    many = {user: jobs for user, jobs in claimed.items() if len(jobs) > _MAX_CLAIMED}
+    return {
+        pid: name_from("user", user)
+        if (user := owners[pid].user) and name in many.get(user, ())
+        else name
+        for pid, name in names.items()
+    }
+
+
 class Tenant(NamedTuple):
     """A tenant of a GPU."""
 
@@ -62,7 +80,7 @@ class Sharing:
 
     def update(self, owners: Mapping[int, Owner], now_ns: int) -> Mapping[str, Tenant]:
         """Tenants by name; without pids after they left. `owners`: by pid of holder."""
-        names = {pid: name for pid, owner in owners.items() if (name := tenant_of(owner))}
+        names = _names(owners)
         if len({*names.values()}) > 1:
             self._until_ns = now_ns + CADENCE.tenant_ns
         if now_ns >= self._until_ns:
