@@ -332,6 +332,11 @@ def awaits_response(now: Connection, timeout_ms: int, latency_ms: int | None) ->
     return is_recent if latency_ms is None else latency_ms > JUDGED.kernel_tick_ms
 
 
+def _are_pings(received: int, segments: int) -> bool:
+    """Whether all bytes are such, even if the last segment came twice (tail loss probe)."""
+    return all(_is_ping(received, count) for count in {segments, max(segments - 1, 1)})
+
+
 def _is_ping(received: int, segments: int) -> bool:
     """Whether bytes are frames without payload."""
     if received in {size * segments for size in (2, 4, 6, 10)}:  # MQTT, WebSocket
@@ -486,7 +491,7 @@ class ConnectionHistory:
         streams = received >= JUDGED.min_stream_bytes
         if received or sent:
             requests = now.received_segments - self.last.received_segments
-            is_ping = received > 0 and _is_ping(received, requests)
+            is_ping = received > 0 and _are_pings(received, requests)
             self.request_bytes = received + (0 if sent else self.request_bytes)
             is_clear = requests == 1 or is_ping
             usual = (
