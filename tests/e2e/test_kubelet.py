@@ -6,7 +6,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from gpu_bottleneck_exporter.demo.board.create import H100
+from gpu_bottleneck_exporter.rulepack import Changes, adapted, files
 from support.board import Board, create
 from support.board_exporter import Exporter, over_nvml
 from support.daemon import get
@@ -22,9 +24,11 @@ from support.drivers import Libraries
 from support.kubelet import Kubelet, link_log, with_gpus
 from support.leftovers import mark
 from support.metrics import Metrics
+from support.prometheus import prometheus
+from support.quickrules import MODEST
 from support.rights import AS_WE_ARE, as_nobody
 from support.stage import ran, staged
-from support.tools import missing
+from support.tools import missing, require
 from support.trees import lay
 from support.waiting import until
 
@@ -131,6 +135,51 @@ def test_owner_of_each_gpu(
             until(lambda: workloads(exporter, 0) == expected, "what the kubelet said")
             kubelet.start()
             until(lambda: available(exporter) == 1, "the new kubelet")
+
+
+def test_opencost_gets_the_use_of_pods_that_share_a_gpu(
+    exporting: Exporting, board: Board, logs: Path, tmp_path: Path
+) -> None:
+    require("prometheus", "prometheus")
+    other, gpu, stop = "b2" * 32, board.gpus[0], threading.Event()
+    link_log(logs, "train-0", CONTAINER)
+    link_log(logs, "serve-0", other)
+
+    def work(pids: Sequence[int]) -> None:
+        while not stop.is_set():
+            for pid, seconds in zip(pids, (0.03, 0.07), strict=True):
+                gpu.synchronize(gpu.launch(seconds, pid=pid))
+
+    query = (
+        "avg(avg_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{container!=''}[20s])) "
+        "by (container, pod, namespace)"
+    )
+    with ExitStack() as ends:
+        pods = [
+            ends.enter_context(in_pod(f"{uuid4()}", container)) for container in (CONTAINER, other)
+        ]
+        for pod in pods:
+            gpu.hold(pod.pid, GIB)
+        worker = threading.Thread(target=work, args=([pod.pid for pod in pods],))
+        ends.callback(worker.join)
+        ends.callback(stop.set)
+        worker.start()
+        exporter = ends.enter_context(exporting())
+        rules = []
+        for name, text in adapted(files(), Changes(opencost=True, scale=60)).items():
+            if name in {"thresholds.yml", "recording.yml", "opencost.yml"}:
+                rules.append(tmp_path / name)
+                rules[-1].write_text(re.sub(r"(?m)^( *interval: ).*$", r"\g<1>1s", text))
+        jobs = [("node", exporter.target, 0.5)]
+        server = ends.enter_context(prometheus(tmp_path, jobs, rules, MODEST))
+
+        def shares() -> Mapping[str, float]:
+            used = {labels["pod"]: value for labels, value in server.query(query)}
+            used.pop("idle-0", None)  # the kubelet's, on another GPU
+            return {pod: value / sum(used.values()) for pod, value in used.items() if value}
+
+        expected = pytest.approx({"train-0": 0.3, "serve-0": 0.7}, abs=0.02)
+        until(lambda: shares() == expected, shares)
 
 
 def test_pods_of_a_moment_are_named_in_the_ledger(
