@@ -333,7 +333,7 @@ def awaits_response(now: Connection, timeout_ms: int, latency_ms: int | None) ->
 
 
 def _are_pings(received: int, segments: int) -> bool:
-    """Whether all bytes are such, even if the last segment came twice (tail loss probe)."""
+    """The same, also if the last segment came twice (tail loss probe)."""
     return all(_is_ping(received, count) for count in {segments, max(segments - 1, 1)})
 
 
