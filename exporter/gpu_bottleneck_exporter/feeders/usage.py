@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial, reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -253,10 +253,10 @@ class CounterReader:
 class _ThreadsUsed(NamedTuple):
     """The usage of a process's threads, from deep probes."""
 
-    loading: Sequence[ThreadUsage] = ()
-    launching: Sequence[ThreadUsage] = ()
+    loading: list[ThreadUsage]
+    launching: list[ThreadUsage]
     """Threads that launch kernels."""
-    polling: Sequence[ThreadUsage] = ()
+    polling: list[ThreadUsage]
 
 
 _ByRole = Mapping[str, Mapping[FeederProcess, T]]
@@ -265,16 +265,17 @@ _ByRole = Mapping[str, Mapping[FeederProcess, T]]
 def _drained(processes: Iterable[FeederProcess], idle: float) -> dict[FeederProcess, _ThreadsUsed]:
     used = {}
     for process in processes:
-        threads = process.deep.drain_used() if process.deep else []
-        if (deep := process.deep) and threads and process.counts(idle):
-            elsewhere = deep.launches_elsewhere
-            running = [thread for thread in threads if not thread.polls]
-            launching = [
-                thread for thread in running if elsewhere or thread.name.startswith(LAUNCHES)
-            ]
-            loading = [] if elsewhere else [thread for thread in running if thread not in launching]
-            polling = [thread for thread in threads if thread.polls]
-            used[process] = _ThreadsUsed(loading, launching, polling)
+        deep = process.deep
+        threads = deep.drain_used() if deep else []
+        if deep and threads and process.counts(idle):
+            by_kind = used[process] = _ThreadsUsed([], [], [])
+            for thread in threads:
+                if thread.polls:
+                    by_kind.polling.append(thread)
+                elif deep.launches_elsewhere or thread.name.startswith(LAUNCHES):
+                    by_kind.launching.append(thread)
+                else:
+                    by_kind.loading.append(thread)
     return used
 
 
@@ -295,8 +296,8 @@ def _used(crowd: _ByRole[Counters], threads: _ByRole[_ThreadsUsed]) -> dict[str,
     used = {role: reduce(plus, members.values(), Counters()) for role, members in crowd.items()}
     by_role = {role: [*members.values()] for role, members in threads.items()}
     of_mains = by_role[Role.MAIN]
-    launching = [thread for used in of_mains for thread in used.launching]
-    loading = [thread for used in of_mains for thread in used.loading]
+    launching = [thread for by_kind in of_mains for thread in by_kind.launching]
+    loading = [thread for by_kind in of_mains for thread in by_kind.loading]
     used[Role.MAIN] = used[Role.MAIN]._replace(
         launch_cpu_ns=sum(thread.cpu_ns for thread in launching),
         launch_queue_ns=sum(thread.queue_ns for thread in launching),
@@ -309,8 +310,8 @@ def _used(crowd: _ByRole[Counters], threads: _ByRole[_ThreadsUsed]) -> dict[str,
         missed_ns=_missed_ns(loading),
     )
     for role, members in by_role.items():
-        running = [thread for used in members for thread in (*used.loading, *used.launching)]
-        polling_ns = sum(thread.cpu_ns for used in members for thread in used.polling)
+        running = [thread for kinds in members for thread in (*kinds.loading, *kinds.launching)]
+        polling_ns = sum(thread.cpu_ns for kinds in members for thread in kinds.polling)
         counters = Counters(poller_cpu_ns=polling_ns)
         if role != Role.MAIN:
             delays_ns, missed_ns = sum(thread.queue_ns for thread in running), _missed_ns(running)

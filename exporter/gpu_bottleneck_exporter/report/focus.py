@@ -33,7 +33,8 @@ def focus(report: JobReport) -> str:
 
 
 def _row(report: JobReport, owner: str, use: Use, kwh: float | None) -> Mapping[str, Cell]:
-    begin, end = report.time_seconds - report.query.seconds, report.time_seconds
+    begin = _time(report.time_seconds - report.query.seconds)
+    end = _time(report.time_seconds)
     price, estimated = report.query.hourly_cost, use.estimated_seconds
     hours = use.observed_seconds / HOUR_SECONDS
     cost = None if price is None else price * hours
@@ -42,10 +43,10 @@ def _row(report: JobReport, owner: str, use: Use, kwh: float | None) -> Mapping[
         if wait != VIDEO_ENGINE:
             lost[wait if wait in lost else UNKNOWN] += seconds / HOUR_SECONDS
     return {
-        "BillingPeriodStart": _time(begin),
-        "BillingPeriodEnd": _time(end),
-        "ChargePeriodStart": _time(begin),
-        "ChargePeriodEnd": _time(end),
+        "BillingPeriodStart": begin,
+        "BillingPeriodEnd": end,
+        "ChargePeriodStart": begin,
+        "ChargePeriodEnd": end,
         "ChargeCategory": "Usage",
         "ServiceCategory": "Compute",
         "ServiceName": "GPU",

@@ -107,9 +107,8 @@ class Discovery:
                 # Retained if the search fails.
                 kin, kin_of = feed.family.kin, feed.family.kin_of
                 with self._isolated("finding kin", uuid, may_hang=False):
-                    by_main = {pid: finder.of(pid, feed.workers) for pid in feed.mains}
-                    kin = set().union(*by_main.values())
-                    kin_of = {pid: main for main, pids in by_main.items() for pid in pids}
+                    kin_of = {p: main for main in feed.mains for p in finder.of(main, feed.workers)}
+                    kin = {*kin_of}
                 with self._isolated("adopting kin", uuid):
                     feed.family.adopt_kin(kin, kin_of)
 
